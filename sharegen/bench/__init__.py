@@ -1,0 +1,1 @@
+"""Measuring sharegen against its peers."""

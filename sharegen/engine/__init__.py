@@ -1,0 +1,1 @@
+"""How to decode: tree, pool, scheduler, model, attention, sampling loop."""

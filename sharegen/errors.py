@@ -1,0 +1,39 @@
+"""Everything a user can cause, as one small family of exceptions.
+
+The command line turns a `SharegenError` into one line on stderr and its exit code; library users
+catch the base class. Our own broken invariants are `assert`s and never end up here.
+"""
+
+from __future__ import annotations
+
+
+class SharegenError(Exception):
+    """A job that failed for a reason the user can act on: what, where, and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(SharegenError):
+    """The command or call itself is wrong (unknown recipe, impossible option value)."""
+
+    exit_code = 2
+
+
+class DataError(SharegenError):
+    """A dataset, a row or a file does not hold what the job needs."""
+
+
+class ModelError(SharegenError):
+    """A model or tokenizer cannot be loaded, or the engine refuses it."""
+
+
+class RequestError(SharegenError):
+    """One request cannot run (prompt too long, stop strings without a tokenizer)."""
+
+
+class CapacityError(SharegenError):
+    """The KV cache is too small for even one sequence."""
+
+
+class JournalError(SharegenError):
+    """A journal cannot be written or continued (locked, other configuration, disk full)."""

@@ -1,0 +1,1 @@
+"""What came out: journal, answers, votes, scores, reports. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""What to ask: recipes, problems, prompts."""
