@@ -1,0 +1,46 @@
+"""Which query rows attend to which shared tokens: the seam between the scheduler and attention.
+
+Plain numpy, made by the scheduler when the tree changes. The reference reads it as it is; the
+Triton path turns it into a work list (`plan.py`).
+
+Words: a *row* is a query position in the batch (one a sequence in decoding, one a token in
+prefill). A *node* is a stretch of tokens shared by all rows under it. KV caches are
+`[num_blocks, block_size, num_kv_heads, head_dim]`; slot = block * block_size + offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """The shared nodes of one batch, parents before children.
+
+    order: [num_rows] the batch's rows in tree order, so that a node's rows are one slice of it.
+    length: [num_nodes] tokens of the node that are read (above 0).
+    position: [num_nodes] absolute position of the node's first token.
+    row_start, row_end: [num_nodes] the node's rows are order[row_start:row_end] (at least one).
+    block_start: [num_nodes + 1] the node's blocks are blocks[block_start[i]:block_start[i + 1]].
+    blocks: [sum of blocks] block ids in token order; every node starts at offset 0 of its first.
+    contiguous: [num_nodes] whether the node's blocks are one ascending run, so that token t of the
+        node lies in slot blocks[block_start[i]] * block_size + t.
+    """
+
+    order: Int32
+    length: Int32
+    position: Int32
+    row_start: Int32
+    row_end: Int32
+    block_start: Int32
+    blocks: Int32
+    contiguous: npt.NDArray[np.bool_]
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.length)
