@@ -1,0 +1,300 @@
+"""The JSONL journal: append-only, and the only truth about what a job has done.
+
+A line is one `write` to a file opened for appending, straight to the kernel: a killed process
+loses nothing that it appended. A thread calls fsync once a second, so that a machine that loses
+power loses at most that second and the decode loop never waits for a disk. Whatever a crash does
+leave of a line is at the end of the file, without its newline; opening the journal truncates it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sharegen.errors import JournalError
+from sharegen.results.record import Key, Reader, Record, StrPath, read
+from sharegen.results.run_file import (
+    RunFile,
+    as_json,
+    differences,
+    run_file_path,
+    sync_folder,
+)
+
+__all__ = ["Journal", "Key", "Record", "read"]
+
+_SYNC_SECONDS = 1.0
+_OTHER = "choose another --output, or start again with --overwrite"
+
+
+class Journal:
+    """A journal open for appending, by one process at a time.
+
+    path: the JSONL file; run: its run.json (of the earlier run, until `close` updates it).
+    finished: keys of the samples on record; a bad row is in `failed` instead, by problem id.
+    recovered: bytes of a line cut short that were truncated on opening.
+    duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
+    """
+
+    def __init__(self, path: Path, descriptor: int, run: RunFile, reader: Reader):
+        self.path = path
+        self.run = run
+        self.finished: set[Key] = set()
+        self.failed: dict[str, str | None] = {}
+        for record in reader:
+            self._note(record)
+        self.duplicates = reader.duplicates
+        self.recovered = os.fstat(descriptor).st_size - reader.end
+        self._unterminated = reader.unterminated
+        self._descriptor: int | None = descriptor
+        self._size = reader.end
+        self._unsynced = False
+        self._sync_error: OSError | None = None
+        self._closing = threading.Event()
+        self._syncer: threading.Thread | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: StrPath,
+        configuration: Mapping[str, Any],
+        *,
+        fingerprints: Mapping[str, Any] | None = None,
+        extent: Mapping[str, Any] | None = None,
+        versions: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+    ) -> Journal:
+        """Start the journal at `path` or continue it, and hold it against other writers.
+
+        configuration, fingerprints: what changes the samples, and so must be what the journal
+            was started with; extent: what may change; versions: for the record (see RunFile).
+        overwrite: drop what an earlier run left. A file that is no journal is never dropped.
+
+        Raises JournalError when the file cannot be written, is held by another process, comes
+        from another configuration (the fields that differ are named) or holds a broken line.
+        """
+        path = Path(path)
+        asked = RunFile(
+            configuration=as_json(configuration),
+            fingerprints=as_json(fingerprints),
+            extent=as_json(extent),
+            versions=as_json(versions),
+        )
+        descriptor = _open_locked(path)
+        try:
+            if overwrite:
+                _clear(path, descriptor)
+            run = asked
+            if os.fstat(descriptor).st_size:
+                run = _continue(path, asked)
+            journal = cls(path, descriptor, run, read(path))
+            journal._start()
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return journal
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._release()
+
+    def records(self) -> Reader:
+        """What is on record now, read from the file."""
+        return read(self.path)
+
+    def append(self, record: Record) -> None:
+        """Write one line; it survives this process from the moment this returns.
+
+        The same bad row, met again by a later run, is not written twice. Raises JournalError
+        when the line cannot be written whole (disk full): what it left is taken back, and the
+        journal is closed with every earlier line in place.
+        """
+        if record.is_sample:
+            assert record.key not in self.finished, f"{record.key} is already on record"
+        elif record.problem_id in self.failed:
+            return
+        if self._sync_error is not None:
+            self._fail(self._sync_error)
+        try:
+            self._write(record.to_line())
+        except OSError as error:
+            self._fail(error)
+        except BaseException:  # an interrupt inside a write: nothing may follow half a line
+            self._release()
+            raise
+        self._note(record)
+
+    def close(
+        self,
+        stats: Mapping[str, Any] | None = None,
+        *,
+        counts: Mapping[str, Any] | None = None,
+        timings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make everything durable, record how the run went in the run.json, let others write.
+
+        A section that is not given keeps what the earlier run recorded. Closing twice, or after
+        a failed `append`, does nothing.
+        """
+        if self._descriptor is None:
+            return
+        own = {"samples": len(self.finished), "bad_rows": len(self.failed)}
+        self.run = replace(
+            self.run,
+            stats=as_json(stats) if stats is not None else self.run.stats,
+            timings=as_json(timings) if timings is not None else self.run.timings,
+            counts=(as_json(counts) if counts is not None else self.run.counts) | own,
+        )
+        try:
+            self._stop_syncing()
+            os.fsync(self._descriptor)
+            self.run.write(run_file_path(self.path))
+        except OSError as error:
+            raise JournalError(f"{self.path}: cannot be closed: {error.strerror}") from error
+        finally:
+            self._release()
+
+    def _start(self) -> None:
+        assert self._descriptor is not None
+        try:
+            if self.recovered:
+                os.ftruncate(self._descriptor, self._size)
+            if self._unterminated:
+                self._write(b"\n")
+            os.fsync(self._descriptor)
+            self.run.write(run_file_path(self.path))
+        except OSError as error:
+            raise JournalError(
+                f"{self.path}: cannot be written: {error.strerror}: free some space or choose"
+                " another --output"
+            ) from error
+        self._syncer = threading.Thread(target=self._sync, name="journal-fsync", daemon=True)
+        self._syncer.start()
+
+    def _note(self, record: Record) -> None:
+        if record.is_sample:
+            self.finished.add(record.key)
+        else:
+            self.failed[record.problem_id] = record.error
+
+    def _write(self, line: bytes) -> None:
+        assert self._descriptor is not None, "the journal is closed"
+        written = os.write(self._descriptor, line)
+        while written < len(line):  # a disk that fills up takes a part first, then fails
+            written += os.write(self._descriptor, line[written:])
+        self._size += len(line)
+        self._unsynced = True
+
+    def _fail(self, error: OSError) -> None:
+        assert self._descriptor is not None
+        with contextlib.suppress(OSError):  # else the next open truncates it
+            os.ftruncate(self._descriptor, self._size)
+        self._release()
+        raise JournalError(
+            f"{self.path}: cannot be written: {error.strerror}: nothing written before is lost;"
+            " make room and run the same command again to continue"
+        ) from error
+
+    def _sync(self) -> None:
+        while not self._closing.wait(_SYNC_SECONDS):
+            if not self._unsynced:
+                continue
+            self._unsynced = False
+            assert self._descriptor is not None
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:  # told by the next append
+                self._sync_error = error
+                return
+
+    def _stop_syncing(self) -> None:
+        self._closing.set()
+        if self._syncer is not None:
+            self._syncer.join()
+
+    def _release(self) -> None:
+        """Stop the thread, make durable what can be, and close; the lock goes with the file."""
+        if self._descriptor is None:
+            return
+        self._stop_syncing()
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = None
+
+
+def _open_locked(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise JournalError(
+            f"{path}: cannot be written: {error.strerror}: choose another --output"
+        ) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise JournalError(f"{path}: is not a regular file: choose another --output")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_new:
+            sync_folder(path.parent)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise JournalError(
+            f"{path}: another process is writing it: wait for that run to end, or choose another"
+            " --output"
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise JournalError(
+            f"{path}: cannot be locked: {error.strerror}: choose an --output on a local disk"
+        ) from error
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _clear(path: Path, descriptor: int) -> None:
+    """Empty a journal for `--overwrite`.
+
+    Before the new run.json is written: an empty journal continues under any configuration, while
+    old lines under a new configuration would be a lie.
+    """
+    with open(path, "rb") as file:
+        first = file.readline()
+    if first and not run_file_path(path).exists():
+        try:
+            Record.from_line(first)
+        except ValueError as error:
+            raise JournalError(
+                f"{path}: is not a journal, and --overwrite only replaces journals: remove it"
+                " yourself, or choose another --output"
+            ) from error
+    os.ftruncate(descriptor, 0)
+    os.fsync(descriptor)
+
+
+def _continue(path: Path, asked: RunFile) -> RunFile:
+    """The run.json with which a journal that has lines goes on: its results, the new extent."""
+    beside = run_file_path(path)
+    recorded = RunFile.read(beside)
+    if recorded is None:
+        raise JournalError(
+            f"{path}: exists without {beside.name}, so what made it is not known: {_OTHER}"
+        )
+    differ = differences(recorded.identity, asked.identity)
+    if differ:
+        raise JournalError(
+            f"{path}: comes from another configuration: {'; '.join(differ)}: {_OTHER}"
+        )
+    return replace(recorded, extent=asked.extent, versions=asked.versions)

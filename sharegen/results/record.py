@@ -1,0 +1,191 @@
+"""One line of a journal, and the one way to read a file of them.
+
+A journal may be read while it grows and after a crash, so a last line that was cut short is
+ordinary: it is left out. Anything else that is not a record is an error that names its line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, NamedTuple, TypeAlias
+
+from sharegen.errors import JournalError
+
+StrPath: TypeAlias = "str | PathLike[str]"
+
+
+class Key(NamedTuple):
+    """What makes a sample one of a kind; a finished key is never sampled again."""
+
+    problem_id: str
+    prompt_hash: str | None
+    sample: int | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished sample, or one row of the dataset that could not be asked.
+
+    sample: the sample's index, from 0; None marks a bad row, and `error` then says why in a line.
+    prompt_hash: of the whole prompt, so that a key never outlives the prompt it answers.
+    completion: what the model wrote, cut at the stop string, without the prompt.
+    num_tokens: tokens drawn, the ones cut from the text included.
+    cumulative_logprob: natural log under the model's raw distribution; None if not finite.
+    answer: as extracted from the completion, not normalised; gold: as the dataset has it.
+    token_ids: only where they were asked for.
+    """
+
+    problem_id: str
+    sample: int | None
+    prompt_hash: str | None
+    completion: str = ""
+    num_tokens: int = 0
+    finish_reason: str | None = None
+    cumulative_logprob: float | None = None
+    answer: str | None = None
+    gold: str | None = None
+    token_ids: list[int] | None = None
+    error: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return Key(self.problem_id, self.prompt_hash, self.sample)
+
+    @property
+    def is_sample(self) -> bool:
+        """False for a bad row."""
+        return self.sample is not None
+
+    def to_line(self) -> bytes:
+        """The record as one line of UTF-8 JSON, its newline included.
+
+        A bad row keeps the four fields that it has. `answer` and `gold` are left out where the
+        job knows neither.
+        """
+        fields: dict[str, Any] = {
+            "problem_id": self.problem_id,
+            "sample": self.sample,
+            "prompt_hash": self.prompt_hash,
+        }
+        if self.is_sample:
+            logprob = self.cumulative_logprob
+            finite = logprob is not None and math.isfinite(logprob)
+            fields |= {
+                "completion": self.completion,
+                "num_tokens": self.num_tokens,
+                "finish_reason": self.finish_reason,
+                "cumulative_logprob": logprob if finite else None,  # JSON has no infinity
+            }
+            if self.answer is not None or self.gold is not None:
+                fields |= {"answer": self.answer, "gold": self.gold}
+            if self.token_ids is not None:
+                fields["token_ids"] = self.token_ids
+        else:
+            fields["error"] = self.error
+        try:
+            return (_one_line(json.dumps(fields, ensure_ascii=False)) + "\n").encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, as "\ud800" in a dataset gives
+            return (json.dumps(fields) + "\n").encode()
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Record:
+        """Read what `to_line` wrote; fields that a later version adds are ignored.
+
+        Raises ValueError that says what is wrong with the line.
+        """
+        try:
+            fields = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise ValueError("is not JSON") from error
+        if not isinstance(fields, dict):
+            raise ValueError("is not a JSON object")
+        for name in ("problem_id", "sample"):
+            if name not in fields:
+                raise ValueError(f"has no field `{name}`")
+        known = {name: fields[name] for name in _TYPES if name in fields}
+        for name, value in known.items():
+            if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+                raise ValueError(f"has `{name}` {json.dumps(value)[:40]}")
+        known.setdefault("prompt_hash", None)
+        return cls(**known)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "problem_id": (str,),
+    "sample": (int, type(None)),
+    "prompt_hash": (str, type(None)),
+    "completion": (str,),
+    "num_tokens": (int,),
+    "finish_reason": (str, type(None)),
+    "cumulative_logprob": (float, int, type(None)),
+    "answer": (str, type(None)),
+    "gold": (str, type(None)),
+    "token_ids": (list, type(None)),
+    "error": (str, type(None)),
+}
+
+
+def _one_line(text: str) -> str:
+    """Escape what JSON leaves raw but `str.splitlines` takes for the end of a line."""
+    for mark, escaped in (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
+        text = text.replace(mark, escaped)
+    return text
+
+
+class Reader(Iterator[Record]):
+    """Iterates over the records of a journal; a key's first record wins over later ones.
+
+    duplicates: numbers of the lines that were left out because their key came before.
+    end: the length in bytes of the whole lines read so far; what follows was cut short.
+    unterminated: the last record is whole but its newline is missing.
+
+    Raises JournalError that names the file and the line.
+    """
+
+    def __init__(self, path: StrPath):
+        self.path = path
+        self.duplicates: list[int] = []
+        self.end = 0
+        self.unterminated = False
+        self._seen: set[Key] = set()
+        self._records = self._read()
+
+    def __next__(self) -> Record:
+        return next(self._records)
+
+    def _read(self) -> Iterator[Record]:
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115 - closed by the `with` below
+        except OSError as error:
+            raise JournalError(f"{self.path}: cannot be read: {error.strerror}") from error
+        with file:
+            for number, line in enumerate(file, start=1):
+                whole = line.endswith(b"\n")
+                if whole and not line.strip():
+                    self.end += len(line)
+                    continue
+                try:
+                    record = Record.from_line(line)
+                except ValueError as error:
+                    if not whole:
+                        return
+                    raise JournalError(
+                        f"{self.path}, line {number}: the line {error}, so this is not a journal"
+                        " or it was edited: repair or remove the line"
+                    ) from error
+                self.end += len(line)
+                self.unterminated = not whole
+                if record.key in self._seen:
+                    self.duplicates.append(number)
+                else:
+                    self._seen.add(record.key)
+                    yield record
+
+
+def read(path: StrPath) -> Reader:
+    """The records of the journal at `path`, in the order in which they finished."""
+    return Reader(path)

@@ -1,0 +1,165 @@
+"""The `NAME.run.json` beside a journal: what made it, and how it went.
+
+`configuration` and `fingerprints` are the journal's identity: whatever changes the samples. A
+journal is only continued under the same identity. `extent` is what may change from one run to
+the next because it only extends the journal or changes how fast it grows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sharegen.errors import JournalError
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """The content of a run.json; every section is a plain JSON object.
+
+    configuration: the resolved settings that change the samples (model, tokenizer, prompts,
+        few-shot, dataset, dtype, sampling, stops, max tokens, seed).
+    fingerprints: of the model and the dataset themselves, whatever their names.
+    extent: settings that may change (samples, limit, display, memory, batch).
+    versions: of Python and the packages of the latest run; counts, timings, stats: its results.
+    """
+
+    configuration: dict[str, Any] = field(default_factory=dict)
+    fingerprints: dict[str, Any] = field(default_factory=dict)
+    extent: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
+    timings: dict[str, Any] = field(default_factory=dict)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self.configuration | {"fingerprints": self.fingerprints}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Configuration and extent together: the whole job, as it was last run."""
+        return self.configuration | self.extent
+
+    def write(self, path: Path) -> None:
+        """Replace the file in one step: a reader sees the old one or the new one, whole."""
+        text = json.dumps(asdict(self), indent=2, ensure_ascii=True, default=str) + "\n"
+        replace_file(path, text.encode())
+
+    @classmethod
+    def read(cls, path: Path) -> RunFile | None:
+        """The file at `path`, None if there is none; JournalError if it is broken."""
+        try:
+            sections = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise JournalError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise JournalError(f"{path}: is not JSON: {_TO_DO}") from error
+        if not isinstance(sections, dict):
+            raise JournalError(f"{path}: is not a JSON object: {_TO_DO}")
+        known = {f.name: sections[f.name] for f in fields(cls) if f.name in sections}
+        for name, value in known.items():
+            if not isinstance(value, dict):
+                raise JournalError(f"{path}: `{name}` is not a JSON object: {_TO_DO}")
+        if "configuration" not in known:
+            raise JournalError(f"{path}: has no `configuration`: {_TO_DO}")
+        return cls(**known)
+
+
+_TO_DO = "choose another --output, or start again with --overwrite"
+
+
+def run_file_path(journal: str | os.PathLike[str]) -> Path:
+    """`runs/a.jsonl` -> `runs/a.run.json`."""
+    path = Path(journal)
+    return path.with_name(path.name.removesuffix(".jsonl") + ".run.json")
+
+
+def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The section as reading it back will give it (tuples become lists, paths strings)."""
+    return json.loads(json.dumps(dict(section or {}), default=str))
+
+
+def differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """One phrase per field that differs, nested fields by their dotted name."""
+    before, now = dict(_flatten(recorded)), dict(_flatten(given))
+    names = [*before, *(name for name in now if name not in before)]
+    phrases = []
+    for name in names:
+        if name not in before:
+            phrases.append(f"{name} was not set and is now {_shorten(now[name])}")
+        elif name not in now:
+            phrases.append(f"{name} was {_shorten(before[name])} and is no longer set")
+        elif before[name] != now[name]:
+            old, new = _from_first_difference(_show(before[name]), _show(now[name]))
+            phrases.append(f"{name} was {old} and is now {new}")
+    return phrases
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write beside `path`, then rename over it: on disk, it is the old file or the whole new one.
+
+    Raises OSError; the old file is then untouched.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a file's new name durable, as fsync of the file alone does not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_WIDTH = 60
+
+
+def _shorten(value: Any) -> str:
+    text = _show(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _from_first_difference(old: str, new: str) -> tuple[str, str]:
+    """Both cut to one line's width, such that where they differ stays visible."""
+    if max(len(old), len(new)) <= _WIDTH:
+        return old, new
+    pairs = zip(old, new, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
+    start = max(0, same - 20)
+
+    def cut(text: str) -> str:
+        head = "…" if start else ""
+        tail = "…" if len(text) > start + _WIDTH else ""
+        return head + text[start : start + _WIDTH] + tail
+
+    return cut(old), cut(new)

@@ -1,0 +1,98 @@
+"""The majority vote over a problem's samples: self-consistency (Wang et al. 2022, section 2).
+
+Answers are normalised before they are counted. A sample without an answer does not vote. A tie
+goes to the answer that appears first by sample index, so a vote never depends on the order in
+which samples finished.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sharegen.results.answer import normalise
+from sharegen.results.record import Record
+
+
+@dataclass(frozen=True)
+class Vote:
+    """How the samples of one problem voted.
+
+    answer: the winner, normalised; None when no sample had an answer.
+    votes: for the winner; share: of all votes cast, 0 when there are none.
+    correct: whether the winner equals the gold answer; None where no gold answer is known.
+    gold: as the dataset has it.
+    samples: how many there were, with and without an answer.
+    counts: votes for every answer, the winner first.
+    """
+
+    problem_id: str
+    answer: str | None
+    votes: int
+    share: float
+    correct: bool | None
+    gold: str | None
+    samples: int
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def cast(self) -> int:
+        """Votes cast: samples that had an answer."""
+        return sum(self.counts.values())
+
+    def right_samples(self) -> int:
+        """Samples whose own answer equals the gold answer."""
+        return self.counts.get(normalise(self.gold), 0) if self.gold is not None else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The vote as `sharegen vote --output` writes it; `correct` only where gold is known."""
+        fields: dict[str, Any] = {
+            "problem_id": self.problem_id,
+            "answer": self.answer,
+            "votes": self.votes,
+            "share": round(self.share, 6),
+        }
+        return fields if self.correct is None else fields | {"correct": self.correct}
+
+
+def tally(records: Iterable[Record], at: int | None = None) -> list[Vote]:
+    """One vote per problem, by problem id (digits in it by value); bad rows are left out.
+
+    at: only samples with an index below it vote: the first `at` samples. A problem that has
+        fewer votes with what it has.
+    """
+    problems: dict[tuple[str, str | None], list[Record]] = {}
+    for record in records:
+        if record.sample is not None and (at is None or record.sample < at):
+            problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
+    votes = [_vote(samples) for samples in problems.values()]
+    return sorted(votes, key=lambda vote: natural_order(vote.problem_id))
+
+
+def natural_order(problem_id: str) -> list[tuple[int, str]]:
+    """A sort key that puts `test/9` before `test/10`."""
+    parts = re.split(r"([0-9]+)", problem_id)  # text and digits take turns
+    parts[1::2] = (digits.lstrip("0") for digits in parts[1::2])
+    return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
+
+
+def _vote(samples: list[Record]) -> Vote:
+    ordered = sorted(samples, key=lambda record: record.sample or 0)
+    answers = (normalise(record.answer) for record in ordered if record.answer is not None)
+    # most_common keeps the order of first appearance among equals
+    counts = dict(Counter(answer for answer in answers if answer).most_common())
+    winner, votes = next(iter(counts.items()), (None, 0))
+    gold = next((record.gold for record in ordered if record.gold is not None), None)
+    return Vote(
+        problem_id=ordered[0].problem_id,
+        answer=winner,
+        votes=votes,
+        share=votes / sum(counts.values()) if counts else 0.0,
+        correct=None if gold is None else winner == normalise(gold),
+        gold=gold,
+        samples=len(ordered),
+        counts=counts,
+    )
