@@ -1,0 +1,57 @@
+"""From output tokens to the completion's text.
+
+A completion's text is what its tokens add to the prompt's text: decode(prompt + output) less
+decode(prompt). Decoding the output alone would lose the leading space of SentencePiece tokenizers
+and break a character whose bytes the prompt began. Only a short tail of the prompt is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+PROMPT_TAIL = 6
+"""Prompt tokens decoded for context."""
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+"""What decoders write for bytes that are no character (yet)."""
+
+
+def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
+    """The tokens' text without special tokens, spaces left as the tokenizer's decoder has them."""
+    return tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def completion_text(
+    tokenizer: Any, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]
+) -> str:
+    """What the output adds to the prompt's text.
+
+    Bytes that stay no character (an output cut inside one) become U+FFFD. Special tokens are left
+    out.
+    """
+    return text_after(tokenizer, prompt_tail(tokenizer, prompt_token_ids), output_token_ids)
+
+
+def prompt_tail(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
+    """The last few tokens, as many as it takes to begin with a whole character."""
+    count = PROMPT_TAIL
+    while True:
+        tail = list(token_ids[-count:])
+        if count >= len(token_ids) or not _begins_inside(decode(tokenizer, tail)):
+            return tail
+        count *= 2
+
+
+def text_after(tokenizer: Any, context: Sequence[int], token_ids: Sequence[int]) -> str:
+    """decode(context + token_ids) less decode(context)."""
+    before = decode(tokenizer, context)
+    whole = decode(tokenizer, [*context, *token_ids])
+    if not whole.startswith(before):
+        # The context ended inside a character, which token_ids complete.
+        before = before.rstrip(REPLACEMENT)
+    return whole[len(before) :]
+
+
+def _begins_inside(text: str) -> bool:
+    return not text or text.startswith(REPLACEMENT)

@@ -1,0 +1,58 @@
+"""One uniform number a token, from a counter: the same on every device, in every order.
+
+A sample's numbers hang on (seed, request, sample, position) and on nothing else, so neither the
+batch, nor preemption, nor resuming can change them. The generator is SplitMix64 (Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): the row's key is the state,
+the token's position the counter. It needs only 64-bit integer arithmetic that wraps around, which
+torch does alike on a CPU and on a GPU.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+GAMMA, MIX_1, MIX_2 = _signed(_GAMMA), _signed(_MIX_1), _signed(_MIX_2)
+"""SplitMix64's constants as signed 64-bit integers."""
+
+
+def _mix(value: int) -> int:
+    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
+    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def row_key(seed: int, request_key: int, sample: int) -> int:
+    """The 63-bit key of one sample's random stream. Any integers, negative ones too."""
+    key = 0
+    for part in (seed, request_key, sample):
+        key = _mix(((key + _GAMMA) & _MASK) ^ _mix(part & _MASK))
+    return key >> 1
+
+
+def uniform(row_keys: Tensor, positions: Tensor) -> Tensor:
+    """The uniform number of each row's token.
+
+    row_keys: int64 [n] from `row_key`; positions: int64 [n], the token's index in its sample.
+    Returns float32 [n] in [0, 1), multiples of 2**-24.
+    """
+    bits = row_keys + (positions + 1) * GAMMA
+    bits = (bits ^ _shift_right(bits, 30)) * MIX_1
+    bits = (bits ^ _shift_right(bits, 27)) * MIX_2
+    bits = bits ^ _shift_right(bits, 31)
+    return _shift_right(bits, 40).to(torch.float32) * 2.0**-24
+
+
+def _shift_right(bits: Tensor, count: int) -> Tensor:
+    """Logical shift: torch's own repeats the sign bit."""
+    return (bits >> count) & ((1 << (64 - count)) - 1)
