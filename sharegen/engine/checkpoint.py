@@ -1,0 +1,275 @@
+"""Where a model comes from: a local folder or the Hugging Face hub, its config, weights, tokenizer.
+
+transformers retries an unreachable hub for half a minute; here one quick question decides whether
+the hub or only its local cache is asked, and every failure is one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import constants
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from sharegen.errors import ModelError, UsageError
+
+_HUB_TIMEOUT = 3.0  # seconds
+_FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
+_LOADING_ERRORS = (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError,
+                   RuntimeError)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder, or a hub id that is read from the hub or (offline) from its local cache."""
+
+    name: str
+    folder: Path | None
+    trust_remote_code: bool = False
+    offline: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of every `from_pretrained` of this source."""
+        return {
+            "local_files_only": self.offline or self.folder is not None,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def locate(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Source:
+    """Decide whether `name` is a folder or a hub id. Raises ModelError when it can be neither."""
+    text = os.fspath(name)
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return Source(str(folder), folder, trust_remote_code)
+    if folder.exists():
+        raise ModelError(f"model {text} is a file: give the folder that holds config.json")
+    if (
+        text.startswith((".", "/", "~"))
+        or text.count("/") > 1
+        or (os.sep != "/" and os.sep in text)
+    ):
+        raise ModelError(f"no folder {text}: give a model folder or a hub id like owner/name")
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        raise ModelError(
+            f"{text!r} is neither a folder nor a hub id: give a model folder or owner/name"
+        ) from None
+    return Source(text, None, trust_remote_code, offline=not hub_is_reachable())
+
+
+@functools.cache
+def hub_is_reachable() -> bool:
+    """Whether the hub answers within seconds (asked once a process)."""
+    if constants.HF_HUB_OFFLINE:
+        return False
+    question = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+    try:
+        with urllib.request.urlopen(question, timeout=_HUB_TIMEOUT):
+            return True
+    except urllib.error.HTTPError:  # an answer all the same
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def load_config(source: Source) -> Any:
+    """The model's config. Raises ModelError."""
+    if source.folder is not None and not (source.folder / "config.json").is_file():
+        raise ModelError(f"model folder {source.name} has no config.json")
+    with _explained(source, "config"):
+        return AutoConfig.from_pretrained(source.name, **source.arguments)
+
+
+def load_weights(
+    source: Source, config: Any, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
+    """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
+    with _explained(source, "weights"):
+        model, report = AutoModelForCausalLM.from_pretrained(
+            source.name,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            output_loading_info=True,
+            **source.arguments,
+        )
+    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if missing:
+        raise ModelError(
+            f"model {source.name}: {len(missing)} weights are missing or of another shape, "
+            f"such as {missing[0]}: the folder is incomplete or not of this architecture"
+        )
+    if getattr(model, "hf_quantizer", None) is None:
+        model = model.to(device)
+    return model.eval()
+
+
+def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The model without weights, on torch's meta device. Raises ModelError."""
+    with _explained(source, "config"), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=source.trust_remote_code,
+        )
+    return model.eval()
+
+
+def merge_adapter(model: PreTrainedModel, adapter: str | os.PathLike[str]) -> PreTrainedModel:
+    """Merge a LoRA adapter (a folder or hub id) into the model's weights. Raises ModelError."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise ModelError(
+            "an adapter needs the package peft: pip install 'sharegen[adapter]'"
+        ) from None
+    source = locate(adapter)
+    if source.folder is not None and not (source.folder / "adapter_config.json").is_file():
+        raise ModelError(f"adapter folder {source.name} has no adapter_config.json")
+    with _explained(source, "adapter"):
+        wrapped: Any = PeftModel.from_pretrained(
+            model, source.name, local_files_only=source.arguments["local_files_only"]
+        )
+        return wrapped.merge_and_unload().eval()
+
+
+def load_tokenizer(path: str | os.PathLike[str], trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model folder or hub id. Raises ModelError when there is none."""
+    source = locate(path, trust_remote_code)
+    if source.folder is not None:
+        known = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+                 "tiktoken.model", "tokenizer_config.json")  # fmt: skip
+        if not any((source.folder / file).is_file() for file in known):
+            raise ModelError(
+                f"model folder {source.name} has no tokenizer (no tokenizer.json, tokenizer.model "
+                "or vocab.json): save the model's tokenizer there"
+            )
+    with _explained(source, "tokenizer"):
+        return AutoTokenizer.from_pretrained(source.name, **source.arguments)
+
+
+@contextmanager
+def _explained(source: Source, part: str) -> Iterator[None]:
+    """Quiet transformers and turn its errors into one line."""
+    verbosity = transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    except _LOADING_ERRORS as error:
+        raise ModelError(_reason(source, part, error)) from error
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        if bars:
+            transformers.logging.enable_progress_bar()
+
+
+def _reason(source: Source, part: str, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = lines[0] if lines else type(error).__name__
+    if "trust_remote_code" in str(error):
+        return (f"model {source.name} brings its own code: read it, then allow it with "
+                "--trust-remote-code")  # fmt: skip
+    if source.folder is not None:
+        return f"cannot load the {part} of model folder {source.name}: {detail}"
+    if source.offline:
+        return (f"cannot load the {part} of {source.name}: the hub ({constants.ENDPOINT}) is not "
+                "reachable and it is not in the local cache: give a model folder")  # fmt: skip
+    if isinstance(error, RepositoryNotFoundError) or "not a valid model identifier" in str(error):
+        return f"the hub has no model {source.name} (or it is private: log in with `hf auth login`)"
+    return f"cannot load the {part} of {source.name}: {detail}"
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """ "auto" is CUDA where there is one. Raises UsageError for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError(f"unknown device {device!r}: use auto, cpu or cuda") from None
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not supported: use auto, cpu or cuda")
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UsageError(f"device {device} was asked for but no CUDA GPU is available")
+        if resolved.index is not None and resolved.index >= torch.cuda.device_count():
+            raise UsageError(f"there is no {device}: {torch.cuda.device_count()} CUDA devices")
+    return resolved
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device, config: Any) -> torch.dtype:
+    """ "auto" is float32 on a CPU and the checkpoint's own on CUDA. Raises UsageError."""
+    if dtype == "auto":
+        own = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+        dtype = own if own is not None and device.type == "cuda" else torch.float32
+    names = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+    if isinstance(dtype, str):
+        if dtype not in names:
+            raise UsageError(f"unknown dtype {dtype!r}: use auto, {', '.join(names)}")
+        return names[dtype]
+    if dtype not in names.values():
+        raise UsageError(f"dtype {dtype} is not supported: use auto, {', '.join(names)}")
+    return dtype
+
+
+def fingerprint(source: Source, config: Any) -> str:
+    """A stable hash of the config and the weights' identity, wherever the folder lies."""
+    digest = hashlib.blake2b(digest_size=16)
+    if source.folder is not None:
+        for file in sorted(source.folder.iterdir()):
+            if file.name.endswith((".safetensors", ".bin")) or file.name in _CONFIG_FILES:
+                digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+                _hash_file(file, digest.update)
+    else:
+        commit = getattr(config, "_commit_hash", None)
+        digest.update(json.dumps([source.name, commit]).encode())
+    return digest.hexdigest()
+
+
+_CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
+
+
+def _hash_file(file: Path, update: Callable[[bytes], None]) -> None:
+    """All of a small file; of a large one its head, its tail and samples in between."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        if size <= _FULLY_HASHED:
+            update(stream.read())
+            return
+        for offset in range(0, size, size // 64):
+            stream.seek(offset)
+            update(stream.read(2**16))
+        stream.seek(-(2**16), os.SEEK_END)
+        update(stream.read())
+
+
+def fingerprint_of_module(model: PreTrainedModel) -> str:
+    """The same for a model that was already loaded: its config and a sample of every weight."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(model.config.to_json_string(use_diff=True).encode())
+    for name, weight in model.named_parameters():
+        sample = weight.detach().flatten()
+        sample = sample[:: max(1, sample.numel() // 256)].float().cpu()
+        digest.update(f"{name}:{tuple(weight.shape)}:{weight.dtype}:".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()

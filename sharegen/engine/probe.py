@@ -1,0 +1,287 @@
+"""What a model's attention looks like, learnt by watching it rather than from its config.
+
+Configs lie by omission (tensor parallel, MLA, layers without attention), so every model is run once
+on two tokens through a recording attention and a recording mask function. What the recording
+cannot vouch for is refused by name: nothing is ever silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from sharegen.errors import ModelError
+
+IMPLEMENTATION = "sharegen_probe"
+_ATTENTION_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+
+# Keyword arguments of attention functions that say nothing about the result in inference without
+# a cache, or that the recording reads by name.
+_HARMLESS = {
+    "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "dropout",
+    "is_causal", "kwargs", "layer_idx", "logits_to_keep", "max_length_k", "max_length_q",
+    "max_seqlen_k", "max_seqlen_q", "num_items_in_batch", "output_attentions",
+    "output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings",
+    "position_ids", "return_dict", "use_cache",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """The attention of one layer, as the engine sees it.
+
+    scaling: what q . k is multiplied with. window: a query at p sees keys above p - window.
+    chunk: a query at p sees keys from (p // chunk) * chunk. softcap: scores become
+    softcap * tanh(score / softcap). has_sinks: the call carries one sink logit a head.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+    scaling: float
+    window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    chunk: int | None = None
+
+
+@dataclass(eq=False)
+class _Mask:
+    """A mask that the model asked for: what it means, and the tensor by which we know it again."""
+
+    tensor: torch.Tensor
+    window: int | None
+    chunk: int | None
+    causal: bool
+
+
+@dataclass
+class Recording:
+    """An attention context that writes down the calls and lets every token see only itself.
+
+    Since attention then mixes no tokens, anything in the output of a token that depends on another
+    token comes from elsewhere: a state layer, a convolution, a token shift.
+    """
+
+    modules: list[nn.Module] = field(default_factory=list)
+    layers: list[LayerSpec] = field(default_factory=list)
+    masks: list[_Mask] = field(default_factory=list)
+    problem: str | None = None
+
+    def note_mask(self, mask_function: Callable[..., Any], **kwargs: Any) -> torch.Tensor:
+        """Stand in for transformers' mask functions: [1, 1, q, kv] of zeros."""
+        size = kwargs.get("local_size")
+        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"))
+        shape = (kwargs["batch_size"], 1, kwargs["q_length"], kwargs["kv_length"])
+        tensor = torch.zeros(shape, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
+        self.masks.append(_Mask(tensor, window, chunk, causal))
+        return tensor
+
+    def note_call(
+        self,
+        module: nn.Module,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """q: [1, Hq, T, Dk], k, v: [1, Hkv, T, *] -> [1, T, Hq, Dv]."""
+        scaling = kwargs.pop("scaling", None)
+        window = kwargs.pop("sliding_window", None)
+        softcap = kwargs.pop("softcap", None)
+        sinks = kwargs.pop("s_aux", None)
+        layer = LayerSpec(
+            num_heads=q.shape[1],
+            num_kv_heads=k.shape[1],
+            key_size=k.shape[3],
+            value_size=v.shape[3],
+            scaling=float(q.shape[3] ** -0.5 if scaling is None else scaling),
+            window=int(window) if window is not None else None,
+            softcap=float(softcap) if softcap else None,
+            has_sinks=sinks is not None,
+        )
+        self.layers.append(self._with_mask(layer, attention_mask))
+        self.modules.append(module)
+        unknown = [
+            name
+            for name, value in kwargs.items()
+            if value is not None and value is not False and name not in _HARMLESS
+        ]
+        if unknown:
+            self.problem = f"passes {', '.join(sorted(unknown))} to its attention"
+        if q.shape[1] % k.shape[1] or q.shape[2] != k.shape[2]:
+            self.problem = "attends to other tokens than its own"
+        return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1).transpose(1, 2)
+
+    def _with_mask(self, layer: LayerSpec, attention_mask: torch.Tensor | None) -> LayerSpec:
+        if attention_mask is None:
+            return layer
+        for mask in self.masks:
+            if attention_mask is mask.tensor or attention_mask._base is mask.tensor:
+                if not mask.causal:
+                    self.problem = "uses a mask that is neither causal, a window nor chunks"
+                return replace(layer, window=layer.window or mask.window, chunk=mask.chunk)
+        self.problem = "builds its own attention mask"
+        return layer
+
+
+def _mask_kind(
+    visible: Callable[..., Any], size: int | None, config: Any
+) -> tuple[int | None, int | None, bool]:
+    """(window, chunk, whether it is one of the kinds known) of a transformers mask function."""
+    span = size or 8
+    zero = torch.zeros((), dtype=torch.long)
+    starts = []
+    for query in (0, 1, span - 1, span, span + 1, 2 * span, 2 * span + 1):
+        keys = torch.arange(query + 3)
+        seen = visible(zero, zero, torch.tensor(query), keys)
+        if seen.device.type == "meta":  # closes over tensors that hold no numbers
+            if size is not None and size == getattr(config, "attention_chunk_size", None):
+                return None, size, True
+            return size, None, True
+        start = int(seen.long().argmax())
+        if not torch.equal(seen.expand(query + 3), (keys >= start) & (keys <= query)):
+            return None, None, False
+        starts.append((query, start))
+    if all(start == 0 for _, start in starts):
+        return None, None, True
+    if all(start == max(0, query - span + 1) for query, start in starts):
+        return span, None, True
+    if all(start == query // span * span for query, start in starts):
+        return None, span, True
+    return None, None, False
+
+
+_recording: Recording | None = None
+
+
+def _probe_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    assert _recording is not None
+    return _recording.note_call(module, query, key, value, attention_mask, **kwargs), None
+
+
+def _probe_mask(*, mask_function: Callable[..., Any], **kwargs: Any) -> torch.Tensor:
+    assert _recording is not None
+    return _recording.note_mask(mask_function, **kwargs)
+
+
+AttentionInterface.register(IMPLEMENTATION, _probe_attention)
+AttentionMaskInterface.register(IMPLEMENTATION, _probe_mask)
+
+
+def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
+    """Watch a model whose attention is set to IMPLEMENTATION: (the recording, the vocab size).
+
+    Works on the meta device too, where only what depends on numbers goes unchecked.
+    Raises ModelError, naming the reason, for a model that the engine could not run exactly.
+    """
+    text_config = model.config.get_text_config()
+    kinds = getattr(text_config, "layer_types", None) or getattr(
+        text_config, "layers_block_type", None
+    )
+    states = sorted(set(kinds or ()) - _ATTENTION_KINDS)
+    if states:
+        raise _refusal(name, f"it has {', '.join(states)} layers, whose state is not a KV cache")
+    size = model.get_input_embeddings().weight.shape[0]
+    recording, logits = _record(model, name, [size // 3, size // 2])
+    _, others = _record(model, name, [size // 4, size // 2])
+    if not recording.layers:
+        raise _refusal(name, "it never calls transformers' attention interface")
+    if recording.problem is not None:
+        raise _refusal(name, f"it {recording.problem}")
+    if len({id(module) for module in recording.modules}) < len(recording.modules):
+        raise _refusal(name, "it calls the attention of a layer more than once")
+    depth = getattr(text_config, "num_hidden_layers", 0)
+    if len(recording.layers) < depth:
+        raise _refusal(name, f"only {len(recording.layers)} of its {depth} layers call attention")
+    if logits.device.type != "meta" and not torch.allclose(
+        logits[1].float(), others[1].float(), rtol=1e-2, atol=1e-3
+    ):
+        raise _refusal(name, "it mixes tokens outside attention (a state or convolution)")
+    return recording, logits.shape[-1]
+
+
+def _record(model: PreTrainedModel, name: str, tokens: list[int]) -> tuple[Recording, torch.Tensor]:
+    global _recording
+    device = model.get_input_embeddings().weight.device
+    _recording = recording = Recording()
+    try:
+        with torch.no_grad():
+            logits = model(
+                input_ids=torch.tensor([tokens], device=device),
+                position_ids=torch.tensor([[0, 1]], device=device),
+                use_cache=False,
+            ).logits[0]
+    except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError,
+            NotImplementedError) as error:  # fmt: skip
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise _refusal(name, f"its forward fails on two tokens: {reason}") from error
+    finally:
+        _recording = None
+    return recording, logits
+
+
+def _refusal(name: str, reason: str) -> ModelError:
+    return ModelError(f"model {name} is not supported: {reason}")
+
+
+class DenseContext:
+    """Exact attention over whole sequences that lie in one batch, in plain torch.
+
+    The ground truth of the engine's contexts, and what the self-check at load runs on.
+
+    sequence: [T] which sequence a row belongs to; position: [T] its position there. The rows of a
+    sequence may come in any order but must all be present: there is no KV cache.
+    """
+
+    def __init__(
+        self, layers: list[LayerSpec], sequence: torch.Tensor, position: torch.Tensor
+    ) -> None:
+        self._layers = layers
+        self._distance = position[:, None] - position[None, :]
+        self._visible = (sequence[:, None] == sequence[None, :]) & (self._distance >= 0)
+        self._position = position
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
+        layer = self._layers[layer_idx]
+        visible = self._visible
+        if layer.window is not None:
+            visible = visible & (self._distance < layer.window)
+        if layer.chunk is not None:
+            chunk = self._position // layer.chunk
+            visible = visible & (chunk[:, None] == chunk[None, :])
+        group = layer.num_heads // layer.num_kv_heads
+        keys = k.repeat_interleave(group, dim=1).float()
+        values = v.repeat_interleave(group, dim=1).float()
+        scores = torch.einsum("thd,shd->hts", q.float(), keys) * layer.scaling
+        if layer.softcap is not None:
+            scores = layer.softcap * torch.tanh(scores / layer.softcap)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        if sinks is not None:
+            column = sinks.float()[:, None, None].expand(-1, len(q), 1)
+            weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+        else:
+            weights = scores.softmax(dim=-1)
+        return torch.einsum("hts,shd->thd", weights, values).to(q.dtype)
