@@ -110,6 +110,8 @@ class Record:
         for name, value in known.items():
             if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
                 raise ValueError(f"has `{name}` {json.dumps(value)[:40]}")
+        if known["sample"] is not None and known["sample"] < 0:
+            raise ValueError(f"has `sample` {known['sample']}")
         known.setdefault("prompt_hash", None)
         return cls(**known)
 

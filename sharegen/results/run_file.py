@@ -42,8 +42,8 @@ class RunFile:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Configuration and extent together: the whole job, as it was last run."""
-        return self.configuration | self.extent
+        """Configuration and extent merged, section by section: the job as it was last run."""
+        return _merge(self.configuration, self.extent)
 
     def write(self, path: Path) -> None:
         """Replace the file in one step: a reader sees the old one or the new one, whole."""
@@ -127,6 +127,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for name, value in over.items():
+        below = merged.get(name)
+        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merge(below, value) if nested else value  # type: ignore[arg-type]
+    return merged
 
 
 def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

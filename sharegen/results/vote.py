@@ -43,6 +43,7 @@ class Vote:
         """Votes cast: samples that had an answer."""
         return sum(self.counts.values())
 
+    @property
     def right_samples(self) -> int:
         """Samples whose own answer equals the gold answer."""
         return self.counts.get(normalise(self.gold), 0) if self.gold is not None else 0
@@ -64,11 +65,15 @@ def tally(records: Iterable[Record], at: int | None = None) -> list[Vote]:
     at: only samples with an index below it vote: the first `at` samples. A problem that has
         fewer votes with what it has.
     """
-    problems: dict[tuple[str, str | None], list[Record]] = {}
+    problems: dict[tuple[str, str | None], _Ballots] = {}
     for record in records:
-        if record.sample is not None and (at is None or record.sample < at):
-            problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
-    votes = [_vote(samples) for samples in problems.values()]
+        if record.sample is None or (at is not None and record.sample >= at):
+            continue
+        ballots = problems.setdefault((record.problem_id, record.prompt_hash), _Ballots())
+        answer = normalise(record.answer) if record.answer is not None else ""
+        ballots.answers[record.sample] = answer or None
+        ballots.gold = record.gold if ballots.gold is None else ballots.gold
+    votes = [_count(problem_id, ballots) for (problem_id, _), ballots in problems.items()]
     return sorted(votes, key=lambda vote: natural_order(vote.problem_id))
 
 
@@ -79,20 +84,27 @@ def natural_order(problem_id: str) -> list[tuple[int, str]]:
     return [(len(part) if i % 2 else 0, part) for i, part in enumerate(parts)]
 
 
-def _vote(samples: list[Record]) -> Vote:
-    ordered = sorted(samples, key=lambda record: record.sample or 0)
-    answers = (normalise(record.answer) for record in ordered if record.answer is not None)
+@dataclass
+class _Ballots:
+    """answers: normalised, by sample index; None for a sample without one."""
+
+    answers: dict[int, str | None] = field(default_factory=dict)
+    gold: str | None = None
+
+
+def _count(problem_id: str, ballots: _Ballots) -> Vote:
+    in_order = (answer for _, answer in sorted(ballots.answers.items()))
     # most_common keeps the order of first appearance among equals
-    counts = dict(Counter(answer for answer in answers if answer).most_common())
+    counts = dict(Counter(answer for answer in in_order if answer).most_common())
     winner, votes = next(iter(counts.items()), (None, 0))
-    gold = next((record.gold for record in ordered if record.gold is not None), None)
+    gold = ballots.gold
     return Vote(
-        problem_id=ordered[0].problem_id,
+        problem_id=problem_id,
         answer=winner,
         votes=votes,
         share=votes / sum(counts.values()) if counts else 0.0,
         correct=None if gold is None else winner == normalise(gold),
         gold=gold,
-        samples=len(ordered),
+        samples=len(ballots.answers),
         counts=counts,
     )

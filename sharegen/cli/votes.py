@@ -1,0 +1,164 @@
+"""`sharegen vote` and `sharegen show`: what a journal says."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sharegen.errors import DataError, UsageError
+from sharegen.results.accuracy import accuracy
+from sharegen.results.pool import Pool, pool
+from sharegen.results.record import read
+from sharegen.results.run_file import replace_file, run_file_path
+from sharegen.results.show import describe, select, visible
+from sharegen.results.vote import Vote, tally
+
+Row = tuple[str, Vote]
+"""The journals that a vote was taken over, by name, and the vote."""
+
+
+def vote(
+    files: Annotated[
+        list[Path], typer.Argument(help="Journals (JSONL) that `sharegen run` wrote.")
+    ],
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, help="Vote over the first K samples.", metavar="K")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the votes as JSONL; - for standard output."),
+    ] = None,
+) -> None:
+    """Take the majority vote of every problem.
+
+    Answers are brought to one spelling first (18, 18.00, $18), samples without an answer don't
+    vote, and a tie goes to the answer that appears first by sample index. On a terminal the
+    votes are a table, otherwise tab-separated lines. Files of one job vote together, others
+    apart.
+
+    \b
+    sharegen vote runs/gsm8k.jsonl
+    sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
+    sharegen vote runs/*.jsonl -o - | jq .answer
+    """
+    if output is not None and (output in files or run_file_path(output).exists()):
+        raise UsageError(f"--output {output} is a journal: choose another file for the votes")
+    pools = pool(files)
+    rows: list[Row] = []
+    for part in pools:
+        votes = tally(part.records(), at)
+        _remark(part, votes, at)
+        rows += [(part.name, vote) for vote in votes]
+    if not any(vote.counts for _, vote in rows):
+        raise DataError(
+            f"{pools[0].name}: no sample has an answer: the recipe extracts none, or its answer"
+            " patterns match nothing; see `sharegen show`"
+        )
+    to_stdout = output is not None and str(output) == "-"
+    if to_stdout:
+        sys.stdout.write(_as_jsonl(rows, len(pools) > 1))
+    elif sys.stdout.isatty():
+        Console().print(_table(rows, len(pools) > 1))
+    else:
+        _write_lines(rows, len(pools) > 1)
+    if output is not None and not to_stdout:
+        _save(output, _as_jsonl(rows, len(pools) > 1))
+        _say(f"{len(rows)} votes written to {output}")
+
+
+def show(
+    file: Annotated[Path, typer.Argument(help="A journal that `sharegen run` wrote.")],
+    problem: Annotated[str, typer.Option("--problem", "-p", help="The problem's id.")],
+) -> None:
+    """Show one problem: prompt, samples, answers, vote and gold answer.
+
+    \b
+    sharegen show runs/gsm8k.jsonl --problem 17
+    """
+    try:
+        records = select(read(file), problem)
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from error
+    console = Console(highlight=False, soft_wrap=True)
+    for line in describe(records, None):
+        console.print(line)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _remark(part: Pool, votes: list[Vote], at: int | None) -> None:
+    """What the reader of the votes should know, on stderr."""
+    for path, lines in part.duplicates.items():
+        if lines:
+            _say(
+                f"{path}: {len(lines)} lines repeat an earlier sample and are left out"
+                f" (first: line {lines[0]})"
+            )
+    short = sum(vote.samples < at for vote in votes) if at is not None else 0
+    if short:
+        _say(f"{part.name}: {short} of {len(votes)} problems have fewer than {at} samples")
+    result = accuracy(votes)
+    samples = sum(vote.samples for vote in votes)
+    line = f"{part.name}: {len(votes)} problems, {samples} samples"
+    if result is not None:
+        line += f"; right: {result.sample:.1%} of the samples, {result.vote:.1%} of the votes"
+    _say(line)
+
+
+def _table(rows: list[Row], several: bool) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    if several:
+        table.add_column("file", overflow="fold", style="dim")
+    table.add_column("problem", overflow="fold")
+    table.add_column("answer", overflow="fold")
+    table.add_column("votes", justify="right")
+    table.add_column("share", justify="right")
+    with_gold = any(vote.gold is not None for _, vote in rows)
+    if with_gold:
+        table.add_column("gold", overflow="fold")
+        table.add_column("")
+    for name, vote in rows:
+        answer = "[dim]none[/]" if vote.answer is None else visible(vote.answer)
+        cells = [visible(vote.problem_id), answer, f"{vote.votes}/{vote.cast}", f"{vote.share:.0%}"]
+        if with_gold:
+            mark = {True: "[green]✓[/]", False: "[red]✗[/]", None: ""}[vote.correct]
+            cells += [visible(vote.gold or ""), mark]
+        table.add_row(*([visible(name)] if several else []), *cells)
+    return table
+
+
+def _write_lines(rows: list[Row], several: bool) -> None:
+    """Tab-separated, one line a problem after a line of names; a cell with a tab is quoted."""
+    lines = csv.writer(sys.stdout, dialect="excel-tab", lineterminator="\n")
+    file = ["file"] if several else []
+    lines.writerow([*file, "problem_id", "answer", "votes", "share", "correct", "gold"])
+    for name, vote in rows:
+        correct = "" if vote.correct is None else str(vote.correct).lower()
+        cells = [vote.problem_id, vote.answer, vote.votes, f"{vote.share:.4f}", correct, vote.gold]
+        lines.writerow([*([name] if several else []), *cells])
+
+
+def _as_jsonl(rows: list[Row], several: bool) -> str:
+    objects = (({"file": name} if several else {}) | vote.to_json() for name, vote in rows)
+    return "".join(json.dumps(fields) + "\n" for fields in objects)
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
+            path.write_text(text)
+        else:
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror}: choose another --output"
+        ) from error

@@ -1,0 +1,76 @@
+"""What voting bought: one sample's accuracy against the vote's, and a problem that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sharegen.results.answer import normalise
+from sharegen.results.record import Record
+from sharegen.results.vote import Vote
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Over the problems whose gold answer is known; shares lie in 0..1.
+
+    sample: samples that are right, of all samples; one without an answer is wrong.
+    vote: problems whose vote is right, of all problems; no vote is wrong.
+    """
+
+    problems: int
+    samples: int
+    sample: float
+    vote: float
+
+
+def accuracy(votes: Iterable[Vote]) -> Accuracy | None:
+    """Measure the votes that have a gold answer to be measured by; None if there are none."""
+    known = [vote for vote in votes if vote.correct is not None]
+    samples = sum(vote.samples for vote in known)
+    if not samples:
+        return None
+    return Accuracy(
+        problems=len(known),
+        samples=samples,
+        sample=sum(vote.right_samples for vote in known) / samples,
+        vote=sum(bool(vote.correct) for vote in known) / len(known),
+    )
+
+
+def rescued(votes: Iterable[Vote]) -> Vote | None:
+    """The clearest problem where most samples are wrong and the vote is right.
+
+    Clearest is the largest lead over the second answer: wrong samples scatter, right ones agree.
+    A vote won by a tie is no rescue. None if there is no such problem.
+    """
+
+    def lead(vote: Vote) -> int:
+        second = list(vote.counts.values())[1:2]
+        return vote.votes - sum(second)
+
+    candidates = [
+        vote
+        for vote in votes
+        if vote.correct and 2 * vote.right_samples < vote.samples and lead(vote)
+    ]
+    return max(candidates, key=lead, default=None)
+
+
+def right_and_wrong(records: Iterable[Record], vote: Vote) -> tuple[Record, Record]:
+    """A right sample and one with the commonest wrong answer, of a problem with both.
+
+    The first of each by sample index. Raises ValueError where there is no such pair.
+    """
+    if vote.gold is None:
+        raise ValueError(f"{vote.problem_id} has no gold answer")
+    gold = normalise(vote.gold)
+    commonest = next((answer for answer in vote.counts if answer != gold), None)
+    first: dict[str | None, Record] = {}
+    mine = (r for r in records if r.problem_id == vote.problem_id and r.is_sample)
+    for record in sorted(mine, key=lambda record: record.sample or 0):
+        answer = normalise(record.answer) if record.answer is not None else None
+        first.setdefault(answer or None, record)
+    if gold not in first or commonest not in first:
+        raise ValueError(f"{vote.problem_id} has no right or no wrong sample")
+    return first[gold], first[commonest]

@@ -1,0 +1,109 @@
+"""One problem of a journal, laid out to be read: prompt, samples, answers, vote, gold."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+
+from rich.markup import escape
+
+from sharegen.errors import DataError
+from sharegen.results.answer import normalise
+from sharegen.results.record import Record
+from sharegen.results.vote import Vote, tally
+
+
+def select(records: Iterable[Record], problem_id: str) -> list[Record]:
+    """The problem's samples by index, or the line that says why it has none.
+
+    Raises DataError naming the nearest ids when the journal does not know the problem.
+    """
+    found: list[Record] = []
+    others: dict[str, None] = {}
+    for record in records:
+        if record.problem_id == problem_id:
+            found.append(record)
+        else:
+            others[record.problem_id] = None
+    if found:
+        return sorted(found, key=lambda record: -1 if record.sample is None else record.sample)
+    if not others:
+        raise DataError(f"there is no problem {problem_id!r}: the journal is empty")
+    nearest = difflib.get_close_matches(problem_id, list(others), n=3, cutoff=0.5)
+    some = nearest or list(others)[:3]
+    names = ", ".join(repr(name) for name in some)
+    hint = "the nearest are" if nearest else "there are, for example,"
+    raise DataError(f"there is no problem {problem_id!r} among {len(others)}: {hint} {names}")
+
+
+def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
+    """The lines, in Rich's markup, that show one problem.
+
+    records: the problem's, as `select` gives them; prompt: None where it cannot be rendered.
+    """
+    if prompt is not None:
+        yield _heading("prompt")
+        yield visible(prompt)
+    votes = tally(records)
+    gold = votes[0].gold if votes else None
+    for record in records:
+        yield ""
+        if not record.is_sample:
+            yield _heading("not sampled")
+            yield f"[red]{visible(record.error or 'no reason on record')}[/]"
+            continue
+        yield _sample_heading(record, gold)
+        yield visible(record.completion)
+    for vote in votes:
+        yield ""
+        yield _heading("vote")
+        yield from _vote_lines(vote)
+
+
+def _sample_heading(record: Record, gold: str | None) -> str:
+    parts = [f"{record.num_tokens} tokens", record.finish_reason or "unknown end"]
+    if record.cumulative_logprob is not None:
+        parts.append(f"log-probability {record.cumulative_logprob:.2f}")
+    if record.answer is not None:
+        parts.append(f"answer {visible(record.answer)}{_mark(record.answer, gold)}")
+    elif gold is not None:
+        parts.append("no answer")
+    return f"{_heading(f'sample {record.sample}')} [dim]·[/] {' [dim]·[/] '.join(parts)}"
+
+
+def _vote_lines(vote: Vote) -> Iterator[str]:
+    if vote.counts:
+        width = max(len(str(count)) for count in vote.counts.values())
+        longest = max(vote.counts.values())
+        for answer, count in vote.counts.items():
+            bar = "█" * max(1, round(30 * count / longest))
+            name = visible(answer) + _mark(answer, vote.gold)
+            yield f"{count:>{width}} [cyan]{bar}[/] {name}"
+    silent = vote.samples - vote.cast
+    if silent:
+        yield f"[dim]{silent} of {vote.samples} samples have no answer[/]"
+    if vote.gold is not None:
+        yield f"{_heading('gold')} {visible(vote.gold)}"
+
+
+def _mark(answer: str, gold: str | None) -> str:
+    if gold is None:
+        return ""
+    return " [green]✓[/]" if normalise(answer) == normalise(gold) else " [red]✗[/]"
+
+
+def _heading(text: str) -> str:
+    return f"[bold]{escape(text)}[/]"
+
+
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters; a terminal obeys them
+    r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # line ends, and what turns text around
+    r"\ud800-\udfff]"  # halves of surrogate pairs, which have no bytes
+)
+
+
+def visible(text: str) -> str:
+    """Text of a model or a dataset, safe for a terminal: no markup, hidden characters spelled."""
+    return escape(_HIDDEN.sub(lambda match: repr(match[0])[1:-1], text))

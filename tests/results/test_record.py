@@ -1,0 +1,147 @@
+"""A journal's line: what is written is read back, and what is no record is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sharegen.errors import JournalError
+from sharegen.results.record import Record, read
+
+text = st.text(st.characters(), max_size=40)  # surrogates included
+optional_text = st.none() | text
+samples = st.builds(
+    Record,
+    problem_id=text,
+    sample=st.integers(0, 10**6),
+    prompt_hash=text,
+    completion=text,
+    num_tokens=st.integers(0, 10**6),
+    finish_reason=st.sampled_from(["eos", "stop", "length", "context"]),
+    cumulative_logprob=st.floats(allow_nan=False, allow_infinity=False),
+    answer=optional_text,
+    gold=optional_text,
+    token_ids=st.none() | st.lists(st.integers(0, 200_000), max_size=5),
+)
+bad_rows = st.builds(
+    Record, problem_id=text, sample=st.none(), prompt_hash=st.none(), error=optional_text
+)
+
+
+@given(samples | bad_rows)
+def test_a_record_is_one_line_and_comes_back(record: Record) -> None:
+    line = record.to_line()
+    assert line.endswith(b"\n")
+    assert len(line.decode().splitlines()) == 1  # also for readers that split at U+2028
+    assert Record.from_line(line) == record
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_logprob_that_json_cannot_hold_is_null(value: float) -> None:
+    line = Record("a", 0, "h", "text", 1, "eos", value).to_line()
+    assert json.loads(line, parse_constant=pytest.fail)["cumulative_logprob"] is None
+
+
+def test_fields_are_written_where_they_mean_something() -> None:
+    plain = json.loads(Record("a", 0, "h", "text", 1, "eos", -1.0).to_line())
+    assert list(plain) == [
+        "problem_id",
+        "sample",
+        "prompt_hash",
+        "completion",
+        "num_tokens",
+        "finish_reason",
+        "cumulative_logprob",
+    ]
+    unanswered = json.loads(Record("a", 0, "h", "text", 1, "eos", -1.0, None, "18").to_line())
+    assert unanswered["answer"] is None and unanswered["gold"] == "18"
+    bad = json.loads(Record("a", None, None, error="no field `question`").to_line())
+    assert bad == {
+        "problem_id": "a",
+        "sample": None,
+        "prompt_hash": None,
+        "error": "no field `question`",
+    }
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    assert Record.from_line(b'{"problem_id": "a", "sample": 1, "hue": "red"}') == Record(
+        "a", 1, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"{", "is not JSON"),
+        (b"\xff\xfe", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[1]", "is not a JSON object"),
+        (b'{"sample": 1}', "has no field `problem_id`"),
+        (b'{"problem_id": "a"}', "has no field `sample`"),
+        (b'{"problem_id": 3, "sample": 1}', "has `problem_id` 3"),
+        (b'{"problem_id": "a", "sample": true}', "has `sample` true"),
+        (b'{"problem_id": "a", "sample": -1}', "has `sample` -1"),
+        (b'{"problem_id": "a", "sample": 1, "answer": 18}', "has `answer` 18"),
+        (b'{"problem_id": "a", "sample": 1, "completion": null}', "has `completion` null"),
+    ],
+)
+def test_a_line_that_is_no_record_says_why(line: bytes, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint.replace("[", r"\[")):
+        Record.from_line(line)
+
+
+def write(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def line(problem: str, sample: int, completion: str = "x") -> bytes:
+    return Record(problem, sample, "h", completion).to_line()
+
+
+def test_reading_leaves_out_a_last_line_cut_short(tmp_path: Path) -> None:
+    whole = line("a", 0) + line("a", 1)
+    reader = read(write(tmp_path / "j", whole, line("a", 2)[:-9]))
+    assert [record.sample for record in reader] == [0, 1]
+    assert reader.end == len(whole) and not reader.unterminated
+
+
+def test_reading_keeps_a_last_line_that_lacks_only_its_newline(tmp_path: Path) -> None:
+    content = line("a", 0) + line("a", 1)[:-1]
+    reader = read(write(tmp_path / "j", content))
+    assert [record.sample for record in reader] == [0, 1]
+    assert reader.end == len(content) and reader.unterminated
+
+
+def test_the_first_of_two_lines_with_one_key_wins(tmp_path: Path) -> None:
+    path = write(tmp_path / "j", line("a", 0, "first"), line("b", 0), line("a", 0, "second"))
+    reader = read(path)
+    assert [record.completion for record in reader] == ["first", "x"]
+    assert reader.duplicates == [3]
+
+
+def test_empty_lines_and_an_empty_file_hold_nothing(tmp_path: Path) -> None:
+    assert list(read(write(tmp_path / "empty", b""))) == []
+    reader = read(write(tmp_path / "j", b"\n", line("a", 0), b"  \n", line("a", 1)))
+    assert [record.sample for record in reader] == [0, 1]
+    assert reader.end == (tmp_path / "j").stat().st_size
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "j", line("a", 0), b'{"problem_id": "a", "sam\n', line("a", 1))
+    with pytest.raises(JournalError, match=r"j, line 2: the line is not JSON") as caught:
+        list(read(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="none: cannot be read: No such file"):
+        list(read(tmp_path / "none"))
+    with pytest.raises(JournalError, match="cannot be read: Is a directory"):
+        list(read(tmp_path))
