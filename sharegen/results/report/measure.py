@@ -1,0 +1,169 @@
+"""The numbers of a report: one `Measured` a run, made once and drawn many times."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sharegen.results.report.curves import Curve, majority_curve, pass_curve, sample_budget
+from sharegen.results.report.outcomes import Run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run with what was measured of it.
+
+    budget: the largest k of the curves; excluded: problems that have fewer samples than that.
+    passed, majority: None where the run has no verdicts, or no answers that vote.
+    rate: [seconds since the start, tokens per second], where the run recorded its progress.
+    """
+
+    run: Run
+    budget: int
+    excluded: int
+    passed: Curve | None
+    majority: Curve | None
+    rate: tuple[tuple[float, float], ...]
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What a reader of the numbers must know, a sentence each."""
+        yield from self.run.notes
+        if self.excluded:
+            yield (
+                f"{self.excluded:,} of {len(self.run.outcomes):,} problems have fewer than"
+                f" {self.budget} samples with a verdict and are not in the curves"
+            )
+
+
+def measure(run: Run) -> Measured:
+    """Everything that takes time to compute."""
+    budget = sample_budget(run.outcomes)
+    return Measured(
+        run,
+        budget,
+        excluded=sum(outcome.judged < budget for outcome in run.outcomes),
+        passed=pass_curve(run.outcomes, budget) if budget else None,
+        majority=majority_curve(run.outcomes, budget) if budget else None,
+        rate=tuple(_rate(run.file.timings.get("progress"))),
+    )
+
+
+def headline(measured: Measured) -> list[tuple[str, str, str]]:
+    """The numbers to lead with: (what, value, how it is meant)."""
+    run = measured.run
+    lengths = [sample.record.num_tokens for sample in run.samples]
+    rows = [
+        ("problems", f"{len(run.outcomes):,}", _plural(run.bad_rows, "bad row") + " left out")
+        if run.bad_rows
+        else ("problems", f"{len(run.outcomes):,}", ""),
+        ("completions", f"{len(lengths):,}", f"{len(lengths) / len(run.outcomes):.4g} a problem"),
+    ]
+    k = measured.budget
+    if measured.passed is not None:
+        rows.append(("right, a single sample", *_ends(measured.passed, 0)))
+    if measured.majority is not None and k > 1:
+        rows.append((f"right, the vote over {k}", *_ends(measured.majority, -1)))
+    if measured.passed is not None and k > 1:
+        rows.append((f"right, any of {k}", *_ends(measured.passed, -1)))
+    tokens = sum(lengths)
+    rows.append(("tokens written", f"{tokens:,}", f"median {statistics.median(lengths):,.0f}"))
+    speed = throughput(measured)
+    if speed is not None:
+        rows.append(("tokens per second", f"{speed:,.0f}", "over the whole run"))
+    asked, computed = prompt_tokens(run)
+    if asked and computed:
+        rows.append(("prompt tokens saved", f"{asked / computed:,.1f}x", f"{asked:,} asked"))
+    peak, total = (number(run.file.stats.get(f"{name}_blocks")) for name in ("peak", "total"))
+    total = total or number(run.file.stats.get("blocks_total"))
+    if peak:
+        rows.append(("peak KV blocks", f"{peak:,.0f}", f"of {total:,.0f}" if total else ""))
+    return rows
+
+
+def prompt_tokens(run: Run) -> tuple[int, int]:
+    """Prompt tokens as asked (each sample's whole prompt) and as computed; 0 where unknown."""
+    stats = run.file.stats
+    asked, computed = (
+        number(stats.get(f"prompt_tokens_{name}")) or 0 for name in ("asked", "computed")
+    )
+    return int(asked), int(computed)
+
+
+def throughput(measured: Measured) -> float | None:
+    """Tokens per second over the whole run, from its recorded progress."""
+    if not measured.rate:
+        return None
+    start = 0.0
+    tokens = 0.0
+    for end, rate in measured.rate:
+        tokens += rate * (end - start)
+        start = end
+    return tokens / start
+
+
+def number(value: Any) -> float | None:
+    """A number from a run.json, None for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
+
+
+def _rate(progress: Any) -> Iterator[tuple[float, float]]:
+    """Tokens per second of each interval of [[seconds, tokens so far], ...], at its end."""
+    if not isinstance(progress, list):
+        return
+    before = (0.0, 0.0)
+    for point in progress:
+        if not (isinstance(point, list) and len(point) == 2):
+            return
+        seconds, tokens = map(number, point)
+        if seconds is None or tokens is None:
+            return
+        if seconds > before[0]:
+            yield seconds, max(0.0, tokens - before[1]) / (seconds - before[0])
+            before = (seconds, tokens)
+
+
+def _ends(curve: Curve, index: int) -> tuple[str, str]:
+    return (
+        f"{curve.mean[index]:.1%}",
+        f"95% interval {curve.low[index]:.1%} to {curve.high[index]:.1%}",
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def settings(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
+    """The configuration of every run: dotted name, then one value a run (None: not set)."""
+    tables = [dict(_flatten(_sections(run))) for run in runs]
+    names = dict.fromkeys(name for table in tables for name in table)
+    return [(name, [table.get(name) for table in tables]) for name in names]
+
+
+def _sections(run: Run) -> dict[str, Any]:
+    file = run.file
+    return file.settings | {"fingerprints": file.fingerprints, "versions": file.versions}
+
+
+def _flatten(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{name}", ", ".join(map(_show, value)) or "none"
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else _show(value)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "none"
+    return repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,190 @@
+"""A journal with its verdicts, problem by problem: all that a report is made of.
+
+A verdict comes from the scores beside the journal where there are any, else from comparing the
+sample's answer with the gold answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from sharegen.errors import DataError
+from sharegen.results.answer import normalise
+from sharegen.results.record import Record, read
+from sharegen.results.report.scores import SampleKey, Score, read_scores
+from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.vote import natural_order
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion and what is known about it.
+
+    key: the normalised answer, under which it votes; None where it does not vote.
+    right: None where nothing says so (no gold answer, not scored, unscorable).
+    """
+
+    record: Record
+    key: str | None
+    right: bool | None
+    score: Score | None
+
+    @property
+    def index(self) -> int:
+        assert self.record.sample is not None
+        return self.record.sample
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One problem: its samples by index, its vote, its verdicts."""
+
+    problem_id: str
+    gold: str | None
+    difficulty: str | None
+    samples: tuple[Sample, ...]
+
+    @cached_property
+    def judged(self) -> int:
+        """Samples with a verdict."""
+        return sum(sample.right is not None for sample in self.samples)
+
+    @cached_property
+    def right(self) -> int:
+        """Samples that are right."""
+        return sum(sample.right is True for sample in self.samples)
+
+    @cached_property
+    def votes(self) -> dict[str, int]:
+        """Votes for every answer, the winner first; ties to the first by sample index."""
+        keys = (sample.key for sample in self.samples)
+        return dict(Counter(key for key in keys if key is not None).most_common())
+
+    @cached_property
+    def winner(self) -> str | None:
+        return next(iter(self.votes), None)
+
+    @cached_property
+    def vote_right(self) -> bool | None:
+        """Whether the vote is right; a problem with verdicts where nothing voted is wrong."""
+        if self.winner is None:
+            return False if self.judged else None
+        return next(s.right for s in self.samples if s.key == self.winner)
+
+    @cached_property
+    def margin(self) -> float | None:
+        """The winner's lead over the runner-up as a share of all votes; None without votes."""
+        first, second, *_ = [*self.votes.values(), 0, 0]
+        return (first - second) / sum(self.votes.values()) if first else None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One journal: its problems in order, what made it, how it went.
+
+    notes: what a reader of the numbers must know, a sentence each.
+    """
+
+    name: str
+    path: Path
+    outcomes: tuple[Outcome, ...]
+    bad_rows: int
+    file: RunFile
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def samples(self) -> Iterable[Sample]:
+        return (sample for outcome in self.outcomes for sample in outcome.samples)
+
+    @cached_property
+    def has_verdicts(self) -> bool:
+        return any(outcome.judged for outcome in self.outcomes)
+
+    @cached_property
+    def has_votes(self) -> bool:
+        return any(outcome.votes for outcome in self.outcomes)
+
+
+def read_runs(paths: Iterable[Path]) -> list[Run]:
+    """Every journal, named by its file, with as much of the path as tells them apart."""
+    paths = list(paths)
+    return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+
+
+def read_run(path: Path, name: str) -> Run:
+    """The journal at `path` with the scores and the run.json beside it.
+
+    Raises JournalError for what is no journal; DataError for one without samples, for a code
+    journal without scores, and for scores of another journal.
+    """
+    problems: dict[tuple[str, str | None], list[Record]] = {}
+    bad_rows = 0
+    for record in read(path):
+        if record.is_sample:
+            problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
+        else:
+            bad_rows += 1
+    if not problems:
+        held = f"holds {bad_rows} bad rows and no sample" if bad_rows else "is empty"
+        raise DataError(f"{path}: the journal {held}: nothing to report; run the job first")
+    file = RunFile.read(run_file_path(path)) or RunFile()
+    keys = {(r.problem_id, r.sample or 0) for records in problems.values() for r in records}
+    scores = read_scores(path, keys)
+    if scores is None and _is_code(file):
+        raise DataError(
+            f"{path}: these programs have no scores yet: first `sharegen score {path} --execute`"
+        )
+    outcomes = sorted(
+        (_outcome(records, scores) for records in problems.values()),
+        key=lambda outcome: natural_order(outcome.problem_id),
+    )
+    return Run(name, path, tuple(outcomes), bad_rows, file, tuple(_notes(outcomes, scores)))
+
+
+def _is_code(file: RunFile) -> bool:
+    dataset = file.configuration.get("dataset")
+    return isinstance(dataset, dict) and bool(dataset.get("rows"))
+
+
+def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Outcome:
+    records.sort(key=lambda record: record.sample or 0)
+    first = records[0]
+    gold = next((record.gold for record in records if record.gold is not None), None)
+    wanted = normalise(gold) if gold is not None else None
+    samples = []
+    difficulty = None
+    for record in records:
+        key = (normalise(record.answer) or None) if record.answer is not None else None
+        score = scores.get((record.problem_id, record.sample or 0)) if scores is not None else None
+        if scores is not None:
+            right = score.verdict if score is not None else None
+        else:
+            right = None if wanted is None else key == wanted
+        difficulty = difficulty or (score.difficulty if score is not None else None)
+        samples.append(Sample(record, key, right, score))
+    return Outcome(first.problem_id, gold, difficulty, tuple(samples))
+
+
+def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> Iterable[str]:
+    if scores is not None:
+        samples = [sample for outcome in outcomes for sample in outcome.samples]
+        missing = sum(sample.score is None for sample in samples)
+        if missing:
+            yield f"{missing:,} of {len(samples):,} samples are not scored yet and are left out"
+        unscorable = sum(s.score is not None and s.right is None for s in samples)
+        if unscorable:
+            yield f"{unscorable:,} samples are unscorable and are left out"
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """File names without suffix, with as many parents as it takes to tell them apart."""
+    parts = [(*path.resolve().parts[1:-1], path.name.removesuffix(".jsonl")) for path in paths]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return names

@@ -1,0 +1,98 @@
+"""The curves in plain characters, for a terminal or a log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sharegen.results.report.curves import SUBSETS, Curve
+from sharegen.results.report.measure import Measured
+
+_HEIGHT = 12
+_WIDTH = 61
+_MARKS = "*o#x+%@&"
+_MOST_ROWS = 8
+
+
+def chart(runs: Sequence[Measured]) -> str:
+    """pass@k and maj@k of every run against k, and under it the numbers; "" without verdicts."""
+    curves = [
+        (f"{run.name} {name}" if len(runs) > 1 else name, curve)
+        for run in runs
+        for name, curve in (("pass@k", run.passed), ("maj@k", run.majority))
+        if curve is not None
+    ]
+    if not curves:
+        return ""
+    lines = []
+    largest = max(curve.ks[-1] for _, curve in curves)
+    if largest > 1:
+        lines += [*_plot([curve for _, curve in curves], largest), ""]
+        lines += [f"  {_mark(index)}  {name}" for index, (name, _) in enumerate(curves)]
+        lines.append("")
+    lines += _table(curves)
+    lines.append("95% intervals: bootstrap over problems.")
+    if any(run.majority is not None for run in runs):
+        lines.append(f"maj@k below all samples: mean of {SUBSETS} random subsets.")
+    return "\n".join(lines)
+
+
+def _plot(curves: Sequence[Curve], largest: int) -> list[str]:
+    top = max(0.1, math.ceil(10 * max(max(curve.mean) for curve in curves)) / 10)
+    grid = [[" "] * _WIDTH for _ in range(_HEIGHT + 1)]
+    for index, curve in reversed(list(enumerate(curves))):
+        for column in range(_WIDTH):
+            value = _at(curve, largest ** (column / (_WIDTH - 1)))
+            if value is not None:
+                grid[_HEIGHT - round(value / top * _HEIGHT)][column] = _mark(index)
+    lines = []
+    for row, cells in enumerate(grid):
+        level = top * (_HEIGHT - row) / _HEIGHT
+        label = f"{level:.0%}" if row % 3 == 0 else ""
+        lines.append(f"{label:>5} |{''.join(cells)}".rstrip())
+    ticks = [2**e for e in range(largest.bit_length())]
+    axis = [" "] * (_WIDTH + 8)
+    end = -1
+    for tick in ticks:
+        column = round(math.log(tick) / math.log(largest) * (_WIDTH - 1))
+        if column > end:
+            axis[column : column + len(str(tick))] = str(tick)
+            end = column + len(str(tick))
+    lines.append(f"{'':5} +{'-' * _WIDTH}")
+    lines.append(f"{'':7}{''.join(axis).rstrip()}  samples k (log scale)")
+    return lines
+
+
+def _at(curve: Curve, k: float) -> float | None:
+    """The curve between its points, straight on the logarithmic axis; None beyond its end."""
+    if k > curve.ks[-1] * (1 + 1e-9):
+        return None
+    right = next(i for i, at in enumerate(curve.ks) if at >= k * (1 - 1e-9))
+    if right == 0:
+        return curve.mean[0]
+    low, high = curve.ks[right - 1], curve.ks[right]
+    part = math.log(k / low) / math.log(high / low)
+    return curve.mean[right - 1] + part * (curve.mean[right] - curve.mean[right - 1])
+
+
+def _table(curves: Sequence[tuple[str, Curve]]) -> list[str]:
+    ks = sorted({k for _, curve in curves for k in curve.ks})
+    step = max(1, math.ceil((len(ks) - 1) / (_MOST_ROWS - 1)))
+    ks = sorted({*ks[::step], *(curve.ks[-1] for _, curve in curves)})
+    width = max(22, *(len(name) for name, _ in curves))
+    lines = ["    k" + "".join(f"  {name:>{width}}" for name, _ in curves)]
+    for k in ks:
+        cells = []
+        for _, curve in curves:
+            cell = ""
+            if k in curve.ks:
+                i = curve.ks.index(k)
+                interval = f"[{curve.low[i]:6.1%}, {curve.high[i]:6.1%}]"
+                cell = f"{curve.mean[i]:.1%} {interval}"
+            cells.append(f"  {cell:>{width}}")
+        lines.append(f"{k:>5}{''.join(cells)}".rstrip())
+    return lines
+
+
+def _mark(index: int) -> str:
+    return _MARKS[index % len(_MARKS)]
