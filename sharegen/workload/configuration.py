@@ -1,0 +1,222 @@
+"""One job, resolved: recipe, preset and flags merged, checked, with paths made absolute.
+
+The configuration has two halves. Its identity decides the samples: a journal is continued only
+under the same identity. Its extent (how many samples, how many problems, memory, batch) may change
+from one run to the next, since it only extends a journal or changes how fast it grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sharegen.errors import UsageError
+from sharegen.workload.recipe import Job, Recipe, Strict, load_recipe, merge, nearest, validate
+
+FLAGS = {
+    "model": "--model",
+    "dataset.source": "--dataset",
+    "dataset.limit": "--limit",
+    "few_shot.k": "--few-shot",
+    "sampling.samples": "--samples",
+    "sampling.temperature": "--temperature",
+    "sampling.top_p": "--top-p",
+    "sampling.top_k": "--top-k",
+    "sampling.max_tokens": "--max-tokens",
+    "sampling.stop": "--stop",
+    "sampling.seed": "--seed",
+    "machine.dtype": "--dtype",
+    "machine.max_sequences": "--max-sequences",
+    "machine.kv_cache_memory": "--kv-cache-memory",
+    "machine.block_size": "--block-size",
+}
+"""The keys whose values the command line sets and can get wrong -> the flag."""
+
+DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
+
+
+class Machine(Strict):
+    """Where and how wide to run; None leaves it to the engine.
+
+    dtype: "auto" is float32 on a CPU and the checkpoint's own on CUDA.
+    max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
+    """
+
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    max_sequences: int | None = Field(default=None, ge=1)
+    kv_cache_memory: int | None = Field(default=None, ge=1)
+    block_size: int = Field(default=16, ge=1)
+
+
+class Configuration(Job):
+    """A job with nothing left open.
+
+    recipe: its name; preset: the preset it is based on, if any; token_ids: whether the journal
+    keeps the tokens too.
+    """
+
+    recipe: str
+    preset: str | None = None
+    machine: Machine = Machine()
+    token_ids: bool = False
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that changes the samples. The dtype is the one asked for, maybe "auto"."""
+        values = self.model_dump(exclude={"recipe", "preset", "machine", "vote", "token_ids"})
+        values["dataset"].pop("limit")
+        values["sampling"].pop("samples")
+        return values | {"dtype": self.machine.dtype}
+
+    @property
+    def extent(self) -> dict[str, Any]:
+        """All that may change within a journal."""
+        return {
+            "recipe": self.recipe,
+            "dataset": {"limit": self.dataset.limit},
+            "sampling": {"samples": self.sampling.samples},
+            "machine": self.machine.model_dump(),
+            "vote": self.vote,
+            "preset": self.preset,
+            "token_ids": self.token_ids,
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
+        """The configuration back from a run.json's `settings` (identity with extent)."""
+        values = {key: value for key, value in settings.items() if key != "dtype"}
+        return validate(cls, values, "the recorded configuration")
+
+    @property
+    def default_output(self) -> Path:
+        """`runs/<recipe>-<hash of the identity>.jsonl`: the same job finds its journal again."""
+        text = json.dumps(self.identity, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return Path("runs") / f"{self.recipe}-{digest}.jsonl"
+
+
+def resolve(
+    recipe_name: str, dataset: str | None = None, flags: Mapping[str, Any] | None = None
+) -> Configuration:
+    """The configuration of a recipe with a dataset and flags on top.
+
+    dataset: a preset of the recipe, a file or folder, or a hub id; None is the default preset.
+    flags: a mapping shaped like the recipe (plus `machine`), with what the caller sets.
+
+    Raises UsageError for whatever does not fit together.
+    """
+    flags = flags or {}
+    recipe = load_recipe(recipe_name)
+    preset, source = _choose_dataset(recipe, dataset)
+    values = recipe.merged(preset)
+    if source is not None:
+        values = merge(values, {"dataset": {"source": source}})
+    values = merge(values, flags)
+    _settle_chat(recipe, values, flags)
+    values |= {"recipe": recipe.name, "preset": preset}
+    named = {key: flag for key, flag in FLAGS.items() if _is_set(flags, key)}
+    job = validate(Configuration, values, str(recipe.path), flags=named)
+    if job.sampling.min_tokens > job.sampling.max_tokens:
+        raise UsageError(
+            f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
+            f"{job.sampling.min_tokens}"
+        )
+    if job.few_shot.k and not (job.chat.user if job.chat.enabled else job.example):
+        raise UsageError(f"--few-shot: the recipe {recipe.name} has no template for examples")
+    return job.model_copy(
+        update={
+            "model": _model(recipe, job),
+            "dataset": job.dataset.model_copy(update={"source": _beside(recipe, job)}),
+            "few_shot": job.few_shot.model_copy(update={"file": _few_shot_file(recipe, job)}),
+        }
+    )
+
+
+def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, str | None]:
+    """The preset that applies, and the source that replaces the recipe's."""
+    if dataset is None:
+        if recipe.default is None and not (recipe.job.get("dataset") or {}).get("source"):
+            presets = f"a preset ({', '.join(recipe.presets)}), " if recipe.presets else ""
+            raise UsageError(
+                f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
+            )
+        return recipe.default, None
+    if dataset in recipe.presets:
+        return dataset, None
+    for name, preset in recipe.presets.items():
+        if (preset.get("dataset") or {}).get("source") == dataset:
+            return name, None
+    path = Path(dataset).expanduser()
+    if path.exists():
+        return None, str(path.resolve())
+    looks_like_path = dataset.endswith(DATA_SUFFIXES) or dataset.count("/") != 1
+    if looks_like_path or dataset.startswith((".", "~", "/")):
+        near = nearest(dataset, list(recipe.presets))
+        presets = ", ".join(recipe.presets)
+        hint = f"did you mean {near!r}?" if near else f"presets: {presets}" if presets else ""
+        hint = hint or "check the path"
+        raise UsageError(f"--dataset {dataset}: no such file, folder or preset: {hint}")
+    return None, dataset
+
+
+def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any]) -> None:
+    """Chat or not, from `--chat`, `--system` and the recipe; chat has stops of its own."""
+    asked = flags.get("chat") or {}
+    chat = dict(values.get("chat") or {})
+    if asked.get("system") is not None:
+        if asked.get("enabled") is False:
+            raise UsageError("--system is a turn of a chat: leave out --no-chat")
+        chat["enabled"] = True
+    if chat.get("enabled"):
+        if not chat.get("user"):
+            raise UsageError(f"--chat: the recipe {recipe.name} has no template 'chat.user'")
+        if "stop" not in (flags.get("sampling") or {}):
+            values["sampling"] = merge(
+                values.get("sampling") or {}, {"stop": chat.get("stop") or []}
+            )
+    values["chat"] = chat
+
+
+def _is_set(flags: Mapping[str, Any], key: str) -> bool:
+    value: Any = flags
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _model(recipe: Recipe, job: Configuration) -> str:
+    """The model's folder or hub id; the name of a preset stands for that preset's model."""
+    models = {name: preset["model"] for name, preset in recipe.presets.items() if "model" in preset}
+    model = models.get(job.model or "", job.model)
+    if model is None:
+        names = "".join(f" or {name!r}" for name in models)
+        raise UsageError(f"--model is needed: a model folder, a hub id{names}")
+    for folder in (recipe.path.parent / model, Path(model).expanduser()):
+        if folder.exists():
+            return str(folder.resolve())
+    return model
+
+
+def _beside(recipe: Recipe, job: Configuration) -> str | None:
+    source = job.dataset.source
+    if source is None:
+        return None
+    beside = recipe.path.parent / source
+    return str(beside.resolve()) if beside.exists() else source
+
+
+def _few_shot_file(recipe: Recipe, job: Configuration) -> str | None:
+    if job.few_shot.file is None:
+        return None
+    for file in (Path(job.few_shot.file).expanduser(), recipe.path.parent / job.few_shot.file):
+        if file.is_file():
+            return str(file.resolve())
+    raise UsageError(f"--few-shot-file {job.few_shot.file}: no such file")

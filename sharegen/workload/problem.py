@@ -1,0 +1,202 @@
+"""Dataset rows -> Problems: what is asked, with the prompt's text and the known answer.
+
+A row that cannot be asked becomes a BadRow and the others go on; when there is no good row at all
+the job cannot be meant so, and that is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sharegen.errors import DataError
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.dataset import Row, Rows, read_rows
+from sharegen.workload.prompt import Prompt, PromptTemplate
+from sharegen.workload.recipe import Dataset, FewShot, Gold
+from sharegen.workload.template import RenderError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One row to be asked: its id in the journal, its fields, the prompt and the gold answer."""
+
+    id: str
+    fields: Mapping[str, Any]
+    prompt: Prompt
+    gold: str | None
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """One row that cannot be asked, and why in one line."""
+
+    id: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything a configuration asks.
+
+    fingerprints: of the dataset and of the few-shot text, as the journal keeps them.
+    """
+
+    problems: list[Problem]
+    bad_rows: list[BadRow]
+    fingerprints: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A row after its schema was applied: what templates see."""
+
+    row: Row
+    fields: dict[str, Any]
+
+
+def load_problems(configuration: Configuration) -> list[Problem]:
+    """The problems of a configuration, in the order of the dataset."""
+    return load_workload(configuration).problems
+
+
+def load_workload(configuration: Configuration) -> Workload:
+    """Read the dataset, fix the few-shot examples and render every prompt.
+
+    Raises DataError when the dataset or the examples cannot be used at all.
+    """
+    dataset = configuration.dataset
+    assert dataset.source is not None
+    rows = read_rows(dataset.source, dataset.config, dataset.split)
+    examples = _examples(configuration)
+    template = PromptTemplate(configuration, [item.fields for item in examples])
+    items, bad = _items(rows.rows, dataset, dataset.where, dataset.limit)
+    if not items and not bad:
+        wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
+        raise DataError(f"{dataset.source}: no row with {wanted}")
+    problems: list[Problem] = []
+    for item in items:
+        name = _problem_id(item, dataset)
+        try:
+            prompt = template.render(item.fields)
+        except RenderError as error:
+            bad.append(BadRow(name, f"{item.row.where}: {error}"))
+            continue
+        gold = _gold(item.fields, configuration.answer.gold if configuration.answer else None)
+        problems.append(Problem(name, item.fields, prompt, gold))
+    if not problems:
+        more = f" (and {len(bad) - 1} more rows like it)" if len(bad) > 1 else ""
+        raise DataError(f"no row can be asked: {bad[0].error}{more}")
+    _refuse_equal_ids([*problems, *bad], dataset.source)
+    fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}
+    return Workload(problems, bad, fingerprints)
+
+
+def _examples(configuration: Configuration) -> list[_Item]:
+    """The few-shot rows, in the order in which they stand in the prompt."""
+    wanted = configuration.few_shot
+    if wanted.k == 0:
+        return []
+    rows = _example_rows(configuration.dataset, wanted)
+    items, bad = _items(rows.rows, configuration.dataset, wanted.where, None)
+    indices = wanted.indices
+    if indices is not None:
+        by_index = {item.row.index: item for item in items}
+        missing = [index for index in indices[: wanted.k] if index not in by_index]
+        if missing or len(indices) < wanted.k:
+            what = f"row {missing[0]} is not there" if missing else f"{len(indices)} indices"
+            raise DataError(f"few-shot: {wanted.k} examples are wanted, but {what}")
+        return [by_index[index] for index in indices[: wanted.k]]
+    if len(items) < wanted.k:
+        reason = f": {bad[0].error}" if bad else ""
+        raise DataError(
+            f"few-shot: {wanted.k} examples are wanted and {len(items)} are there{reason}: "
+            "use --few-shot"
+        )
+    if wanted.seed is not None:
+        return random.Random(wanted.seed).sample(items, wanted.k)
+    return items[: wanted.k]
+
+
+def _example_rows(dataset: Dataset, wanted: FewShot) -> Rows:
+    from pathlib import Path
+
+    assert dataset.source is not None
+    if wanted.file is not None:
+        return read_rows(wanted.file, None, wanted.split)
+    if Path(dataset.source).is_file():
+        raise DataError(
+            f"few-shot examples come from the split {wanted.split!r}, which the file "
+            f"{dataset.source} does not have: give --few-shot-file FILE or --few-shot 0"
+        )
+    return read_rows(dataset.source, dataset.config, wanted.split)
+
+
+def _items(
+    rows: Sequence[Row], dataset: Dataset, where: Mapping[str, Any], limit: int | None
+) -> tuple[list[_Item], list[BadRow]]:
+    """The rows that `where` keeps, up to `limit` of them, with their fields named."""
+    adapt = None
+    if dataset.rows is not None:
+        from sharegen.workload.code import adapter
+
+        adapt = adapter(dataset.rows)
+    items: list[_Item] = []
+    bad: list[BadRow] = []
+    for row in rows:
+        if limit is not None and len(items) + len(bad) >= limit:
+            break
+        try:
+            values = adapt(row.values) if adapt else row.values
+        except DataError as error:
+            bad.append(BadRow(str(row.index), f"{row.where}: {error}"))
+            continue
+        fields = {name: value for name, value in values.items() if value is not None}
+        for name, columns in dataset.fields.items():
+            column = next((c for c in columns if c in fields), None)
+            if column is not None:
+                fields[name] = fields[column]
+        if all(str(fields.get(name)) == str(value) for name, value in where.items()):
+            items.append(_Item(row, fields))
+    return items, bad
+
+
+def _problem_id(item: _Item, dataset: Dataset) -> str:
+    column = next((c for c in dataset.id if c in item.fields), None)
+    return str(item.fields[column]) if column is not None else str(item.row.index)
+
+
+def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:
+    if gold is None or gold.field not in fields:
+        return None
+    text = str(fields[gold.field])
+    if gold.pattern is None:
+        return text
+    match = re.search(gold.pattern, text)
+    if match is None:
+        return None
+    return next((group for group in match.groups() if group is not None), match[0]).strip()
+
+
+def _refuse_equal_ids(problems: Iterable[Problem | BadRow], source: str) -> None:
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.id in seen:
+            raise DataError(f"{source}: two rows have the id {problem.id!r}: ids must differ")
+        seen.add(problem.id)
+
+
+def prompt_hash(prompt: Prompt) -> str:
+    """What ties a sample in the journal to the prompt that it answers."""
+    return hashlib.blake2b(json.dumps(prompt.content).encode(), digest_size=8).hexdigest()
+
+
+def random_key(problem_id: str) -> int:
+    """What a problem's random stream hangs on: 63 bits of its id, wherever the row stands."""
+    digest = hashlib.blake2b(problem_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

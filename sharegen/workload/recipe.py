@@ -1,0 +1,284 @@
+"""What a job consists of, and the YAML files that name such jobs.
+
+A recipe is a job with holes: its presets fill them (a dataset with its model), then the command's
+flags do (see configuration.py). Every layer is a plain mapping that is merged into the one below
+and validated as a whole, so that a preset or a flag can set whatever a recipe can. No code runs
+when a recipe is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+)
+
+from sharegen.errors import UsageError
+from sharegen.workload import template
+
+RECIPES = Path(__file__).resolve().parent.parent / "recipes"
+"""The folder of the recipes that ship with sharegen."""
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _check_pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+Names = Annotated[list[str], BeforeValidator(_as_list)]
+"""One name, or several of which the first that is there counts."""
+
+Template = Annotated[str, AfterValidator(template.check)]
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class Strict(BaseModel):
+    """A section of a recipe: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+class Dataset(Strict):
+    """Where the rows come from and what they mean.
+
+    source: a file, a folder (relative ones lie beside the recipe) or a hub id.
+    config, split: as the `datasets` library names them; a local folder has a file per split.
+    rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
+    id: columns that may hold the problem's id; without any, the row's index in the split.
+    fields: name in the templates -> the column, or columns to try in order.
+    where: keep only the rows whose field has this value.
+    limit: the first so many rows that `where` keeps.
+    """
+
+    source: str | None = None
+    config: str | None = None
+    split: str = "test"
+    rows: str | None = None
+    id: Names = ["problem_id", "task_id", "id"]
+    fields: dict[str, Names] = {}
+    where: dict[str, Any] = {}
+    limit: int | None = Field(default=None, ge=1)
+
+
+class FewShot(Strict):
+    """Which worked examples stand before every problem: the same for the whole run.
+
+    k: how many.
+    split: of the dataset; file: a file of its own instead.
+    indices: these rows in this order; else seed: k rows drawn with it; else the first k.
+    """
+
+    k: int = Field(default=0, ge=0)
+    split: str = "train"
+    file: str | None = None
+    indices: list[int] | None = None
+    seed: int | None = None
+    where: dict[str, Any] = {}
+
+
+class Sampling(Strict):
+    """How to draw and where to stop; the ranges are those of `SamplingParams`."""
+
+    samples: int = Field(default=1, ge=1)
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    top_k: int = Field(default=0, ge=-1)
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    presence_penalty: float = Field(default=0.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, allow_inf_nan=False)
+    max_tokens: int = Field(default=256, ge=1)
+    min_tokens: int = Field(default=0, ge=0)
+    stop: list[NonEmpty] = []
+    ignore_eos: bool = False
+    seed: int = 0
+
+
+class Gold(Strict):
+    """The known answer of a row: what `pattern`'s group finds in a field (all of it without)."""
+
+    field: str
+    pattern: Pattern | None = None
+
+
+class Answer(Strict):
+    """How to find the answer in a completion.
+
+    patterns: regular expressions, tried in order; the first that matches decides, its first
+        group (or all of it) is the answer.
+    match: which of a pattern's matches counts.
+    """
+
+    patterns: Annotated[list[Pattern], Field(min_length=1)]
+    match: Literal["first", "last"] = "last"
+    gold: Gold | None = None
+
+
+class Chat(Strict):
+    """The same prompts as turns of the tokenizer's chat template.
+
+    enabled: whether to use it; system: the system message; user, assistant: templates of one
+    example's turns (user also of the problem's own); stop: replaces the sampling's stops.
+    """
+
+    enabled: bool = False
+    system: str | None = None
+    user: Template | None = None
+    assistant: Template | None = None
+    stop: list[NonEmpty] = []
+
+
+class Job(Strict):
+    """Everything that decides what is asked and how it is answered, bar the machine."""
+
+    model: str | None = None
+    dataset: Dataset = Dataset()
+    prompt: Template
+    example: Template | None = None
+    few_shot: FewShot = FewShot()
+    chat: Chat = Chat()
+    sampling: Sampling = Sampling()
+    answer: Answer | None = None
+    vote: bool = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named job with its presets, as read from `path`; all values are validated."""
+
+    name: str
+    path: Path
+    description: str
+    default: str | None
+    job: dict[str, Any]
+    presets: dict[str, dict[str, Any]]
+
+    def merged(self, preset: str | None) -> dict[str, Any]:
+        """The job's mapping with one preset on top (None: the bare recipe)."""
+        return merge(self.job, self.presets[preset]) if preset else self.job
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `over` on top, mapping by mapping; lists and scalars are replaced."""
+    out = dict(base)
+    for key, value in over.items():
+        below = out.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        out[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return out
+
+
+def recipe_names() -> list[str]:
+    """The recipes that ship with sharegen."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe given by name or by path. Raises UsageError with the nearest names."""
+    if name in recipe_names():
+        return RECIPES / f"{name}.yaml"
+    path = Path(name).expanduser()
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        if path.is_file():
+            return path.resolve()
+        raise UsageError(f"{name}: no such recipe file")
+    near = nearest(name, recipe_names())
+    hint = f"did you mean {near}?" if near else f"there are {', '.join(recipe_names())}"
+    raise UsageError(f"unknown recipe {name!r}: {hint} (your own recipe is a path to a YAML file)")
+
+
+def load_recipe(name: str) -> Recipe:
+    """Reads and validates a recipe by name or path.
+
+    Raises UsageError naming the file and the key for everything that is wrong in it.
+    """
+    path = find_recipe(name)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise UsageError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
+        raise UsageError(f"{path}: a recipe is a mapping of keys such as 'dataset' and 'prompt'")
+    description, default = raw.pop("description", ""), raw.pop("default", None)
+    presets = raw.pop("presets", None) or {}
+    if not isinstance(presets, dict) or not all(isinstance(p, dict) for p in presets.values()):
+        raise UsageError(f"{path}: 'presets' is a mapping from a name to the keys that it sets")
+    if default is not None and default not in presets:
+        raise UsageError(f"{path}: 'default' names {default!r}, which is not one of its presets")
+    recipe = Recipe(path.stem, path, str(description), default, raw, presets)
+    for preset in (None, *presets):
+        validate(Job, recipe.merged(preset), str(path), f"presets.{preset}." if preset else "")
+    return recipe
+
+
+def validate(
+    model: type[Section],
+    value: Mapping[str, Any],
+    where: str,
+    prefix: str = "",
+    flags: Mapping[str, str] = MappingProxyType({}),
+) -> Section:
+    """`value` as a `model`, or one UsageError naming `where`, the key and the nearest valid one.
+
+    flags: the keys that the command line set -> the flag, which is then named instead.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    path = [part for part in first["loc"] if isinstance(part, str)]
+    key = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        near = nearest(path[-1], _keys_at(model, path[:-1]))
+        hint = f"did you mean {near!r}?" if near else "remove it, or check the section it is in"
+        raise UsageError(f"{where}: unknown key {prefix + key!r}: {hint}")
+    if first["type"] == "missing":
+        raise UsageError(f"{where}: the key {prefix + key!r} is missing")
+    message = first["msg"].removeprefix("Value error, ").replace("Input", "it")
+    what = flags[key] if key in flags else f"{where}: {prefix + key}"
+    raise UsageError(f"{what} is {first['input']!r}: {message[0].lower() + message[1:]}")
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        inner = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The name that `name` was probably meant to be."""
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return found[0] if found else None

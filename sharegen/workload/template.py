@@ -1,0 +1,62 @@
+"""Jinja2 templates in the sandbox, strict about what they name.
+
+A template sees the row's fields and nothing else; it cannot reach Python's internals, and a field
+that the row does not have is an error instead of an empty string.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta
+from jinja2 import Template as Compiled
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+)
+
+
+class RenderError(Exception):
+    """What a template could not do with a row, in words that complete '<row>: ...'."""
+
+
+@functools.cache
+def _compiled(text: str) -> Compiled:
+    return _ENVIRONMENT.from_string(text)
+
+
+def check(text: str) -> str:
+    """The text itself when it is a template; ValueError otherwise."""
+    try:
+        _compiled(text)
+    except TemplateError as error:
+        raise ValueError(f"not a template: {error}") from None
+    return text
+
+
+def names(text: str) -> set[str]:
+    """The fields that a template uses."""
+    return meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
+
+
+def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
+    """The template of a recipe's `key` with a row's fields.
+
+    Raises RenderError naming the template, the missing field and the fields that there are.
+    """
+    missing = sorted(names(text) - set(fields) - set(_ENVIRONMENT.globals))
+    try:
+        return _compiled(text).render(fields)
+    except UndefinedError as error:
+        if missing:
+            has = ", ".join(fields) or "none"
+            raise RenderError(
+                f"the template '{key}' uses the field '{missing[0]}', which the row does not have "
+                f"(it has {has})"
+            ) from None
+        raise RenderError(f"the template '{key}' fails: {error}") from None
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise RenderError(f"the template '{key}' fails: {error}") from None
