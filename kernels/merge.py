@@ -1,0 +1,79 @@
+"""Merging partials: softmax over a row's whole context from the parts (Hydragen, equation 5)."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from sharegen.kernels.online_softmax import finish, fold, fold_sink
+from sharegen.kernels.tiles import padded
+
+
+@triton.jit
+def _merge_kernel(
+    shared_out_ptr, shared_lse_ptr, partial_start_ptr, own_out_ptr, own_lse_ptr, sinks_ptr,
+    out_ptr, stride_or, stride_oh,
+    NUM_HEADS: tl.constexpr, VALUE_SIZE: tl.constexpr, NUM_OWN: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_DV: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    o_dv = tl.arange(0, BLOCK_DV)
+    alive = head < NUM_HEADS
+    whole = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
+    first = tl.load(partial_start_ptr + row)
+    last = tl.load(partial_start_ptr + row + 1)
+    acc = tl.zeros([BLOCK_H, BLOCK_DV], tl.float32)
+    m = tl.full([BLOCK_H], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_H], tl.float32)
+    o_own = row.to(tl.int64) * NUM_OWN * NUM_HEADS + head
+    for i in tl.static_range(NUM_OWN):
+        offset = o_own + i * NUM_HEADS
+        lse = tl.load(own_lse_ptr + offset, mask=alive, other=float("-inf"))
+        p_own = own_out_ptr + (offset * VALUE_SIZE)[:, None] + o_dv[None, :]
+        acc, m, l = fold(acc, m, l, tl.load(p_own, mask=whole, other=0.0).to(tl.float32), lse)
+    for i in range(first, last):
+        offset = tl.cast(i, tl.int64) * NUM_HEADS + head
+        lse = tl.load(shared_lse_ptr + offset, mask=alive, other=float("-inf"))
+        p_shared = shared_out_ptr + (offset * VALUE_SIZE)[:, None] + o_dv[None, :]
+        acc, m, l = fold(acc, m, l, tl.load(p_shared, mask=whole, other=0.0).to(tl.float32), lse)
+    if HAS_SINKS:
+        sink = tl.load(sinks_ptr + head, mask=alive, other=float("-inf")).to(tl.float32)
+        acc, m, l = fold_sink(acc, m, l, sink)
+    out, _ = finish(acc, m, l)
+    p_out = out_ptr + row.to(tl.int64) * stride_or + (head * stride_oh)[:, None] + o_dv[None, :]
+    tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=whole)
+
+
+def merge_partials(
+    shared_out: torch.Tensor,
+    shared_lse: torch.Tensor,
+    partial_start: torch.Tensor,
+    own_out: torch.Tensor,
+    own_lse: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Write each row's merged partials to `out` [rows, num_heads, value_size]; returns it.
+
+    shared_out [partials, num_heads, value_size], shared_lse [partials, num_heads]: the row's are
+    partial_start[row] to partial_start[row + 1]. own_out [rows, n, num_heads, value_size],
+    own_lse: its other n. A partial of no keys has lse = -inf and may hold anything as out; a row
+    of nothing becomes 0. sinks: [num_heads], one more logit without a value.
+    """
+    num_rows, num_heads, value_size = out.shape
+    assert own_out.shape == (num_rows, own_lse.shape[1], num_heads, value_size)
+    assert shared_out.shape[1:] == (num_heads, value_size) and out.stride(-1) == 1
+    for tensor in (shared_out, shared_lse, partial_start, own_out, own_lse):
+        assert tensor.is_contiguous()
+    block_h = min(8, 1 << (num_heads - 1).bit_length())
+    _merge_kernel[(num_rows, triton.cdiv(num_heads, block_h))](
+        shared_out, shared_lse, partial_start, own_out, own_lse,
+        own_lse if sinks is None else sinks, out, out.stride(0), out.stride(1),
+        NUM_HEADS=num_heads, VALUE_SIZE=value_size, NUM_OWN=own_lse.shape[1],
+        BLOCK_H=block_h, BLOCK_DV=padded(value_size), HAS_SINKS=sinks is not None,
+        num_warps=4,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,91 @@
+"""The softmax that all attention kernels share, one tile of keys at a time.
+
+A running state is (acc, m, l): the sum of exp2(s - m) v, the largest s so far and the sum of
+exp2(s - m), with scores s in units of log2, because exp2 is what the hardware computes. Outside the
+kernels a log-sum-exp is always in natural logarithm, as in the reference: `fold` and `finish`
+convert. An empty state has m = -inf, and merges cleanly.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+NO_LIMIT = tl.constexpr(0)
+WINDOW = tl.constexpr(1)
+CHUNK = tl.constexpr(2)
+
+
+@triton.jit
+def lowest_visible(position, limit, LIMIT: tl.constexpr):
+    """The first position that a query at `position` sees, through a window or chunks of `limit`."""
+    if LIMIT == WINDOW:
+        return position - limit + 1
+    else:
+        return position // limit * limit
+
+
+@triton.jit
+def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
+    """q [M, D] k^T [D, N], as a pair (s, factor): the scores are s * factor, in log2 units.
+
+    The factor is left to `attend`, where it becomes part of a fused multiply-add.
+    """
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    factor = scale * LOG2E
+    if HAS_SOFTCAP:
+        # tanh(x) = 1 - 2 / (exp(2x) + 1), which saturates without overflowing to NaN
+        s = 1.0 - 2.0 / (tl.exp2(s * (scale / softcap * 2 * LOG2E)) + 1.0)
+        factor = softcap * LOG2E
+    return s, factor
+
+
+@triton.jit
+def attend(acc, m, l, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr):
+    """The state after one more tile: scores s * factor [M, N], values v [N, Dv].
+
+    MASKED: a row may have seen no key so far (s = -inf everywhere).
+    """
+    m_new = tl.maximum(m, tl.max(s, 1) * factor)
+    shift = m_new
+    if MASKED:
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(s * factor - shift[:, None])
+    decay = tl.exp2(m - shift)
+    l = l * decay + tl.sum(p, 1)
+    acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+    return acc, m_new, l
+
+
+@triton.jit
+def fold(acc, m, l, out, lse):
+    """The state merged with a finished partial: out [M, Dv], lse [M] in natural logarithm."""
+    other = lse * LOG2E
+    m_new = tl.maximum(m, other)
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    decay = tl.exp2(m - shift)
+    weight = tl.exp2(other - shift)
+    out = tl.where(weight[:, None] == 0.0, 0.0, out)
+    acc = acc * decay[:, None] + out * weight[:, None]
+    return acc, m_new, l * decay + weight
+
+
+@triton.jit
+def fold_sink(acc, m, l, sink):
+    """The state merged with one more logit [M] that has no value."""
+    other = sink * LOG2E
+    m_new = tl.maximum(m, other)
+    shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    decay = tl.exp2(m - shift)
+    return acc * decay[:, None], m_new, l * decay + tl.exp2(other - shift)
+
+
+@triton.jit
+def finish(acc, m, l):
+    """(out, lse) of a state, lse in natural logarithm; an empty state gives (0, -inf)."""
+    safe = tl.where(l == 0.0, 1.0, l)
+    lse = tl.where(l == 0.0, float("-inf"), m * LN2 + tl.log(safe))
+    return acc / safe[:, None], lse

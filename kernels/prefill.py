@@ -1,0 +1,215 @@
+"""Prefill: packed stretches of prompts, causal among themselves, dense over the nodes above.
+
+The dense part is the shared phase with tokens as rows. The causal part reads keys and values as the
+model made them, not from the cache, folds in the shared partials and writes the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.online_softmax import (
+    NO_LIMIT,
+    attend,
+    finish,
+    fold,
+    fold_sink,
+    lowest_visible,
+    scores,
+)
+from sharegen.kernels.plan import Plan
+from sharegen.kernels.shared import limit_of, shared_attention
+from sharegen.kernels.tiles import AttentionShape, Tile, causal_tile, padded, precision
+
+_TILE_FIELDS = 3  # first token, stretch's first token, stretch's end
+
+
+class PrefillPlan:
+    """One prefill batch's work on the device: the shared nodes' plan and the tiles of the stretches.
+
+    Prefill is not captured, so everything may change size with the batch.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        max_tokens: int,
+        device: torch.device,
+        *,
+        tile: Tile | None = None,
+        shared_tile: Tile | None = None,
+    ) -> None:
+        self.shape, self.tile = shape, tile or causal_tile(shape)
+        self.shared = Plan(shape, max_tokens, device, tile=shared_tile)
+        self.has_shared = False
+
+    def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:
+        """Send the plan. chunk_starts: [num_chunks + 1] where each stretch begins in the batch."""
+        self.shared.update(layout)
+        self.has_shared = layout.num_nodes > 0
+        tiles = torch.from_numpy(_causal_tiles(chunk_starts, self.tile.lines))
+        if self.shared.device.type == "cuda":
+            tiles = tiles.pin_memory()
+        self.tiles = tiles.to(self.shared.device, non_blocking=True)
+
+
+def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
+    """[num_tiles, _TILE_FIELDS], those that see most first."""
+    starts = np.asarray(chunk_starts, dtype=np.int32)
+    count = -(-np.diff(starts) // lines)
+    chunk = np.repeat(np.arange(len(count)), count)
+    within = (np.arange(len(chunk)) - np.repeat(np.cumsum(count) - count, count)) * lines
+    tiles = np.stack([starts[chunk] + within, starts[chunk], starts[chunk + 1]], axis=1)
+    return np.ascontiguousarray(tiles[np.argsort(-within, kind="stable")], dtype=np.int32)
+
+
+@triton.jit
+def _attend_keys(
+    acc, m, l, q, k_ptr, v_ptr, begin, end, token, lowest, chunk_end,
+    stride_kr, stride_vr, scale, softcap,
+    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+    DIAGONAL: tl.constexpr, LIMIT: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Tokens against keys [begin, end) of their stretch. DIAGONAL: some keys come after them."""
+    o_dk = tl.arange(0, BLOCK_DK)
+    o_dv = tl.arange(0, BLOCK_DV)
+    for n in range(begin, end, BLOCK_N):
+        key = n + tl.arange(0, BLOCK_N)
+        p_k = k_ptr + (key.to(tl.int64) * stride_kr)[:, None] + o_dk[None, :]
+        p_v = v_ptr + (key.to(tl.int64) * stride_vr)[:, None] + o_dv[None, :]
+        real = (key < chunk_end)[:, None]
+        k = tl.load(p_k, mask=real & (o_dk < KEY_SIZE)[None, :], other=0.0)
+        v = tl.load(p_v, mask=real & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+        s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+        if DIAGONAL:
+            s = tl.where(key[None, :] <= token[:, None], s, float("-inf"))
+        if LIMIT != NO_LIMIT:
+            s = tl.where(key[None, :] >= lowest[:, None], s, float("-inf"))
+        acc, m, l = attend(acc, m, l, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+    return acc, m, l
+
+
+@triton.jit
+def _causal_kernel(
+    q_ptr, k_ptr, v_ptr, tiles_ptr, position_ptr,
+    partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr,
+    stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_or, stride_oh,
+    scale, softcap, limit,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, TILE_FIELDS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+    HAS_SHARED: tl.constexpr, HAS_SINKS: tl.constexpr,
+    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(0) % NUM_HEADS
+    tile_ptr = tiles_ptr + tl.program_id(0) // NUM_HEADS * TILE_FIELDS
+    first = tl.load(tile_ptr)
+    chunk_begin = tl.load(tile_ptr + 1)
+    chunk_end = tl.load(tile_ptr + 2)
+    o_dk = tl.arange(0, BLOCK_DK)
+    o_dv = tl.arange(0, BLOCK_DV)
+    token = first + tl.arange(0, BLOCK_M)
+    alive = token < chunk_end
+    row = token.to(tl.int64)
+    p_q = q_ptr + (row * stride_qr)[:, None] + head * stride_qh + o_dk[None, :]
+    q = tl.load(p_q, mask=alive[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
+    k_head_ptr = k_ptr + head // GROUP * stride_kh
+    v_head_ptr = v_ptr + head // GROUP * stride_vh
+
+    begin = chunk_begin
+    lowest = token
+    if LIMIT != NO_LIMIT:
+        position = tl.load(position_ptr + token, mask=alive, other=0)
+        lowest = token - position + lowest_visible(position, limit, LIMIT)
+        least = tl.min(tl.where(alive, lowest, first))
+        begin += tl.maximum(least - begin, 0) // BLOCK_N * BLOCK_N
+    before = begin + (first - begin) // BLOCK_N * BLOCK_N
+    end = tl.minimum(first + BLOCK_M, chunk_end)
+
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    acc, m, l = _attend_keys(
+        acc, m, l, q, k_head_ptr, v_head_ptr, begin, before, token, lowest, chunk_end,
+        stride_kr, stride_vr, scale, softcap, KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+        False, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
+    acc, m, l = _attend_keys(
+        acc, m, l, q, k_head_ptr, v_head_ptr, before, end, token, lowest, chunk_end,
+        stride_kr, stride_vr, scale, softcap, KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+        True, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
+
+    written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
+    if HAS_SHARED:
+        start = tl.load(partial_start_ptr + token, mask=alive, other=0)
+        count = tl.load(partial_start_ptr + token + 1, mask=alive, other=0) - start
+        for i in range(0, tl.max(count)):
+            has = alive & (i < count)
+            o_shared = (start + i).to(tl.int64) * NUM_HEADS + head
+            lse = tl.load(shared_lse_ptr + o_shared, mask=has, other=float("-inf"))
+            p_shared = shared_out_ptr + (o_shared * VALUE_SIZE)[:, None] + o_dv[None, :]
+            shared = tl.load(p_shared, mask=has[:, None] & written, other=0.0).to(tl.float32)
+            acc, m, l = fold(acc, m, l, shared, lse)
+    if HAS_SINKS:
+        sink = tl.load(sinks_ptr + head).to(tl.float32)
+        acc, m, l = fold_sink(acc, m, l, tl.zeros([BLOCK_M], tl.float32) + sink)
+    out, _ = finish(acc, m, l)
+    p_out = out_ptr + (row * stride_or)[:, None] + head * stride_oh + o_dv[None, :]
+    tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=written)
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    plan: PrefillPlan,
+    position: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """One prefill step: [T, num_heads, value_size].
+
+    q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *], as computed in this step; position: [T]
+    int32, ascending by one within each stretch of the plan.
+    """
+    shape, tile, shared = plan.shape, plan.tile, plan.shared
+    shared.check(q, k_cache, v_cache)
+    assert k.shape == (len(q), shape.num_kv_heads, shape.key_size) and k.stride(-1) == 1
+    assert v.shape == (len(q), shape.num_kv_heads, shape.value_size) and v.stride(-1) == 1
+    assert position.dtype == torch.int32 and position.is_contiguous()
+    out = q.new_empty(len(q), shape.num_heads, shape.value_size) if out is None else out
+    if plan.has_shared:
+        shared_attention(
+            q, k_cache, v_cache, shared, position,
+            scale=scale, window=window, chunk=chunk, softcap=softcap,
+        )  # fmt: skip
+    limit, limit_kind = limit_of(window, chunk)
+    _causal_kernel[(len(plan.tiles) * shape.num_heads,)](
+        q, k, v, plan.tiles, position, shared.partial_start, shared.partial_out,
+        shared.partial_lse, shared.partial_lse if sinks is None else sinks, out,
+        *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
+        scale, softcap or 1.0, limit,
+        NUM_HEADS=shape.num_heads, GROUP=shape.group,
+        KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, TILE_FIELDS=_TILE_FIELDS,
+        BLOCK_M=tile.lines, BLOCK_N=tile.keys,
+        BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
+        HAS_SHARED=plan.has_shared, HAS_SINKS=sinks is not None,
+        LIMIT=limit_kind, HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,188 @@
+"""The suffix phase: each row against its own tokens, and everything merged into the output.
+
+A program takes one row and one KV head: the query heads of the group are packed into one tile, so
+the keys are read once. It folds in the row's shared partials and the sinks and writes the result;
+when the batch is too small to fill the device, a row's tokens are split over several programs and
+the parts are merged afterwards.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from sharegen.kernels.merge import merge_partials
+from sharegen.kernels.online_softmax import (
+    NO_LIMIT,
+    attend,
+    finish,
+    fold,
+    fold_sink,
+    lowest_visible,
+    scores,
+)
+from sharegen.kernels.plan import Plan
+from sharegen.kernels.shared import limit_of
+from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
+
+_MOST_SPLITS = 32
+
+
+@triton.jit
+def _suffix_kernel(
+    q_ptr, k_ptr, v_ptr, tables_ptr, prefix_length_ptr, position_ptr,
+    partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
+    stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_tr, stride_or, stride_os, stride_oh,
+    scale, softcap, limit,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
+    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    kv_head = tl.program_id(0) % NUM_KV_HEADS
+    row = (tl.program_id(0) // NUM_KV_HEADS).to(tl.int64)
+    split = tl.program_id(1)
+    prefix_length = tl.load(prefix_length_ptr + row)
+    position = tl.load(position_ptr + row)
+    if not PARTIAL:
+        first_partial = tl.load(partial_start_ptr + row)
+        last_partial = tl.load(partial_start_ptr + row + 1)
+
+    o_m = tl.arange(0, BLOCK_M)
+    o_n = tl.arange(0, BLOCK_N)
+    o_dk = tl.arange(0, BLOCK_DK)
+    o_dv = tl.arange(0, BLOCK_DV)
+    alive = o_m < GROUP
+    head = kv_head * GROUP + o_m
+    written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
+    p_q = q_ptr + row * stride_qr + (head * stride_qh)[:, None] + o_dk[None, :]
+    q = tl.load(p_q, mask=alive[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
+    k_head_ptr = k_ptr + kv_head * stride_kh
+    v_head_ptr = v_ptr + kv_head * stride_vh
+    table_ptr = tables_ptr + row * stride_tr
+
+    end = tl.maximum(position - prefix_length + 1, 0)
+    begin = end * 0
+    lowest = begin
+    if LIMIT != NO_LIMIT:
+        lowest = lowest_visible(position, limit, LIMIT) - prefix_length
+        begin = tl.minimum(tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N, end)
+    if NUM_SPLITS > 1:
+        part = tl.cdiv(tl.cdiv(end - begin, NUM_SPLITS), BLOCK_N) * BLOCK_N
+        begin = tl.minimum(begin + split * part, end)
+        end = tl.minimum(begin + part, end)
+
+    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    l = tl.zeros([BLOCK_M], tl.float32)
+    for n in range(begin, end, BLOCK_N):
+        token = n + o_n
+        real = token < end
+        block = tl.load(table_ptr + token // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
+        offset = token % BLOCK_SIZE
+        p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
+        p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
+        k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
+        v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+        s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+        if LIMIT != NO_LIMIT:
+            real = real & (token >= lowest)
+        s = tl.where(real[None, :], s, float("-inf"))
+        acc, m, l = attend(acc, m, l, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+
+    if PARTIAL:
+        out, lse = finish(acc, m, l)
+        tl.store(lse_ptr + (row * NUM_SPLITS + split) * NUM_HEADS + head, lse, mask=alive)
+    else:
+        for i in range(first_partial, last_partial):
+            o_shared = tl.cast(i, tl.int64) * NUM_HEADS + head
+            lse = tl.load(shared_lse_ptr + o_shared, mask=alive, other=float("-inf"))
+            p_shared = shared_out_ptr + (o_shared * VALUE_SIZE)[:, None] + o_dv[None, :]
+            shared = tl.load(p_shared, mask=written, other=0.0).to(tl.float32)
+            acc, m, l = fold(acc, m, l, shared, lse)
+        if HAS_SINKS:
+            sink = tl.load(sinks_ptr + head, mask=alive, other=float("-inf")).to(tl.float32)
+            acc, m, l = fold_sink(acc, m, l, sink)
+        out, _ = finish(acc, m, l)
+    p_out = out_ptr + row * stride_or + split * stride_os
+    p_out = p_out + (head * stride_oh)[:, None] + o_dv[None, :]
+    tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=written)
+
+
+def suffix_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    plan: Plan,
+    block_tables: torch.Tensor,
+    prefix_length: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    tile: Tile | None = None,
+    num_splits: int | None = None,
+) -> torch.Tensor:
+    """Each row's own tokens, merged with its partials in the plan: [rows, num_heads, value_size].
+
+    q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
+    prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
+    whose own key is in the cache. A row with position = prefix_length - 1 has no suffix.
+    """
+    shape = plan.shape
+    plan.check(q, k_cache, v_cache)
+    num_rows = q.shape[0]
+    for indices in (block_tables, prefix_length, position):
+        assert indices.dtype == torch.int32 and indices.stride(-1) == 1
+        assert indices.shape[0] >= num_rows
+    out = q.new_empty(num_rows, shape.num_heads, shape.value_size) if out is None else out
+    assert out.stride(-1) == 1
+    tile = tile or suffix_tile(shape)
+    splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan)
+    own_out, own_lse = out[:, None], plan.partial_lse
+    if splits > 1:
+        own_out = torch.empty(
+            num_rows, splits, *out.shape[1:], dtype=torch.float32, device=q.device
+        )
+        own_lse = torch.empty(
+            num_rows, splits, shape.num_heads, dtype=torch.float32, device=q.device
+        )
+    limit, limit_kind = limit_of(window, chunk)
+    _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
+        q, k_cache, v_cache, block_tables, prefix_length, position,
+        plan.partial_start, plan.partial_out, plan.partial_lse,
+        plan.partial_lse if sinks is None else sinks, own_out, own_lse,
+        q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
+        block_tables.stride(0), *own_out.stride()[:3],
+        scale, softcap or 1.0, limit,
+        NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
+        KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
+        BLOCK_M=tile.lines, BLOCK_N=tile.keys,
+        BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
+        NUM_SPLITS=splits, PARTIAL=splits > 1, HAS_SINKS=sinks is not None,
+        LIMIT=limit_kind, HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+    if splits > 1:
+        merge_partials(
+            plan.partial_out, plan.partial_lse, plan.partial_start, own_out, own_lse, out,
+            sinks=sinks,
+        )  # fmt: skip
+    return out
+
+
+def _num_splits(programs: int, plan: Plan) -> int:
+    """Parts of a row's tokens, so that a captured batch of few rows still fills the device.
+
+    Only the batch is known when a graph is captured, not how long its suffixes will grow.
+    """
+    return max(1, min(_MOST_SPLITS, plan.slots // programs))

@@ -1,0 +1,142 @@
+"""Decode attention against each row's whole context in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.plan import Plan
+from sharegen.kernels.tiles import Tile
+from tests.kernels.trees import (
+    DEVICE,
+    Batch,
+    assert_close,
+    assert_guard,
+    each_dtype,
+    guarded,
+    make_shape,
+    naive_decode,
+    random_batch,
+)
+
+SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)  # so that small trees fill many tiles
+
+
+def attend(batch: Batch, tile: Tile | None = SMALL, **options: object) -> torch.Tensor:
+    """Decode attention into a poisoned, guarded output."""
+    shape = batch.shape
+    plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5)
+    plan.partial_out.fill_(float("nan"))
+    plan.partial_lse.fill_(float("nan"))
+    plan.update(batch.layout)
+    out, whole = guarded((len(batch.q), shape.num_heads, shape.value_size), shape.dtype)
+    decode_attention(
+        batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+        batch.position, out=out, **options,
+    )  # fmt: skip
+    assert_guard(whole)
+    return out
+
+
+TREES = {
+    "no nodes": ([], [5, 1, 33]),
+    "one node": ([(63, 0, 4)], [1, 7, 16, 17]),
+    "few-shot and problems": ([(111, 0, 5), (20, 0, 3), (17, 3, 5)], [1, 2, 40, 3, 16]),
+    "four levels": ([(33, 0, 4), (16, 0, 3), (1, 0, 3), (40, 1, 3), (5, 3, 4)], [1, 5, 18, 2]),
+    "a forest": ([(40, 0, 2), (16, 3, 5), (15, 3, 5)], [3, 2, 50, 1, 4]),
+    "no suffix": ([(40, 0, 3)], [0, 1, 0]),
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("tree", TREES)
+def test_trees(tree: str, dtype: torch.dtype) -> None:
+    nodes, suffixes = TREES[tree]
+    batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
+    out = attend(batch, scale=0.125)
+    assert_close(out, naive_decode(batch, scale=0.125))
+    assert (out[-2:] == 0).all()
+
+
+@each_dtype
+@pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (7, 1), (8, 1), (6, 2)])
+def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
+    batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
+    assert_close(attend(batch, scale=0.125), naive_decode(batch, scale=0.125))
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    "sizes", [(80, 80), (96, 96), (128, 128), (256, 256), (192, 128), (24, 40)]
+)
+def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    shape = make_shape(2, 1, dtype, key_size=sizes[0], value_size=sizes[1])
+    batch = random_batch(shape, [(35, 0, 3)], [1, 3, 17])
+    scale = sizes[0] ** -0.5
+    assert_close(attend(batch, scale=scale), naive_decode(batch, scale=scale))
+
+
+@each_dtype
+@pytest.mark.parametrize("block_size", [1, 8, 24, 64])
+def test_scattered_nodes(block_size: int, dtype: torch.dtype) -> None:
+    shape = make_shape(4, 2, dtype, block_size=block_size)
+    nodes = [(70, 0, 4), (20, 0, 2), (33, 2, 4)]
+    batch = random_batch(shape, nodes, [1, 3, 17, 2], scattered=(0, 2))
+    assert_close(attend(batch, scale=0.125), naive_decode(batch, scale=0.125))
+
+
+LIMITS = [
+    {"window": 1},
+    {"window": 20},
+    {"window": 60},
+    {"window": 500},
+    {"chunk": 32},
+    {"softcap": 3.0},
+    {"window": 45, "softcap": 0.5},
+]
+
+
+@each_dtype
+@pytest.mark.parametrize("options", LIMITS, ids=str)
+@pytest.mark.parametrize("has_sinks", [False, True], ids=["", "sinks"])
+def test_limits(options: dict, has_sinks: bool, dtype: torch.dtype) -> None:
+    nodes = [(50, 0, 4), (30, 0, 2), (33, 2, 4)]
+    batch = random_batch(make_shape(4, 2, dtype), nodes, [1, 25, 40, 60], padding=1, scattered=(2,))
+    sinks = torch.linspace(-3, 4, 4, device=DEVICE).to(dtype) if has_sinks else None
+    out = attend(batch, scale=0.125, sinks=sinks, **options)
+    assert_close(out, naive_decode(batch, scale=0.125, sinks=sinks, **options))
+
+
+@each_dtype
+def test_values_far_from_zero(dtype: torch.dtype) -> None:
+    batch = random_batch(make_shape(4, 2, dtype), [(90, 0, 3)], [1, 3, 17], offset=30.0)
+    assert_close(attend(batch, scale=0.125), naive_decode(batch, scale=0.125), scale=30)
+
+
+@each_dtype
+def test_scores_far_from_zero(dtype: torch.dtype) -> None:
+    batch = random_batch(make_shape(2, 2, dtype), [(90, 0, 3)], [1, 3, 17])
+    assert_close(attend(batch, scale=40.0), naive_decode(batch, scale=40.0), scale=4)
+
+
+def test_default_tiles() -> None:
+    batch = random_batch(make_shape(4, 2, torch.float16), [(150, 0, 6), (70, 0, 4)], [1] * 6)
+    assert_close(attend(batch, tile=None, scale=0.125), naive_decode(batch, scale=0.125))
+
+
+def test_replanned_buffers_keep_their_addresses() -> None:
+    """A plan made anew in the same buffers serves the new tree, the smaller and the larger."""
+    shape = make_shape(4, 2, torch.float32)
+    plan = Plan(shape, 16, DEVICE, tile=SMALL)
+    addresses = [t.data_ptr() for t in (plan.items, plan.order, plan.partial_out)]
+    for nodes, suffixes in [TREES[name] for name in ("four levels", "no nodes", "a forest")]:
+        batch = random_batch(shape, nodes, suffixes)
+        assert not plan.update(batch.layout)
+        out = decode_attention(
+            batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+            batch.position, scale=0.125,
+        )  # fmt: skip
+        assert_close(out, naive_decode(batch, scale=0.125))
+    assert addresses == [t.data_ptr() for t in (plan.items, plan.order, plan.partial_out)]
+    assert plan.generation == 0
