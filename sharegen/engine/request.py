@@ -68,19 +68,31 @@ class SamplingParams:
         check("top_p", is_finite(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1")
         check("top_k", is_int(self.top_k) and self.top_k >= -1, "a whole number, 0 or -1 for all")
         check("min_p", is_finite(self.min_p) and 0 <= self.min_p < 1, "at least 0 and below 1")
-        check("repetition_penalty", is_finite(self.repetition_penalty)
-              and self.repetition_penalty > 0, "above 0")
+        check(
+            "repetition_penalty",
+            is_finite(self.repetition_penalty) and self.repetition_penalty > 0,
+            "above 0",
+        )
         check("presence_penalty", is_finite(self.presence_penalty), "a finite number")
         check("frequency_penalty", is_finite(self.frequency_penalty), "a finite number")
-        check("max_tokens", is_int(self.max_tokens) and self.max_tokens >= 1,
-              "a whole number of at least 1")
-        check("min_tokens", is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
-              "a whole number from 0 to max_tokens")
+        check(
+            "max_tokens",
+            is_int(self.max_tokens) and self.max_tokens >= 1,
+            "a whole number of at least 1",
+        )
+        check(
+            "min_tokens",
+            is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
+            "a whole number from 0 to max_tokens",
+        )
         check("seed", self.seed is None or is_int(self.seed), "a whole number or None")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
-            check(name, value is None or (is_int(value) and value >= 0),
-                  "a whole number of at least 0, or None")
+            check(
+                name,
+                value is None or (is_int(value) and value >= 0),
+                "a whole number of at least 0, or None",
+            )
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stops)
         check("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings")

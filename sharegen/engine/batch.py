@@ -1,0 +1,146 @@
+"""One step's work as the scheduler hands it to the runner: plain numpy, no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sharegen.engine.prefix_tree import Node
+from sharegen.engine.sequence import Group, Sequence
+from sharegen.kernels.layout import SharedLayout
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens [start, end) of a node, prefilled in one go."""
+
+    node: Node
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class PrefillBatch:
+    """Packed chunks of prompt nodes, parents before children.
+
+    token_ids, positions, slots: [T] the tokens, their positions and where their KV goes.
+    chunk_starts: [num_chunks + 1] rows of the chunks. layout: what the rows attend to besides
+    their own chunk. groups: the requests whose first tokens are drawn from this batch, and
+    logit_rows: [num_groups] the row of each one's last prompt token.
+    """
+
+    token_ids: Int64
+    positions: Int64
+    slots: Int64
+    chunk_starts: list[int]
+    layout: SharedLayout
+    groups: list[Group]
+    logit_rows: Int64
+
+
+@dataclass(frozen=True)
+class DecodeBatch:
+    """One token for every running sequence; rows are places in the batch.
+
+    num_rows: rows up to the last live one. sequences: [num_rows] who sits in each row (None: a
+    hole). index: [num_rows] which of its output tokens the row draws in this step.
+    moves: (from, to) rows to copy first. changed: rows whose tables, lengths or sequence are new,
+    holes included; block_tables [changed, max_blocks], prefix_length, position [changed] are
+    theirs. growth: (row, column, block) entries added to the block tables of other rows.
+    forced: (row, token) inputs that replace the token drawn last: a sequence that just joined, or
+    replays what it had drawn before it was preempted.
+    layout: the shared nodes, or None where they are those of the step before.
+    """
+
+    num_rows: int
+    sequences: list[Sequence | None]
+    index: list[int]
+    moves: list[tuple[int, int]]
+    changed: list[int]
+    block_tables: Int32
+    prefix_length: Int32
+    position: Int32
+    growth: list[tuple[int, int, int]]
+    forced: list[tuple[int, int]]
+    layout: SharedLayout | None
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Rows that read the first `length` tokens of `node` and all of its ancestors."""
+
+    node: Node
+    rows: Seq[int]
+    length: int
+
+
+def shared_layout(queries: list[Queries]) -> SharedLayout:
+    """Order the rows by tree path, so that each node's rows are one slice, and list the nodes."""
+    own: dict[Node, list[Queries]] = {}
+    for query in queries:
+        own.setdefault(query.node, []).append(query)
+    roots, children = _active_nodes(own)
+    order: list[int] = []
+    entries: list[tuple[Node, int, int, int]] = []  # node, tokens read, first row, row after last
+    stack: list[tuple[Node, int]] = [(root, -1) for root in reversed(roots)]
+    while stack:
+        node, entry = stack.pop()
+        if entry >= 0:  # all rows below have their place by now
+            _, length, start, _ = entries[entry]
+            entries[entry] = (node, length, start, len(order))
+            continue
+        for query in own.get(node, ()):
+            if (
+                query.length < node.length
+            ):  # chunks of the node itself see it up to where they start
+                start = len(order)
+                order.extend(query.rows)
+                if query.length > 0:
+                    entries.append((node, query.length, start, len(order)))
+        start = len(order)
+        for query in own.get(node, ()):
+            if query.length == node.length:
+                order.extend(query.rows)
+        if len(order) > start or node in children:
+            stack.append((node, len(entries)))
+            entries.append((node, node.length, start, start))
+        stack.extend((child, -1) for child in reversed(children.get(node, ())))
+    return _as_arrays(order, entries)
+
+
+def _active_nodes(own: dict[Node, list[Queries]]) -> tuple[list[Node], dict[Node, list[Node]]]:
+    """The roots, and the children of each node, that have queries at or below them."""
+    roots: list[Node] = []
+    children: dict[Node, list[Node]] = {}
+    seen: set[Node] = set()
+    for node in own:
+        while node not in seen:
+            seen.add(node)
+            if node.parent is None:
+                roots.append(node)
+                break
+            children.setdefault(node.parent, []).append(node)
+            node = node.parent
+    return roots, children
+
+
+def _as_arrays(order: list[int], entries: list[tuple[Node, int, int, int]]) -> SharedLayout:
+    nodes = [entry[0] for entry in entries]
+    counts = [len(node.blocks) for node in nodes]
+    rest = np.array([entry[1:] for entry in entries], dtype=np.int32).reshape(-1, 3)
+    return SharedLayout(
+        order=np.array(order, dtype=np.int32),
+        length=rest[:, 0].copy(),
+        position=np.array([node.position for node in nodes], dtype=np.int32),
+        row_start=rest[:, 1].copy(),
+        row_end=rest[:, 2].copy(),
+        block_start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        blocks=np.array([b for node in nodes for b in node.blocks], dtype=np.int32),
+        contiguous=np.array([node.contiguous for node in nodes], dtype=np.bool_),
+    )

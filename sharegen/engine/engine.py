@@ -1,0 +1,279 @@
+"""The engine: requests in, completions out, as they finish.
+
+`_step` reads as the whole system: schedule, run, collect.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from sharegen.engine.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.block_pool import BlockPool
+from sharegen.engine.detokenize import completion_text
+from sharegen.engine.kv_cache import KVCache
+from sharegen.engine.memory import free_memory
+from sharegen.engine.model import LoadedModel
+from sharegen.engine.request import Completion, FinishReason, Request
+from sharegen.engine.runner import Drawn, Runner, padded_rows
+from sharegen.engine.scheduler import Scheduler
+from sharegen.engine.sequence import Group, Sequence
+from sharegen.engine.stopping import Stops, end_token_reason
+from sharegen.errors import CapacityError, RequestError
+
+WINDOW = 16_384  # requests whose sharing is looked for together
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """max_sequences: rows decoded together. kv_cache_memory: bytes; a share of what is free where
+    not given. block_size: tokens of a KV block. seed: of requests that bring none.
+    prefill_tokens: tokens of one prefill batch."""
+
+    max_sequences: int | None = None
+    kv_cache_memory: int | None = None
+    block_size: int = 16
+    seed: int = 0
+    prefill_tokens: int | None = None
+
+
+@dataclass
+class EngineStats:
+    """Counts since the engine was made; running, waiting and blocks_used are of this moment."""
+
+    prompt_tokens_asked: int = 0
+    prompt_tokens_computed: int = 0
+    generated_tokens: int = 0
+    completions: int = 0
+    requests_done: int = 0
+    prefill_steps: int = 0
+    decode_steps: int = 0
+    preemptions: int = 0
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_used: int = 0
+    peak_blocks: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+class Engine:
+    """One model, its KV cache, and the loop that keeps them busy."""
+
+    def __init__(
+        self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig | None = None
+    ) -> None:
+        config = config or EngineConfig()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.config = config
+        on_gpu = model.device.type == "cuda"
+        max_sequences = config.max_sequences or (1024 if on_gpu else 256)
+        num_blocks = self._num_blocks(config)
+        cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
+        self.pool = BlockPool(num_blocks, config.block_size)
+        self.scheduler = Scheduler(
+            self.pool,
+            max_sequences=max_sequences,
+            context_length=model.context_length,
+            chunk_tokens=config.prefill_tokens or (8192 if on_gpu else 512),
+            ahead_tokens=2048 if on_gpu else 0,
+            padded=padded_rows,
+            scratch_block=cache.scratch_block,
+        )
+        self.runner = Runner(model, cache, max_sequences, tokenizer, config.seed)
+        self.stats = EngineStats(blocks_total=num_blocks)
+        # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
+        self._lag = 1 if on_gpu else 0
+        self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
+
+    def check(self, request: Request) -> None:
+        """Raise RequestError or CapacityError, in one line, for a request that can never run."""
+        prompt, params = request.prompt_token_ids, request.params
+        if not len(prompt):
+            raise RequestError("the prompt is empty: it needs at least one token")
+        context = self.model.context_length
+        if len(prompt) >= context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, but the model's context holds {context} "
+                "and needs room for a new one: shorten the prompt or use fewer few-shot examples"
+            )
+        if min(prompt) < 0 or max(prompt) >= self.model.vocab_size:
+            raise RequestError(
+                f"the prompt holds token ids outside the model's vocabulary of "
+                f"{self.model.vocab_size}: is the tokenizer that of the model?"
+            )
+        if params.stop and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer, and none is loaded")
+        limit = min(params.max_tokens, context - len(prompt))
+        need = self.pool.blocks_for(len(prompt)) + self.pool.blocks_for(limit)
+        if need > self.pool.num_blocks:
+            raise CapacityError(
+                f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
+                f"tokens, but one sample needs {need} ({len(prompt)} prompt tokens and up to "
+                f"{limit} new ones): give it more memory or lower max_tokens"
+            )
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Draw all samples of all requests; completions come as they finish, in any order.
+
+        Requests are read as they are needed. Closing the iterator early drops what is unfinished.
+        """
+        source = iter(requests)
+        try:
+            self._fill(source)
+            while self.scheduler.has_work or self._in_flight:
+                yield from self._step()
+                if len(self.scheduler.waiting) < WINDOW // 2:
+                    self._fill(source)
+        finally:
+            self._in_flight.clear()
+            self.scheduler.clear()
+            self._observe()
+
+    def _fill(self, source: Iterator[Request]) -> None:
+        requests = list(islice(source, WINDOW // 2 if self.scheduler.has_work else WINDOW))
+        if not requests:
+            return
+        for request in requests:
+            if request.samples:
+                self.check(request)
+            self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
+        self.scheduler.add(requests)
+
+    def _step(self) -> list[Completion]:
+        """Schedule a batch, run it, and collect the oldest one that is due."""
+        finished: list[Completion] = []
+        while self._in_flight and self.scheduler.wants_compaction:
+            finished += self._collect()
+        batch = self.scheduler.schedule(compact=not self._in_flight)
+        started = time.perf_counter()
+        if isinstance(batch, PrefillBatch):
+            self._in_flight.append((batch, self.runner.prefill(batch)))
+            self.stats.prefill_steps += 1
+        elif batch is not None:
+            self._in_flight.append((batch, self.runner.decode(batch)))
+            self.stats.decode_steps += 1
+        if self._in_flight and (batch is None or len(self._in_flight) > self._lag):
+            finished += self._collect()
+        seconds = time.perf_counter() - started
+        if isinstance(batch, PrefillBatch):
+            self.stats.prefill_seconds += seconds
+        else:
+            self.stats.decode_seconds += seconds
+        self._observe()
+        return finished
+
+    # -- collecting ---------------------------------------------------------------------------
+
+    def _collect(self) -> list[Completion]:
+        batch, drawn = self._in_flight.popleft()
+        tokens, logprobs = drawn.get()
+        if isinstance(batch, PrefillBatch):
+            return self._collect_first(batch, tokens, logprobs)
+        return self._collect_next(batch, tokens, logprobs)
+
+    def _collect_first(
+        self, batch: PrefillBatch, tokens: list[int], logprobs: list[float]
+    ) -> list[Completion]:
+        drawn: list[Sequence] = []
+        for group in batch.groups:
+            part = slice(len(drawn), len(drawn) + len(group.request.samples))
+            drawn += self.scheduler.draw(group, tokens[part], logprobs[part])
+        self.stats.generated_tokens += len(drawn)
+        return self._finish_ended(drawn)
+
+    def _collect_next(
+        self, batch: DecodeBatch, tokens: list[int], logprobs: list[float]
+    ) -> list[Completion]:
+        grown: list[Sequence] = []
+        for row, sequence in enumerate(batch.sequences):
+            # Steps launched before an end was seen, and replayed ones, draw nothing new.
+            if sequence is None or sequence.finished or batch.index[row] != len(sequence.tokens):
+                continue
+            sequence.tokens.append(tokens[row])
+            sequence.cumulative_logprob += logprobs[row]
+            grown.append(sequence)
+        self.stats.generated_tokens += len(grown)
+        return self._finish_ended(grown)
+
+    def _finish_ended(self, sequences: list[Sequence]) -> list[Completion]:
+        """Completions of those whose newest token ended them."""
+        last = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int64)
+        suspects: dict[tuple[str, ...], list[bool]] = {}
+        finished = []
+        for i, sequence in enumerate(sequences):
+            stop = tuple(sequence.group.request.params.stop)
+            if stop and stop not in suspects:
+                suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
+            completion = self._ended(sequence, bool(stop) and suspects[stop][i])
+            if completion is not None:
+                self.scheduler.finish(sequence)
+                self.stats.completions += 1
+                self.stats.requests_done += sequence.group.unfinished == 0
+                finished.append(completion)
+        return finished
+
+    def _ended(self, sequence: Sequence, may_stop: bool) -> Completion | None:
+        group, params = sequence.group, sequence.group.request.params
+        text: str | None = None
+        reason: FinishReason
+        stop_reason: str | int | None = None
+        end = end_token_reason(sequence.tokens[-1], params, self.model.eos_token_ids)
+        if end is not None:
+            reason, stop_reason = end
+        else:
+            match = None
+            if may_stop:
+                match = Stops.of(self.tokenizer, params.stop).match(
+                    group.request.prompt_token_ids,
+                    sequence.tokens,
+                    min_tokens=params.min_tokens,
+                    include_stop=params.include_stop_str_in_output,
+                )
+            if match is not None:
+                reason, stop_reason, text = "stop", match.stop, match.text
+            elif len(sequence.tokens) >= group.limit:
+                reason = group.limit_reason
+            else:
+                return None
+        if text is None and self.tokenizer is not None:
+            hide = end is not None and not params.include_stop_str_in_output
+            shown = sequence.tokens[:-1] if hide else sequence.tokens
+            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown)
+        return Completion(
+            request=group.request,
+            sample=sequence.sample,
+            token_ids=sequence.tokens,
+            text=text,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            cumulative_logprob=sequence.cumulative_logprob,
+        )
+
+    def _observe(self) -> None:
+        stats, scheduler = self.stats, self.scheduler
+        stats.prompt_tokens_computed = scheduler.prompt_tokens_computed
+        stats.preemptions = scheduler.preemptions
+        stats.running = scheduler.num_running
+        stats.waiting = scheduler.num_waiting + len(scheduler.ready)
+        stats.blocks_used = self.pool.num_used
+        stats.peak_blocks = self.pool.peak_used
+
+    def _num_blocks(self, config: EngineConfig) -> int:
+        memory = config.kv_cache_memory or free_memory(self.model.device)
+        block_bytes = self.model.kv_bytes_per_token * config.block_size
+        if memory < 2 * block_bytes:
+            raise CapacityError(
+                f"{memory:,} bytes of KV cache hold not even two blocks of {block_bytes:,} bytes: "
+                "give it more memory"
+            )
+        return memory // block_bytes

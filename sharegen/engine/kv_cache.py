@@ -1,0 +1,37 @@
+"""The KV cache's tensors: one pool of blocks a layer, allocated once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sharegen.engine.probe import LayerSpec
+
+
+class KVCache:
+    """keys[layer]: [num_blocks + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
+
+    The last block is scratch: rows of a batch that hold no sequence write there. Zeroed, since
+    what a mask hides must still be finite.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.block_size = block_size
+        self.scratch_block = num_blocks
+        shape = (num_blocks + 1, block_size)
+        self.keys = [
+            torch.zeros(*shape, spec.num_kv_heads, spec.key_size, dtype=dtype, device=device)
+            for spec in layers
+        ]
+        self.values = [
+            torch.zeros(*shape, spec.num_kv_heads, spec.value_size, dtype=dtype, device=device)
+            for spec in layers
+        ]
