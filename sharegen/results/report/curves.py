@@ -39,8 +39,16 @@ def sample_budget(outcomes: Sequence[Outcome]) -> int:
 
 
 def sample_counts(budget: int) -> list[int]:
-    """Some twenty values of k from 1 to `budget`, evenly spaced on a logarithmic axis."""
-    return sorted({round(k) for k in np.geomspace(1, budget, _POINTS)}) if budget else []
+    """From 1 to `budget`: evenly spaced on a logarithmic axis, with all round numbers."""
+    if not budget:
+        return []
+    even = {round(k) for k in np.geomspace(1, budget, _POINTS)}
+    return sorted(even | {k for k in range(1, budget) if is_round(k)})
+
+
+def is_round(k: int) -> bool:
+    """1, 2, 5, 10, 20, 50, ...: the values of k that people quote."""
+    return str(k).rstrip("0") in ("1", "2", "5")
 
 
 def pass_curve(outcomes: Sequence[Outcome], budget: int) -> Curve:

@@ -10,6 +10,9 @@ from typing import Any
 from sharegen.results.report.curves import Curve, majority_curve, pass_curve, sample_budget
 from sharegen.results.report.outcomes import Run
 
+_INTERVALS = 60
+"""At most so many rates are drawn of a run."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -74,14 +77,14 @@ def headline(measured: Measured) -> list[tuple[str, str, str]]:
         rows.append((f"right, any of {k}", *_ends(measured.passed, -1)))
     tokens = sum(lengths)
     rows.append(("tokens written", f"{tokens:,}", f"median {statistics.median(lengths):,.0f}"))
-    speed = throughput(measured)
+    speed = throughput(run)
     if speed is not None:
         rows.append(("tokens per second", f"{speed:,.0f}", "over the whole run"))
     asked, computed = prompt_tokens(run)
     if asked and computed:
-        rows.append(("prompt tokens saved", f"{asked / computed:,.1f}x", f"{asked:,} asked"))
-    peak, total = (number(run.file.stats.get(f"{name}_blocks")) for name in ("peak", "total"))
-    total = total or number(run.file.stats.get("blocks_total"))
+        fewer = f"{asked:,} asked: {asked / computed:,.1f}x fewer"
+        rows.append(("prompt tokens computed", f"{computed:,}", fewer))
+    peak, total = (number(run.file.stats.get(name)) for name in ("peak_blocks", "blocks_total"))
     if peak:
         rows.append(("peak KV blocks", f"{peak:,.0f}", f"of {total:,.0f}" if total else ""))
     return rows
@@ -96,16 +99,11 @@ def prompt_tokens(run: Run) -> tuple[int, int]:
     return int(asked), int(computed)
 
 
-def throughput(measured: Measured) -> float | None:
-    """Tokens per second over the whole run, from its recorded progress."""
-    if not measured.rate:
-        return None
-    start = 0.0
-    tokens = 0.0
-    for end, rate in measured.rate:
-        tokens += rate * (end - start)
-        start = end
-    return tokens / start
+def throughput(run: Run) -> float | None:
+    """Generated tokens per second of sampling, over all the runs that made the journal."""
+    tokens = number(run.file.stats.get("generated_tokens"))
+    seconds = number(run.file.timings.get("sampling_seconds"))
+    return tokens / seconds if tokens and seconds else None
 
 
 def number(value: Any) -> float | None:
@@ -115,17 +113,22 @@ def number(value: Any) -> float | None:
 
 
 def _rate(progress: Any) -> Iterator[tuple[float, float]]:
-    """Tokens per second of each interval of [[seconds, tokens so far], ...], at its end."""
-    if not isinstance(progress, list):
+    """Tokens per second at the end of each interval of [[seconds, tokens so far], ...].
+
+    Points that lie closer than a part of the run are merged: their rates are mostly noise.
+    """
+    if not (isinstance(progress, list) and progress):
         return
-    before = (0.0, 0.0)
+    points = []
     for point in progress:
-        if not (isinstance(point, list) and len(point) == 2):
+        pair = [number(value) for value in point] if isinstance(point, list) else []
+        if len(pair) != 2 or pair[0] is None or pair[1] is None:
             return
-        seconds, tokens = map(number, point)
-        if seconds is None or tokens is None:
-            return
-        if seconds > before[0]:
+        points.append((pair[0], pair[1]))
+    end = points[-1][0]
+    before = (0.0, 0.0)
+    for seconds, tokens in points:
+        if seconds - before[0] >= end / _INTERVALS or before[0] < seconds == end:
             yield seconds, max(0.0, tokens - before[1]) / (seconds - before[0])
             before = (seconds, tokens)
 
@@ -133,7 +136,7 @@ def _rate(progress: Any) -> Iterator[tuple[float, float]]:
 def _ends(curve: Curve, index: int) -> tuple[str, str]:
     return (
         f"{curve.mean[index]:.1%}",
-        f"95% interval {curve.low[index]:.1%} to {curve.high[index]:.1%}",
+        f"95% interval {100 * curve.low[index]:.1f}–{curve.high[index]:.1%}",
     )
 
 
@@ -143,14 +146,17 @@ def _plural(count: int, noun: str) -> str:
 
 def settings(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
     """The configuration of every run: dotted name, then one value a run (None: not set)."""
-    tables = [dict(_flatten(_sections(run))) for run in runs]
+    tables = [dict(_settings(run)) for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
     return [(name, [table.get(name) for table in tables]) for name in names]
 
 
-def _sections(run: Run) -> dict[str, Any]:
+def _settings(run: Run) -> Iterator[tuple[str, str]]:
     file = run.file
-    return file.settings | {"fingerprints": file.fingerprints, "versions": file.versions}
+    yield from _flatten(file.configuration)
+    yield from _flatten(file.extent)
+    yield from _flatten(file.fingerprints, "fingerprints.")
+    yield from _flatten(file.versions, "versions.")
 
 
 def _flatten(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -353,7 +353,7 @@ def _sharing(runs: Sequence[Measured]) -> Iterator[Picture]:
                     color=theme.ink,
                 )
         axes.set_yticks(range(len(saved)), [name if len(runs) > 1 else "" for _, name, *_ in saved])
-        axes.set_ylim(max(len(saved), 2) - 0.5, -0.5 - (len(saved) == 1) * 0.5)
+        axes.set_ylim(len(saved) - 0.4, -0.6) if len(saved) > 1 else axes.set_ylim(0.8, -0.8)
         axes.set_xlim(0, most * 1.02)
         axes.set_xlabel("prompt tokens")
         axes.xaxis.set_major_locator(_few_ticks())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sharegen.results.report.curves import SUBSETS, Curve
+from sharegen.results.report.curves import SUBSETS, Curve, is_round
 from sharegen.results.report.measure import Measured
 
 _HEIGHT = 12
 _WIDTH = 61
 _MARKS = "*o#x+%@&"
-_MOST_ROWS = 8
 
 
 def chart(runs: Sequence[Measured]) -> str:
@@ -38,7 +37,7 @@ def chart(runs: Sequence[Measured]) -> str:
 
 
 def _plot(curves: Sequence[Curve], largest: int) -> list[str]:
-    top = max(0.1, math.ceil(10 * max(max(curve.mean) for curve in curves)) / 10)
+    top = max(1, math.ceil(5 * max(max(curve.mean) for curve in curves) - 1e-9)) / 5
     grid = [[" "] * _WIDTH for _ in range(_HEIGHT + 1)]
     for index, curve in reversed(list(enumerate(curves))):
         for column in range(_WIDTH):
@@ -77,8 +76,7 @@ def _at(curve: Curve, k: float) -> float | None:
 
 def _table(curves: Sequence[tuple[str, Curve]]) -> list[str]:
     ks = sorted({k for _, curve in curves for k in curve.ks})
-    step = max(1, math.ceil((len(ks) - 1) / (_MOST_ROWS - 1)))
-    ks = sorted({*ks[::step], *(curve.ks[-1] for _, curve in curves)})
+    ks = [k for k in ks if is_round(k) or k in {curve.ks[-1] for _, curve in curves}]
     width = max(22, *(len(name) for name, _ in curves))
     lines = ["    k" + "".join(f"  {name:>{width}}" for name, _ in curves)]
     for k in ks:

@@ -1,0 +1,122 @@
+"""`sharegen report`: pictures and a page of finished journals."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sharegen.errors import SharegenError, UsageError
+from sharegen.results.report import figures, page, terminal
+from sharegen.results.report.measure import measure
+from sharegen.results.report.outcomes import Run, read_runs
+from sharegen.results.report.pictures import pictures
+from sharegen.results.run_file import replace_file
+
+
+def report(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Journals (JSONL) that `sharegen run` wrote; several are compared."),
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write one self-contained page: pictures, configuration, problems."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the pictures: all into one .png or .svg, or each as both into a folder.",
+        ),
+    ] = None,
+) -> None:
+    """Draw pass@k and maj@k against the samples, and what else a run is judged by.
+
+    The curves are printed here. Samples are judged by their scores (`sharegen score`) where the
+    journal has any, else by comparing answer and gold. Pictures: the curves, solved problems by
+    difficulty, vote margins, completion lengths, tokens per second, what sharing saved. They need
+    matplotlib: pip install 'sharegen[plot]'.
+
+    \b
+    sharegen report runs/gsm8k.jsonl
+    sharegen report runs/gsm8k.jsonl --html report.html
+    sharegen report small.jsonl large.jsonl --output pictures/
+    """
+    _check_outputs(files, html, output)
+    runs = [measure(run) for run in read_runs(dict.fromkeys(files))]
+    for run in runs:
+        for note in run.notes:
+            _say(f"{run.run.path}: {note}")
+    curve = terminal.chart(runs)
+    if curve:
+        print(curve)
+    else:
+        _say("no sample has a gold answer or a score to be judged by: there are no curves")
+    drawn = pictures(runs)
+    if output is not None:
+        for path in figures.save(drawn, output):
+            _say(f"written: {path}")
+    if html is not None:
+        prompts, shared = _prompts([run.run for run in runs])
+        try:
+            html.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(html, page.render(runs, drawn, prompts, shared))
+        except OSError as error:
+            raise UsageError(f"--html {html}: cannot be written: {error.strerror}") from error
+        _say(f"written: {html}")
+
+
+def _check_outputs(files: Sequence[Path], html: Path | None, output: Path | None) -> None:
+    """Find fault before the work, and never write over a journal."""
+    if html is not None and html.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--html {html}: the page's name must end in .html")
+    if output is not None:
+        known = output.suffix.lower() in figures.SUFFIXES
+        if not known and (output.is_file() or (output.suffix and not output.is_dir())):
+            raise UsageError(f"--output {output}: must end in .png or .svg, or be a folder")
+    if html is not None or output is not None:
+        figures.require_matplotlib()
+
+
+def _prompts(runs: Sequence[Run]) -> tuple[dict[str, str], str]:
+    """Each problem's own part of its prompt, and the part that all of them begin with.
+
+    Rendered again from the recorded configuration; a line on stderr says why where that cannot
+    be done, and the page then goes without.
+    """
+    from sharegen.workload.configuration import Configuration
+    from sharegen.workload.problem import load_problems
+
+    texts: dict[str, str] = {}
+    for run in runs:
+        if not run.file.configuration:
+            continue
+        asked = {o.problem_id: o.samples[0].record.prompt_hash for o in run.outcomes}
+        try:
+            problems = load_problems(Configuration.from_settings(run.file.settings))
+        except SharegenError as error:
+            _say(f"{run.path}: the page goes without the questions: {error}")
+            continue
+        for problem in problems:
+            if asked.get(problem.id) == problem.prompt_hash:
+                texts.setdefault(problem.id, str(problem.prompt))
+    return _split(texts)
+
+
+def _split(texts: dict[str, str]) -> tuple[dict[str, str], str]:
+    """What all texts begin with, up to the end of a line, is taken off and given apart."""
+    if len(texts) < 2:
+        return texts, ""
+    common = os.path.commonprefix(list(texts.values()))
+    length = common.rfind("\n") + 1
+    return {name: text[length:] for name, text in texts.items()}, common[:length].strip()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
