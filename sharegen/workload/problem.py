@@ -31,6 +31,12 @@ class Problem:
     prompt: Prompt
     gold: str | None
 
+    @property
+    def prompt_hash(self) -> str:
+        """What ties a sample in the journal to the prompt that it answers."""
+        content = json.dumps(self.prompt.content)
+        return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+
 
 @dataclass(frozen=True)
 class BadRow:
@@ -189,11 +195,6 @@ def _refuse_equal_ids(problems: Iterable[Problem | BadRow], source: str) -> None
         if problem.id in seen:
             raise DataError(f"{source}: two rows have the id {problem.id!r}: ids must differ")
         seen.add(problem.id)
-
-
-def prompt_hash(prompt: Prompt) -> str:
-    """What ties a sample in the journal to the prompt that it answers."""
-    return hashlib.blake2b(json.dumps(prompt.content).encode(), digest_size=8).hexdigest()
 
 
 def random_key(problem_id: str) -> int:

@@ -27,9 +27,13 @@ _BATCH = 1024  # prompts that are tokenised at once
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt before its tokens: plain text, or the turns of a chat."""
+    """A prompt before its tokens: plain text, or the turns of a chat.
+
+    own: the part that is this problem's alone, without the examples.
+    """
 
     content: str | list[dict[str, str]]
+    own: str
 
     @property
     def is_chat(self) -> bool:
@@ -72,12 +76,16 @@ class PromptTemplate:
     def render(self, fields: Mapping[str, Any]) -> Prompt:
         """The prompt of one problem. Raises RenderError for a field that is missing."""
         if self._chat is not None:
-            user = {"role": "user", "content": self._turn("user", fields)}
-            return Prompt([*self._turns, user])
+            own = self._turn("user", fields)
+            return Prompt([*self._turns, {"role": "user", "content": own}], own)
         if self._places_examples:
-            fields = {**fields, "examples": self._examples}
-            return Prompt(template.render("prompt", self._prompt, fields))
-        return Prompt(self._examples + template.render("prompt", self._prompt, fields))
+            whole, own = (
+                template.render("prompt", self._prompt, {**fields, "examples": examples})
+                for examples in (self._examples, "")
+            )
+            return Prompt(whole, own)
+        own = template.render("prompt", self._prompt, fields)
+        return Prompt(self._examples + own, own)
 
     def _example_turns(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         assert self._chat is not None
@@ -141,3 +149,12 @@ def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         if whole[start : start + len(bare)] == bare:
             return whole[:start]
     return []
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of what decides the tokens: vocabulary, rules, special tokens, chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+    special = [_leading_special_tokens(tokenizer), sorted(tokenizer.all_special_ids)]
+    text = json.dumps([rules, special, tokenizer.chat_template])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

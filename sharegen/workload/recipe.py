@@ -153,9 +153,15 @@ class Chat(Strict):
 
 
 class Job(Strict):
-    """Everything that decides what is asked and how it is answered, bar the machine."""
+    """Everything that decides what is asked and how it is answered, bar the machine.
+
+    model: a folder or a hub id; adapter: a LoRA adapter (likewise), merged at load.
+    trust_remote_code: whether code that comes with the model may run.
+    """
 
     model: str | None = None
+    adapter: str | None = None
+    trust_remote_code: bool = False
     dataset: Dataset = Dataset()
     prompt: Template
     example: Template | None = None

@@ -1,0 +1,80 @@
+"""The command line: parse, call, print.
+
+Commands import what is heavy (torch, transformers) when they run, so that `--help` and completion
+are instant. Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from sharegen import __version__
+from sharegen.cli import plan as plan_command
+from sharegen.cli import recipes as recipes_command
+from sharegen.cli import run as run_command
+from sharegen.errors import SharegenError
+
+_PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+"""Click's base class of wrong usage, wherever Typer keeps it."""
+
+app = typer.Typer(
+    name="sharegen",
+    help="Offline batch generation for language models when prompts share text.",
+    epilog="Every command takes --help, and --debug for a traceback.",
+    rich_markup_mode=None,
+)
+
+
+def version() -> None:
+    """Print the version.
+
+    \b
+    Example:
+      sharegen version
+    """
+    print(__version__)
+
+
+app.command("run")(run_command.run)
+app.command("plan")(plan_command.plan)
+app.add_typer(recipes_command.app, name="recipes")
+app.command("version")(version)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console entry point: runs a command and exits with its code.
+
+    0 done, 1 failed, 2 wrong usage, 130 interrupted. What a user can cause is one line on stderr;
+    with --debug, its traceback too.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        code = app(args=given, prog_name="sharegen", standalone_mode=False)
+    except (SharegenError, _PARSER_ERROR) as error:
+        if debug:
+            raise
+        code = _explain(error)
+    except (KeyboardInterrupt, typer.Abort):
+        print("sharegen: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:  # the reader of our stdout had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Exception) -> int:
+    """Say what was wrong in one line; returns the exit code."""
+    message = error.format_message() if isinstance(error, _PARSER_ERROR) else str(error)  # type: ignore[attr-defined]
+    line = " ".join(message.split())
+    if isinstance(error, _PARSER_ERROR):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "sharegen"
+        line = f"{line} (see '{command} --help')"
+    print(f"sharegen: error: {line}", file=sys.stderr)
+    return error.exit_code  # type: ignore[attr-defined, no-any-return]

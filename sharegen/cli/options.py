@@ -1,0 +1,226 @@
+"""The options of a job, declared once for every command that takes them.
+
+A command takes one argument of type `JobOptions` (or `RunOptions`, which adds where the journal
+goes) and is wrapped in `with_options`, which puts the fields of the dataclass on its command line.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+_DATA, _SAMPLING, _MACHINE = "Data", "Sampling", "Machine"
+_SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `500000000`, `8GiB`, `8G` or `1.5 GB`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?B)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a size such as 8GiB or 500MiB")
+    return int(float(match[1]) * _SIZES[match[2].upper()])
+
+
+def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What decides a job; None leaves it to the recipe."""
+
+    model: Annotated[
+        str | None, _option("--model", help="Model folder or hub id.", panel=_DATA)
+    ] = None
+    adapter: Annotated[
+        str | None,
+        _option("--adapter", help="LoRA adapter (folder or hub id), merged at load.", panel=_DATA),
+    ] = None
+    trust_remote_code: Annotated[
+        bool,
+        _option("--trust-remote-code", help="Run code that comes with the model.", panel=_DATA),
+    ] = False
+    dataset: Annotated[
+        str | None,
+        _option(
+            "--dataset",
+            help="A preset of the recipe, a file (JSONL, JSON, CSV, Parquet, text), a folder or "
+            "a hub id.",
+            panel=_DATA,
+        ),
+    ] = None
+    dataset_config: Annotated[
+        str | None, _option("--dataset-config", help="Configuration on the hub.", panel=_DATA)
+    ] = None
+    split: Annotated[str | None, _option("--split", help="Split to ask.", panel=_DATA)] = None
+    limit: Annotated[
+        int | None, _option("--limit", help="Ask only the first so many rows.", panel=_DATA)
+    ] = None
+    few_shot: Annotated[
+        int | None, _option("--few-shot", help="Examples before every problem.", panel=_DATA)
+    ] = None
+    few_shot_file: Annotated[
+        str | None, _option("--few-shot-file", help="Take the examples from here.", panel=_DATA)
+    ] = None
+    chat: Annotated[
+        bool | None,
+        _option("--chat/--no-chat", help="Use the tokenizer's chat template.", panel=_DATA),
+    ] = None
+    system: Annotated[
+        str | None, _option("--system", help="System message; implies --chat.", panel=_DATA)
+    ] = None
+    samples: Annotated[
+        int | None, _option("--samples", "-n", help="Samples of each problem.", panel=_SAMPLING)
+    ] = None
+    temperature: Annotated[
+        float | None, _option("--temperature", help="0 is greedy.", panel=_SAMPLING)
+    ] = None
+    top_p: Annotated[
+        float | None, _option("--top-p", help="Nucleus, above 0 and at most 1.", panel=_SAMPLING)
+    ] = None
+    top_k: Annotated[
+        int | None, _option("--top-k", help="Likeliest tokens only; 0 is all.", panel=_SAMPLING)
+    ] = None
+    max_tokens: Annotated[
+        int | None, _option("--max-tokens", help="Most tokens of a sample.", panel=_SAMPLING)
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        _option("--stop", help="Ends a sample (repeatable; \\n is a newline).", panel=_SAMPLING),
+    ] = None
+    seed: Annotated[int | None, _option("--seed", help="Of all draws.", panel=_SAMPLING)] = None
+    device: Annotated[
+        str | None, _option("--device", help="auto, cpu, cuda, cuda:1.", panel=_MACHINE)
+    ] = None
+    dtype: Annotated[
+        str | None,
+        _option("--dtype", help="auto, float32, float16 or bfloat16.", panel=_MACHINE),
+    ] = None
+    max_sequences: Annotated[
+        int | None,
+        _option("--max-sequences", help="Most sequences that decode together.", panel=_MACHINE),
+    ] = None
+    kv_cache_memory: Annotated[
+        int | None,
+        _option(
+            "--kv-cache-memory",
+            help="Such as 8GiB.",
+            panel=_MACHINE,
+            parser=parse_size,
+            metavar="SIZE",
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None, _option("--block-size", help="Tokens of a KV block.", panel=_MACHINE)
+    ] = None
+
+    def flags(self) -> dict[str, Any]:
+        """What was given, shaped like a recipe (see `sharegen.workload.configuration.resolve`)."""
+        stop = [_unescape(text) for text in self.stop] if self.stop else None
+        return _given(
+            {
+                "model": self.model,
+                "adapter": self.adapter,
+                "trust_remote_code": self.trust_remote_code or None,
+                "dataset": {
+                    "config": self.dataset_config,
+                    "split": self.split,
+                    "limit": self.limit,
+                },
+                "few_shot": {"k": self.few_shot, "file": self.few_shot_file},
+                "chat": {"enabled": self.chat, "system": self.system},
+                "sampling": {
+                    "samples": self.samples,
+                    "temperature": self.temperature,
+                    "top_p": self.top_p,
+                    "top_k": self.top_k,
+                    "max_tokens": self.max_tokens,
+                    "stop": stop,
+                    "seed": self.seed,
+                },
+                "machine": {
+                    "device": self.device,
+                    "dtype": self.dtype,
+                    "max_sequences": self.max_sequences,
+                    "kv_cache_memory": self.kv_cache_memory,
+                    "block_size": self.block_size,
+                },
+            }
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions(JobOptions):
+    """A job that is run: where its journal goes, and how much is said."""
+
+    output: Annotated[
+        Path | None,
+        _option("--output", "-o", help="The journal [runs/<recipe>-<hash>.jsonl].", panel="Output"),
+    ] = None
+    overwrite: Annotated[
+        bool, _option("--overwrite", help="Start the journal anew.", panel="Output")
+    ] = False
+    token_ids: Annotated[
+        bool, _option("--token-ids", help="Keep the tokens in the journal.", panel="Output")
+    ] = False
+    strict: Annotated[
+        bool, _option("--strict", help="Stop at the first bad row.", panel="Output")
+    ] = False
+    quiet: Annotated[
+        bool,
+        _option("--quiet", "-q", help="Print the journal's path, nothing else.", panel="Output"),
+    ] = False
+
+    def flags(self) -> dict[str, Any]:
+        return super().flags() | _given({"token_ids": self.token_ids or None})
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter that is an options dataclass by one parameter for each field."""
+    hints = get_type_hints(command, include_extras=True)
+    signature = inspect.signature(command)
+    name = next(name for name in signature.parameters if hints[name] in (JobOptions, RunOptions))
+    kind = hints[name]
+    declared = get_type_hints(kind, include_extras=True)
+    own = [p.replace(annotation=hints[n], kind=p.KEYWORD_ONLY)
+           for n, p in signature.parameters.items() if n != name]  # fmt: skip
+    added = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=declared[field.name],
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+        )
+        for field in fields(kind)
+    ]
+
+    @functools.wraps(command)
+    def wrapped(**values: Any) -> None:
+        options = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values, **{name: options})
+
+    wrapped.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
+    del wrapped.__wrapped__  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the Nones, and without sections that are empty then."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        kept = _given(value) if isinstance(value, dict) else value
+        if kept is not None and kept != {}:
+            out[key] = kept
+    return out
+
+
+def _unescape(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t")

@@ -1,0 +1,107 @@
+"""`sharegen plan`: what a job would share, before anything is sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.tree import Tree
+
+from sharegen.cli.options import JobOptions, with_options
+
+if TYPE_CHECKING:
+    from sharegen.plan import Branch, Plan
+
+
+@with_options
+def plan(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, or a path to a YAML file.")],
+    options: JobOptions,
+) -> None:
+    """Show what a recipe's prompts share and what that saves. Samples nothing.
+
+    Reads the dataset, the tokenizer and the model's config; no weights.
+
+    \b
+    Examples:
+      sharegen plan self-consistency
+      sharegen plan self-consistency --dataset gsm8k --model Qwen/Qwen3-8B-Base -n 40
+    """
+    from sharegen.run import plan_job
+    from sharegen.workload.configuration import resolve
+
+    job = resolve(recipe, options.dataset, options.flags())
+    made = plan_job(job)
+    Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
+
+
+def plan_table(plan: Plan) -> Table:
+    """The numbers of a plan, a line each."""
+    table = Table.grid(padding=(0, 2))
+    per_wave = f"{plan.fit:,} sequences at once"
+    rows = [
+        ("problems x samples", f"{plan.problems:,} x {plan.samples // max(1, plan.problems):,}"
+         f" = {plan.samples:,} completions of up to {plan.max_tokens:,} tokens"),
+        ("prompt tokens", f"{plan.asked:,} as asked, {plan.computed:,} computed"
+         f" ({_times(plan.asked, plan.computed)} fewer)"),
+        ("KV of the prompts", f"{size(plan.kv_unshared_bytes)} stored for every sample, "
+         f"{size(plan.kv_shared_bytes)} shared"),
+        ("KV of one completion", f"up to {size(plan.kv_suffix_bytes)}"),
+        ("KV cache", f"{size(plan.kv_cache_bytes)}: {per_wave}, "
+         f"{plan.waves:,} wave{'s' if plan.waves != 1 else ''}"),
+    ]  # fmt: skip
+    if plan.duplicated:
+        rows.insert(2, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
+                            "block, and duplicated"))  # fmt: skip
+    if not plan.fit:
+        rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
+                                "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
+    for name, value in rows:
+        table.add_row(f"[dim]{name}[/]", value)
+    return table
+
+
+def sharing_tree(plan: Plan) -> Tree:
+    """The tree of what prompts share: tokens of each node, the middle elided."""
+    tree = Tree(
+        f"[bold]{plan.problems:,} problems, {plan.samples:,} samples[/]: "
+        f"{plan.asked:,} prompt tokens as asked, [bold]{plan.computed:,} computed[/] "
+        f"({_times(plan.asked, plan.computed)} fewer)"
+    )
+    for branch in plan.branches:
+        _grow(tree, branch, top=True)
+    return tree
+
+
+def _grow(tree: Tree, branch: Branch, top: bool = False) -> None:
+    if branch.repeat > 1:
+        each = branch.samples // branch.problems if branch.problems else 0
+        what = f"{branch.problems:,} more problems"
+        tree.add(f"[dim]… {what} · {branch.tokens:,} tokens ─ {each:,} samples each[/]")
+        return
+    if branch.problem is None:
+        name = "[bold cyan]shared by all[/]" if top else "[cyan]shared[/]"
+        passing = f"{branch.problems:,} problems, {branch.samples:,} samples"
+        grown = tree.add(f"{name} · {branch.tokens:,} tokens · {passing}")
+    else:
+        own = branch.samples - sum(child.samples for child in branch.children)
+        name = f"problem {branch.problem}"
+        grown = tree.add(f"{name} · {branch.tokens:,} tokens ─ [green]{own:,} samples[/]")
+    for child in branch.children:
+        _grow(grown, child)
+
+
+def size(number: int) -> str:
+    """Bytes for people: 1.5 GiB."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _times(before: int, after: int) -> str:
+    return f"{before / after:.1f}x" if after else "1.0x"

@@ -1,0 +1,54 @@
+"""`sharegen recipes`: what can be run, and how it is written down."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    help="List the recipes that ship with sharegen, or print one.", rich_markup_mode=None
+)
+
+
+@app.callback(invoke_without_command=True)
+def recipes(context: typer.Context) -> None:
+    """List the recipes that ship with sharegen.
+
+    \b
+    Examples:
+      sharegen recipes
+      sharegen recipes show self-consistency > mine.yaml && sharegen run ./mine.yaml
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from sharegen.workload.recipe import load_recipe, recipe_names
+
+    found = [load_recipe(name) for name in recipe_names()]
+    if not sys.stdout.isatty():
+        for recipe in found:
+            print(recipe.name, recipe.description, ", ".join(recipe.presets), sep="\t")
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("recipe", "what it does", "datasets"):
+        table.add_column(name)
+    for recipe in found:
+        presets = [f"{name}*" if name == recipe.default else name for name in recipe.presets]
+        table.add_row(recipe.name, recipe.description, ", ".join(presets) or "yours")
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="A recipe's name, or a path.")]) -> None:
+    """Print a recipe's YAML, to read it or to start one of your own.
+
+    \b
+    Example:
+      sharegen recipes show self-consistency > mine.yaml
+    """
+    from sharegen.workload.recipe import find_recipe
+
+    sys.stdout.write(find_recipe(name).read_text(encoding="utf-8"))

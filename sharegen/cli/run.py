@@ -1,0 +1,104 @@
+"""`sharegen run`: sample a recipe's problems into a journal, and say what came out."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.syntax import Syntax
+
+from sharegen.cli.options import RunOptions, with_options
+from sharegen.cli.plan import sharing_tree
+
+if TYPE_CHECKING:
+    from sharegen.engine.engine import EngineStats
+    from sharegen.plan import Plan
+    from sharegen.results.progress import Progress
+    from sharegen.workload.configuration import Configuration
+
+
+@with_options
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name, or a path to a YAML file.")],
+    options: RunOptions,
+) -> None:
+    """Sample every problem of a recipe into a JSONL journal.
+
+    Text that prompts share is computed and stored once. Running the same command again continues
+    what was stopped, and shows the result of what is finished; a larger --samples or --limit
+    adds to it.
+
+    \b
+    Examples:
+      sharegen run self-consistency
+      sharegen run self-consistency --dataset gsm8k --model Qwen/Qwen3-0.6B-Base --limit 100
+      sharegen run prompts --dataset prompts.jsonl --model ./model -n 8 --temperature 0.9
+    """
+    run_recipe(recipe, options)
+
+
+def run_recipe(recipe: str, options: RunOptions, flags: dict[str, Any] | None = None) -> Path:
+    """Resolve, run, and print what came out; returns the journal's path.
+
+    flags: more of what `options.flags()` gives, on top (see `configuration.resolve`).
+    """
+    from sharegen.results.summary import print_summary
+    from sharegen.run import run_job
+    from sharegen.workload.configuration import resolve
+    from sharegen.workload.recipe import merge
+
+    configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}))
+    path = options.output or configuration.default_output
+    errors = Console(stderr=True, highlight=False)
+    if not options.quiet:
+        print_configuration(configuration, path, errors)
+    outcome = run_job(
+        configuration,
+        path,
+        overwrite=options.overwrite,
+        strict=options.strict,
+        watcher=None if options.quiet else _terminal_watcher(errors),
+    )
+    if options.quiet:
+        print(path)
+        return path
+    if outcome.drawn == 0 and outcome.plan is not None:
+        errors.print(sharing_tree(outcome.plan))
+        errors.print("Everything that was asked is on record already.\n", style="dim")
+    questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
+    print_summary(path, outcome.run, configuration.sampling.samples, questions)
+    return path
+
+
+def print_configuration(configuration: Configuration, path: Path, console: Console) -> None:
+    """The resolved configuration as YAML, and where it goes."""
+    values = configuration.model_dump(exclude_defaults=True)
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=96)
+    if console.is_terminal:
+        console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))
+    else:
+        print(text.rstrip(), file=console.file)
+    console.print(f"[dim]journal:[/] {path}\n", soft_wrap=True)
+
+
+def _terminal_watcher(console: Console) -> Any:
+    from sharegen.results.progress import Progress
+    from sharegen.run import Watcher
+
+    class TerminalWatcher(Watcher):
+        """The sharing tree, then a progress bar, on stderr."""
+
+        def planned(self, plan: Plan) -> None:
+            console.print(sharing_tree(plan))
+            console.print()
+
+        def sampling(
+            self, stats: EngineStats, samples: int, problems: int
+        ) -> AbstractContextManager[Progress | None]:
+            return Progress(stats, samples, problems, console)
+
+    return TerminalWatcher()

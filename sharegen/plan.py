@@ -1,0 +1,155 @@
+"""What a job shares: the tree of its prompts, and what that saves in prefill and memory.
+
+Built from token ids and the model's sizes alone, so it can be told before anything is sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sharegen.engine.prefix_tree import Node, PrefixTree, walk
+
+_SHOWN_FIRST, _SHOWN_LAST = 2, 1
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A node of the tree as it is shown; its KV is stored and computed once.
+
+    tokens: its own; problems, samples: that pass through it; problem: the id of the problem that
+    ends here. repeat: how many like it, side by side, this one stands for (then `tokens` is their
+    sum and they are not shown).
+    """
+
+    tokens: int
+    problems: int
+    samples: int
+    problem: str | None = None
+    repeat: int = 1
+    children: list[Branch] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Branch:
+        children = [cls.from_json(child) for child in values["children"]]
+        return cls(**{**values, "children": children})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The numbers of a job; bytes where the name says so, tokens otherwise.
+
+    asked: every sample's whole prompt; computed: the tree's tokens, each once; duplicated: of
+        these, the ones that several prompts share in branches shorter than a block.
+    kv_shared_bytes, kv_unshared_bytes: of the prompts, stored once or once a sample.
+    fit: sequences that decode together; waves: how often that many are needed.
+    """
+
+    problems: int
+    samples: int
+    max_tokens: int
+    asked: int
+    computed: int
+    duplicated: int
+    nodes: int
+    kv_shared_bytes: int
+    kv_unshared_bytes: int
+    kv_suffix_bytes: int
+    kv_cache_bytes: int
+    fit: int
+    waves: int
+    branches: list[Branch]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Plan:
+        branches = [Branch.from_json(branch) for branch in values["branches"]]
+        return cls(**{**values, "branches": branches})
+
+
+def make_plan(
+    prompts: Sequence[Sequence[int]],
+    ids: Sequence[str],
+    samples: int,
+    max_tokens: int,
+    *,
+    block_size: int,
+    num_blocks: int,
+    kv_bytes_per_token: int,
+    max_sequences: int,
+) -> Plan:
+    """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
+
+    ids: names of the prompts. num_blocks: blocks of the KV cache, `block_size` tokens each.
+    """
+    tree = PrefixTree.build(prompts, block_size)
+    distinct = PrefixTree.build(prompts, 1).num_tokens
+    asked = samples * sum(len(prompt) for prompt in prompts)
+    total = samples * len(prompts)
+    fit = min(_fit(tree, samples, max_tokens, num_blocks), max_sequences, total)
+    return Plan(
+        problems=len(prompts),
+        samples=total,
+        max_tokens=max_tokens,
+        asked=asked,
+        computed=tree.num_tokens,
+        duplicated=tree.num_tokens - distinct,
+        nodes=sum(1 for _ in tree.nodes()),
+        kv_shared_bytes=tree.num_tokens * kv_bytes_per_token,
+        kv_unshared_bytes=asked * kv_bytes_per_token,
+        kv_suffix_bytes=max_tokens * kv_bytes_per_token,
+        kv_cache_bytes=num_blocks * block_size * kv_bytes_per_token,
+        fit=fit,
+        waves=math.ceil(total / fit) if fit else 0,
+        branches=_branches(tree, ids, samples),
+    )
+
+
+def _fit(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> int:
+    """Sequences that fit together at their full length, taking the problems in order."""
+    size = tree.block_size
+    suffix = math.ceil(max_tokens / size)
+    free, fit = num_blocks, 0
+    for node in tree.nodes():
+        free -= math.ceil(node.length / size)
+        wanted = samples * len(node.requests)
+        if free < 0 or (wanted and free < suffix):
+            break
+        room = min(wanted, free // suffix)
+        free, fit = free - room * suffix, fit + room
+        if room < wanted:
+            break
+    return fit
+
+
+def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch]:
+    """The tree to be shown, bottom up, the middle of long lists of children folded into one."""
+    problems: dict[int, int] = {}
+    for node in reversed(list(tree.nodes())):
+        below = sum(problems[id(child)] for child in node.children)
+        problems[id(node)] = len(node.requests) + below
+
+    def show(nodes: Sequence[Node]) -> list[Branch]:
+        if len(nodes) <= _SHOWN_FIRST + _SHOWN_LAST + 1:
+            return [show_one(node) for node in nodes]
+        middle = nodes[_SHOWN_FIRST:-_SHOWN_LAST]
+        count = sum(problems[id(node)] for node in middle)
+        folded = Branch(
+            tokens=sum(node.length for node in walk(middle)),
+            problems=count,
+            samples=count * samples,
+            repeat=len(middle),
+        )
+        head, tail = nodes[:_SHOWN_FIRST], nodes[-_SHOWN_LAST:]
+        return [*map(show_one, head), folded, *map(show_one, tail)]
+
+    def show_one(node: Node) -> Branch:
+        count = problems[id(node)]
+        problem = ids[node.requests[0]] if node.requests else None
+        return Branch(node.length, count, count * samples, problem, 1, show(node.children))
+
+    return show(tree.root_nodes)

@@ -1,0 +1,117 @@
+"""How far a job is, on stderr: a live line on a terminal, now and then a plain one elsewhere."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+_PLAIN_SECONDS = 10.0
+_REFRESHES_PER_SECOND = 4
+
+
+class Status(Protocol):
+    """What the engine says about itself (`EngineStats` does)."""
+
+    generated_tokens: int
+    running: int
+    blocks_used: int
+    blocks_total: int
+
+
+class Progress:
+    """Samples and problems done out of how many, with the engine's state.
+
+    samples, problems: in this run, bar what an earlier one finished; samples=None where nobody
+    knows how many there will be. Use as a context manager; `advance` after every completion.
+    """
+
+    def __init__(
+        self, status: Status, samples: int | None, problems: int | None, console: Console | None
+    ) -> None:
+        self.status = status
+        self.samples = samples
+        self.problems = problems
+        self.samples_done = 0
+        self.problems_done = 0
+        self._console = console or Console(stderr=True)
+        self._started = self._said = time.monotonic()
+        self._before = status.generated_tokens
+        self._live: RichProgress | None = None
+
+    def __enter__(self) -> Progress:
+        self._started = self._said = time.monotonic()
+        if self._console.is_terminal:
+            self._live = RichProgress(
+                SpinnerColumn(),
+                BarColumn(bar_width=None),
+                _Line(self),
+                console=self._console,
+                refresh_per_second=_REFRESHES_PER_SECOND,
+                expand=True,
+            )
+            self._live.add_task("samples", total=self.samples)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self.samples_done:
+            self._say()
+
+    def advance(self, problem_done: bool) -> None:
+        """One more sample is done, and with it its problem or not."""
+        self.samples_done += 1
+        self.problems_done += problem_done
+        if self._live is not None:
+            self._live.advance(self._live.task_ids[0])
+        elif time.monotonic() - self._said >= _PLAIN_SECONDS:
+            self._say()
+
+    def describe(self) -> str:
+        """The state in one line."""
+        seconds = time.monotonic() - self._started
+        tokens = self.status.generated_tokens - self._before
+        parts = [f"{_of(self.samples_done, self.samples)} samples"]
+        if self.problems is not None:
+            parts.append(f"{_of(self.problems_done, self.problems)} problems")
+        parts.append(f"{tokens / seconds if seconds else 0:,.0f} tokens/s")
+        parts.append(f"{self.status.running} running")
+        if self.status.blocks_total:
+            parts.append(f"KV {self.status.blocks_used / self.status.blocks_total:.0%}")
+        left = self.seconds_left()
+        if left is not None:
+            parts.append(f"{timedelta(seconds=round(left))} left")
+        return " · ".join(parts)
+
+    def seconds_left(self) -> float | None:
+        """At the pace so far; None before the first sample, or without an end."""
+        if self.samples is None or not self.samples_done:
+            return None
+        pace = (time.monotonic() - self._started) / self.samples_done
+        return pace * (self.samples - self.samples_done)
+
+    def _say(self) -> None:
+        self._said = time.monotonic()
+        print(f"sharegen: {self.describe()}", file=self._console.file, flush=True)
+
+
+class _Line(ProgressColumn):
+    """Asks for the state at every refresh, so that it lives while no sample ends."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def render(self, task: Task) -> Text:
+        return Text(self._progress.describe(), no_wrap=True)
+
+
+def _of(done: int, total: int | None) -> str:
+    return f"{done:,}" if total is None else f"{done:,}/{total:,}"

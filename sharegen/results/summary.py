@@ -1,0 +1,119 @@
+"""What a finished run says about itself, on stdout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
+from sharegen.results.record import Record, read
+from sharegen.results.run_file import RunFile
+from sharegen.results.show import visible
+from sharegen.results.vote import Vote, tally
+
+_BAR = 24  # widest bar of the histogram, in columns
+_ANSWERS = 6  # most answers in the histogram
+
+
+def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str, str]) -> None:
+    """Counts, speed, what sharing saved, accuracy, a problem that the vote rescued, what next.
+
+    samples: the first so many of each problem count. questions: by problem id; these problems
+    count.
+    """
+    records = [
+        record
+        for record in read(path)
+        if record.problem_id in questions or not record.is_sample
+        if record.sample is None or record.sample < samples
+    ]
+    drawn = [record for record in records if record.is_sample]
+    votes = tally(drawn)
+    console = Console(highlight=False)
+    console.print(_numbers(run, records, votes))
+    best = rescued(votes)
+    if best is not None:
+        console.print()
+        _print_rescue(console, best, drawn, questions)
+    console.print()
+    some = best.problem_id if best else drawn[0].problem_id
+    _print_next(console, path, some, with_votes=any(vote.counts for vote in votes))
+
+
+def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
+    drawn = [record for record in records if record.is_sample]
+    bad = len(records) - len(drawn)
+    tokens = sum(record.num_tokens for record in drawn)
+    reasons = Counter(record.finish_reason for record in drawn)
+    ends = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
+    table = Table.grid(padding=(0, 2))
+    table.add_row(
+        "[dim]problems[/]", f"{len(votes):,}" + (f" [red]({bad:,} bad rows)[/]" if bad else "")
+    )
+    table.add_row("[dim]completions[/]", f"{len(drawn):,}, {tokens:,} tokens ({ends})")
+    seconds = run.timings.get("sampling_seconds")
+    stats = run.stats
+    if seconds and stats.get("generated_tokens"):
+        pace = stats["generated_tokens"] / seconds
+        table.add_row("[dim]speed[/]", f"[bold]{pace:,.0f} tokens/s[/], {seconds:,.1f} s")
+    asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
+    if asked and computed:
+        times = f"{asked / computed:,.1f}x fewer"
+        table.add_row("[dim]prompt tokens[/]",
+                      f"{asked:,} asked, [bold]{computed:,} computed[/] ({times})")  # fmt: skip
+    plan = stats.get("plan")
+    if plan:
+        apart, shared = plan["kv_unshared_bytes"], plan["kv_shared_bytes"]
+        table.add_row("[dim]KV of the prompts[/]",
+                      f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
+    if stats.get("preemptions"):
+        table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}")
+    result = accuracy(votes)
+    if result is not None:
+        gain = 100 * (result.vote - result.sample)
+        table.add_row("[dim]one sample[/]", f"{result.sample:.1%} right")
+        table.add_row("[dim]the vote[/]", f"[bold]{result.vote:.1%} right[/] ({gain:+.1f} points)")
+    return table
+
+
+def _print_rescue(
+    console: Console, vote: Vote, records: list[Record], questions: Mapping[str, str]
+) -> None:
+    console.print(
+        f"[bold]A problem that the vote rescued[/] [dim](problem {visible(vote.problem_id)})[/]"
+    )
+    console.print(visible(questions[vote.problem_id].strip()), soft_wrap=False)
+    console.print()
+    longest = max(vote.counts.values())
+    shown = list(vote.counts.items())[:_ANSWERS]
+    for answer, count in shown:
+        bar = "█" * max(1, round(_BAR * count / longest))
+        right = answer == vote.answer
+        color, mark = ("green", " ✓ gold") if right else ("red", "")
+        console.print(f"  {count:>3} [{color}]{bar}[/] {visible(answer)}{mark}")
+    if len(vote.counts) > len(shown):
+        rest = sum(vote.counts.values()) - sum(count for _, count in shown)
+        console.print(f"  {rest:>3} [dim]for {len(vote.counts) - len(shown)} other answers[/]")
+    right_one, wrong_one = right_and_wrong(records, vote)
+    for title, color, record in (("right", "green", right_one), ("wrong", "red", wrong_one)):
+        console.print(f"\n[{color}]a {title} sample[/] [dim](sample {record.sample})[/]")
+        console.print(visible(record.completion.strip()))
+    console.print(f"\n[bold]gold answer[/] {visible(vote.gold or '')}")
+
+
+def _print_next(console: Console, path: Path, problem: str, with_votes: bool) -> None:
+    console.print(f"[dim]journal[/]  {path}", soft_wrap=True)
+    commands = [f"sharegen show {path} --problem {problem}"]
+    if with_votes:
+        commands.insert(0, f"sharegen vote {path} --at 5")
+    for index, command in enumerate(commands):
+        name = "next  " if index == 0 else "      "
+        console.print(f"[dim]{name}[/]   {command}", soft_wrap=True)
+
+
+def _mib(number: int) -> str:
+    return f"{number / 2**20:,.1f} MiB"

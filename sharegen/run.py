@@ -1,0 +1,379 @@
+"""One job from recipe to finished JSONL.
+
+This is the only place that knows all three wings: it takes problems from the workload, puts them to
+the engine and writes what comes out to the journal. A job whose journal is complete is told again
+from the journal alone, without loading a model.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sharegen.errors import CapacityError, DataError, JournalError, RequestError
+from sharegen.interrupt import Interrupted, interrupts
+from sharegen.plan import Plan, make_plan
+from sharegen.results.answer import extract
+from sharegen.results.journal import Journal, Key, Record, read
+from sharegen.results.progress import Progress
+from sharegen.results.run_file import RunFile, differences, run_file_path
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import Problem, Workload, load_workload, random_key
+from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from sharegen.engine.engine import EngineStats
+    from sharegen.engine.model import LoadedModel
+    from sharegen.engine.request import Completion, Request, SamplingParams
+
+_LATEST = ("blocks_total", "blocks_used", "running", "waiting")
+_PEAKS = ("peak_blocks",)
+
+
+class Watcher:
+    """Is told how a job goes; this one keeps it to itself."""
+
+    def planned(self, plan: Plan) -> None:
+        """The prompts are tokenised and their sharing is known."""
+
+    def sampling(
+        self, stats: EngineStats, samples: int, problems: int
+    ) -> AbstractContextManager[Progress | None]:
+        """So many samples and problems are about to be drawn."""
+        return nullcontext(None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished job: where its journal is, how it went, and what it asked.
+
+    drawn: samples of this run; 0 when the journal had them all.
+    """
+
+    path: Path
+    run: RunFile
+    workload: Workload
+    drawn: int
+
+    @property
+    def plan(self) -> Plan | None:
+        """The sharing, as the journal's last run found it."""
+        plan = self.run.stats.get("plan")
+        return Plan.from_json(plan) if plan else None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A problem, ready for the engine."""
+
+    problem: Problem
+    request: Request
+    prompt_hash: str
+
+
+def run_job(
+    configuration: Configuration,
+    output: Path | None = None,
+    *,
+    overwrite: bool = False,
+    strict: bool = False,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Sample everything that the configuration asks and the journal does not have yet.
+
+    output: the journal; by default where the same configuration always finds it.
+    overwrite: start the journal anew. strict: a bad row stops the job.
+
+    Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
+    Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
+    """
+    path = output or configuration.default_output
+    watcher = watcher or Watcher()
+    with interrupts() as held:
+        try:
+            workload = load_workload(configuration)
+            if strict and workload.bad_rows:
+                raise DataError(f"{workload.bad_rows[0].error} (--strict)")
+            if not overwrite:
+                complete = _complete_outcome(configuration, path, workload)
+                if complete is not None:
+                    return complete
+            _make_folder(path)
+            job = _Job(configuration, path, workload, watcher)
+            with job.open_journal(overwrite) as journal:
+                drawn = job.sample(journal, strict, held)
+                return Outcome(path, journal.run, workload, drawn)
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"interrupted: what was finished is in {path}; run the same command again to "
+                "continue"
+            ) from None
+
+
+def plan_job(configuration: Configuration) -> Plan:
+    """What the job would share, from the model's config alone: nothing is sampled or loaded."""
+    from sharegen.engine.checkpoint import resolve_device
+    from sharegen.engine.memory import free_memory
+
+    workload = load_workload(configuration)
+    model, tokenizer = _load(configuration, weights=False)
+    prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    machine = configuration.machine
+    device = resolve_device(machine.device)
+    weights = sum(weight.nbytes for weight in model.model.parameters())
+    on_gpu = device.type == "cuda"
+    memory = machine.kv_cache_memory or free_memory(device) - on_gpu * weights
+    return make_plan(
+        prompts,
+        [problem.id for problem in workload.problems],
+        configuration.sampling.samples,
+        configuration.sampling.max_tokens,
+        block_size=machine.block_size,
+        num_blocks=max(0, memory) // (model.kv_bytes_per_token * machine.block_size),
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        max_sequences=machine.max_sequences or (1024 if on_gpu else 256),
+    )
+
+
+class _Job:
+    """A job whose model is loaded and whose prompts are tokens."""
+
+    def __init__(
+        self, configuration: Configuration, path: Path, workload: Workload, watcher: Watcher
+    ) -> None:
+        from sharegen.engine.engine import Engine, EngineConfig
+
+        started = time.monotonic()
+        self.configuration = configuration
+        self.path = path
+        self.workload = workload
+        self.watcher = watcher
+        self.params = sampling_params(configuration)
+        self.model, self.tokenizer = _load(configuration)
+        machine = configuration.machine
+        self.engine = Engine(
+            self.model,
+            self.tokenizer,
+            EngineConfig(
+                max_sequences=machine.max_sequences,
+                kv_cache_memory=machine.kv_cache_memory,
+                block_size=machine.block_size,
+                seed=configuration.sampling.seed,
+            ),
+        )
+        self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
+        self.loading_seconds = time.monotonic() - started
+
+    def open_journal(self, overwrite: bool) -> Journal:
+        fingerprints = {
+            "model": self.model.fingerprint,
+            "tokenizer": tokenizer_fingerprint(self.tokenizer),
+            **self.workload.fingerprints,
+        }
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return Journal.open(
+            self.path,
+            self.configuration.identity | {"dtype": dtype},
+            fingerprints=fingerprints,
+            extent=self.configuration.extent,
+            versions=_versions(),
+            overwrite=overwrite,
+        )
+
+    def sample(self, journal: Journal, strict: bool, held: Any) -> int:
+        """Draw what the journal lacks and close it; returns how many samples that were."""
+        asked = self._ask(journal, strict)
+        by_key = {item.request.key: item for item in asked}
+        left = {item.request.key: len(item.request.samples) for item in asked}
+        assert len(by_key) == len(asked)
+        plan = self._plan(asked)
+        self.watcher.planned(plan)
+        total, problems = sum(left.values()), sum(1 for count in left.values() if count)
+        started = time.monotonic()
+        drawn = 0
+        try:
+            with self.watcher.sampling(self.engine.stats, total, problems) as progress:
+                for completion in self.engine.generate(item.request for item in asked):
+                    key = completion.request.key
+                    with held.held():
+                        journal.append(self._record(by_key[key], completion))
+                    left[key] -= 1
+                    drawn += 1
+                    if progress is not None:
+                        progress.advance(left[key] == 0)
+        finally:
+            self._close(journal, plan, time.monotonic() - started)
+        return drawn
+
+    def _ask(self, journal: Journal, strict: bool) -> list[_Asked]:
+        """The requests of all problems that can run; the others become lines of the journal."""
+        from sharegen.engine.request import Request
+
+        for bad in self.workload.bad_rows:
+            journal.append(Record(bad.id, None, None, error=bad.error))
+        asked: list[_Asked] = []
+        first_error: RequestError | None = None
+        for problem, prompt in zip(self.workload.problems, self.prompts, strict=True):
+            digest = problem.prompt_hash
+            samples = tuple(
+                sample
+                for sample in range(self.configuration.sampling.samples)
+                if Key(problem.id, digest, sample) not in journal.finished
+            )
+            request = Request(random_key(problem.id), prompt, self.params, samples)
+            try:
+                self.engine.check(request)
+            except RequestError as error:
+                if strict:
+                    raise RequestError(f"problem {problem.id}: {error} (--strict)") from None
+                first_error = first_error or error
+                journal.append(Record(problem.id, None, None, error=str(error)))
+            except CapacityError as error:
+                raise CapacityError(
+                    f"problem {problem.id}: {error} (--kv-cache-memory, --max-tokens)"
+                ) from None
+            else:
+                asked.append(_Asked(problem, request, digest))
+        if not asked:
+            raise DataError(f"no row can be asked: {first_error}")
+        return asked
+
+    def _record(self, item: _Asked, completion: Completion) -> Record:
+        answer = None
+        text = completion.text or ""
+        if self.configuration.answer is not None:
+            wanted = self.configuration.answer
+            answer = extract(text, wanted.patterns, wanted.match)
+        return Record(
+            problem_id=item.problem.id,
+            sample=completion.sample,
+            prompt_hash=item.prompt_hash,
+            completion=text,
+            num_tokens=len(completion.token_ids),
+            finish_reason=completion.finish_reason,
+            cumulative_logprob=completion.cumulative_logprob,
+            answer=answer,
+            gold=item.problem.gold,
+            token_ids=list(completion.token_ids) if self.configuration.token_ids else None,
+        )
+
+    def _plan(self, asked: list[_Asked]) -> Plan:
+        return make_plan(
+            [item.request.prompt_token_ids for item in asked],
+            [item.problem.id for item in asked],
+            self.configuration.sampling.samples,
+            self.configuration.sampling.max_tokens,
+            block_size=self.engine.pool.block_size,
+            num_blocks=self.engine.pool.num_blocks,
+            kv_bytes_per_token=self.model.kv_bytes_per_token,
+            max_sequences=self.engine.scheduler.max_sequences,
+        )
+
+    def _close(self, journal: Journal, plan: Plan, seconds: float) -> None:
+        before = journal.run.timings
+        journal.close(
+            _add(journal.run.stats, asdict(self.engine.stats)) | {"plan": plan.to_json()},
+            counts={"problems": plan.problems, "samples_asked": plan.samples},
+            timings={
+                "loading_seconds": round(self.loading_seconds, 3),
+                "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
+            },
+        )
+
+
+def sampling_params(configuration: Configuration) -> SamplingParams:
+    """The configuration's sampling in the engine's terms."""
+    from sharegen.engine.request import SamplingParams
+
+    values = configuration.sampling.model_dump()
+    return SamplingParams(n=values.pop("samples"), **values)
+
+
+def _load(configuration: Configuration, weights: bool = True) -> tuple[LoadedModel, Any]:
+    from sharegen.engine.checkpoint import load_tokenizer
+    from sharegen.engine.model import load_model
+
+    assert configuration.model is not None
+    model = load_model(
+        configuration.model,
+        device=configuration.machine.device,
+        dtype=configuration.machine.dtype,
+        adapter=configuration.adapter,
+        trust_remote_code=configuration.trust_remote_code,
+        weights=weights,
+    )
+    return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
+
+
+def _complete_outcome(
+    configuration: Configuration, path: Path, workload: Workload
+) -> Outcome | None:
+    """The outcome from the journal alone, where it has every sample that is asked.
+
+    Raises JournalError where the journal comes from another configuration: known before a model
+    is loaded.
+    """
+    recorded = RunFile.read(run_file_path(path))
+    if recorded is None or not path.exists():
+        return None
+    identity = configuration.identity
+    if identity["dtype"] == "auto":  # whatever the model was loaded as then
+        identity["dtype"] = recorded.configuration.get("dtype")
+    fingerprints = {**recorded.fingerprints, **workload.fingerprints}
+    asked = RunFile(configuration=identity, fingerprints=fingerprints)
+    reader = read(path)
+    finished = {record.key for record in reader}
+    if not finished:
+        return None
+    differ = differences(recorded.identity, asked.identity)
+    if differ:
+        raise JournalError(
+            f"{path}: comes from another configuration: {'; '.join(differ)}: choose another "
+            "--output, or start again with --overwrite"
+        )
+    failed = {key.problem_id for key in finished if key.sample is None}
+    wanted = (
+        Key(problem.id, problem.prompt_hash, sample)
+        for problem in workload.problems
+        if problem.id not in failed
+        for sample in range(configuration.sampling.samples)
+    )
+    known = all(bad.id in failed for bad in workload.bad_rows)
+    if not known or not all(key in finished for key in wanted):
+        return None
+    return Outcome(path, recorded, workload, drawn=0)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JournalError(
+            f"{path}: cannot be written: {error.strerror}: choose another --output"
+        ) from None
+
+
+def _add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics of all runs of a journal together."""
+    total = dict(now)
+    for name, value in now.items():
+        if name in before and name not in _LATEST:
+            total[name] = max(before[name], value) if name in _PEAKS else before[name] + value
+    return total
+
+
+def _versions() -> dict[str, str]:
+    names = ("sharegen", "torch", "transformers", "triton")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a plain checkout, a platform without triton
+            continue
+    return found
