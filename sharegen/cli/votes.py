@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from sharegen.errors import DataError, UsageError
+from sharegen.errors import DataError, JournalError, SharegenError, UsageError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.pool import Pool, pool
-from sharegen.results.record import read
-from sharegen.results.run_file import replace_file, run_file_path
+from sharegen.results.record import Record, read
+from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.results.show import describe, select, visible
 from sharegen.results.vote import Vote, tally
 
@@ -86,9 +87,34 @@ def show(
         records = select(read(file), problem)
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
+    try:
+        prompt = _prompt(file, records[0])
+    except SharegenError as error:
+        _say(f"the prompt cannot be shown: {error}")
+        prompt = None
     console = Console(highlight=False, soft_wrap=True)
-    for line in describe(records, None):
-        console.print(line)
+    for line in describe(records, prompt):
+        if console.is_terminal:
+            console.print(line)
+        else:  # tabs and all, as the model wrote it
+            print(Text.from_markup(line).plain)
+
+
+def _prompt(file: Path, record: Record) -> str:
+    """The prompt that a record answers, rendered again from what its journal was made from."""
+    from sharegen.workload.configuration import Configuration
+    from sharegen.workload.problem import load_problems
+
+    run = RunFile.read(run_file_path(file))
+    if run is None:
+        raise JournalError(f"{run_file_path(file)} is not there")
+    problems = load_problems(Configuration.from_settings(run.settings))
+    mine = next((p for p in problems if p.id == record.problem_id), None)
+    if mine is None:
+        raise DataError(f"the dataset has no problem {record.problem_id!r} that can be asked")
+    if record.prompt_hash not in (None, mine.prompt_hash):
+        raise DataError("the dataset or the recipe's files have changed since it was asked")
+    return str(mine.prompt)
 
 
 def _say(line: str) -> None:

@@ -55,7 +55,7 @@ class Journal:
         self._unterminated = reader.unterminated
         self._descriptor: int | None = descriptor
         self._size = reader.end
-        self._unsynced = False
+        self._unsynced = True  # the lines of a writer that was killed may not be on disk yet
         self._sync_error: OSError | None = None
         self._closing = threading.Event()
         self._syncer: threading.Thread | None = None
@@ -91,11 +91,12 @@ class Journal:
         try:
             if overwrite:
                 _clear(path, descriptor)
+            recorded = _recorded(path, asked) if os.fstat(descriptor).st_size else None
             run = asked
-            if os.fstat(descriptor).st_size:
-                run = _continue(path, asked)
+            if recorded is not None:
+                run = replace(recorded, extent=asked.extent, versions=asked.versions)
             journal = cls(path, descriptor, run, read(path))
-            journal._start()
+            journal._start(is_news=run != recorded)
         except BaseException:
             os.close(descriptor)
             raise
@@ -157,21 +158,25 @@ class Journal:
         try:
             self._stop_syncing()
             os.fsync(self._descriptor)
+            if self._sync_error is not None:  # which a second fsync would not tell again
+                raise self._sync_error
+            self._unsynced = False
             self.run.write(run_file_path(self.path))
         except OSError as error:
             raise JournalError(f"{self.path}: cannot be closed: {error.strerror}") from error
         finally:
             self._release()
 
-    def _start(self) -> None:
+    def _start(self, is_news: bool) -> None:
+        """Repair the end of the file, record what this run is, and begin to sync."""
         assert self._descriptor is not None
         try:
             if self.recovered:
                 os.ftruncate(self._descriptor, self._size)
             if self._unterminated:
                 self._write(b"\n")
-            os.fsync(self._descriptor)
-            self.run.write(run_file_path(self.path))
+            if is_news:
+                self.run.write(run_file_path(self.path))
         except OSError as error:
             raise JournalError(
                 f"{self.path}: cannot be written: {error.strerror}: free some space or choose"
@@ -226,8 +231,9 @@ class Journal:
         if self._descriptor is None:
             return
         self._stop_syncing()
-        with contextlib.suppress(OSError):
-            os.fsync(self._descriptor)
+        if self._unsynced:
+            with contextlib.suppress(OSError):
+                os.fsync(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
 
@@ -284,8 +290,8 @@ def _clear(path: Path, descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _continue(path: Path, asked: RunFile) -> RunFile:
-    """The run.json with which a journal that has lines goes on: its results, the new extent."""
+def _recorded(path: Path, asked: RunFile) -> RunFile:
+    """The run.json of a journal that has lines, if what is asked now may go on with them."""
     beside = run_file_path(path)
     recorded = RunFile.read(beside)
     if recorded is None:
@@ -297,4 +303,4 @@ def _continue(path: Path, asked: RunFile) -> RunFile:
         raise JournalError(
             f"{path}: comes from another configuration: {'; '.join(differ)}: {_OTHER}"
         )
-    return replace(recorded, extent=asked.extent, versions=asked.versions)
+    return recorded

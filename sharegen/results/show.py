@@ -56,9 +56,13 @@ def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
         yield _sample_heading(record, gold)
         yield visible(record.completion)
     for vote in votes:
-        yield ""
-        yield _heading("vote")
-        yield from _vote_lines(vote)
+        if vote.counts or vote.gold is not None:
+            yield ""
+            yield _heading("vote")
+            yield from _vote_lines(vote)
+        if vote.gold is not None:
+            yield ""
+            yield f"{_heading('gold')} {visible(vote.gold)}"
 
 
 def _sample_heading(record: Record, gold: str | None) -> str:
@@ -83,8 +87,6 @@ def _vote_lines(vote: Vote) -> Iterator[str]:
     silent = vote.samples - vote.cast
     if silent:
         yield f"[dim]{silent} of {vote.samples} samples have no answer[/]"
-    if vote.gold is not None:
-        yield f"{_heading('gold')} {visible(vote.gold)}"
 
 
 def _mark(answer: str, gold: str | None) -> str:

@@ -1,0 +1,261 @@
+"""`sharegen vote` and `sharegen show` as a user meets them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from sharegen.cli import votes
+from sharegen.errors import DataError, JournalError, SharegenError, UsageError
+from sharegen.results.journal import Journal, Record
+from sharegen.workload.configuration import resolve
+from sharegen.workload.problem import load_problems
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+app = typer.Typer()
+app.command("vote")(votes.vote)
+app.command("show")(votes.show)
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if isinstance(result.exception, SharegenError):
+        raise result.exception
+    return result
+
+
+def journal(path: Path, answers: dict[str, list[str | None]], gold: str | None = "18") -> Path:
+    with Journal.open(path, {"seed": path.stem}) as opened:
+        for problem, given in answers.items():
+            for sample, answer in enumerate(given):
+                opened.append(
+                    Record(problem, sample, "h", f"so\t{answer}", 3, "eos", -1.0, answer, gold)
+                )
+        opened.append(Record("bad", None, None, error="no field `question`"))
+        opened.close()
+    return path
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    answers: dict[str, list[str | None]] = {
+        "10": ["18", "$18.00", "7", None],
+        "9": ["7", "18", "7.0", "1,018"],
+    }
+    return journal(tmp_path / "a.jsonl", answers)
+
+
+def test_piped_votes_are_tab_separated_and_remarks_go_to_stderr(finished: Path) -> None:
+    result = run("vote", finished)
+    assert result.exit_code == 0
+    assert list(csv.reader(result.stdout.splitlines(), dialect="excel-tab")) == [
+        ["problem_id", "answer", "votes", "share", "correct", "gold"],
+        ["9", "7", "2", "0.5000", "false", "18"],
+        ["10", "18", "2", "0.6667", "true", "18"],
+    ]
+    assert result.stderr == (
+        f"{finished}: 2 problems, 8 samples; right: 37.5% of the samples, 50.0% of the votes\n"
+    )
+
+
+def test_output_is_jsonl(finished: Path, tmp_path: Path) -> None:
+    output = tmp_path / "votes.jsonl"
+    result = run("vote", finished, "--output", output)
+    assert [json.loads(line) for line in output.read_text().splitlines()] == [
+        {"problem_id": "9", "answer": "7", "votes": 2, "share": 0.5, "correct": False},
+        {"problem_id": "10", "answer": "18", "votes": 2, "share": 0.666667, "correct": True},
+    ]
+    assert f"2 votes written to {output}" in result.stderr
+    assert run("vote", finished, "-o", "-").stdout == output.read_text()
+    assert run("vote", finished, "-o", output).exit_code == 0  # votes may be taken again
+
+
+def test_at_votes_over_the_first_samples(finished: Path) -> None:
+    result = run("vote", finished, "--at", 1, "-o", "-")
+    assert [json.loads(line)["answer"] for line in result.stdout.splitlines()] == ["7", "18"]
+    result = run("vote", finished, "--at", 5)
+    assert "2 of 2 problems have fewer than 5 samples" in result.stderr
+    assert run("vote", finished, "--at", 0).exit_code == 2
+
+
+def test_files_of_other_jobs_are_told_apart(finished: Path, tmp_path: Path) -> None:
+    other = journal(tmp_path / "b.jsonl", {"9": ["18"]}, gold=None)
+    result = run("vote", finished, other)
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    assert rows[0][:2] == ["file", "problem_id"]
+    assert [row[:3] for row in rows[1:]] == [
+        [str(finished), "9", "7"],
+        [str(finished), "10", "18"],
+        [str(other), "9", "18"],
+    ]
+    lines = run("vote", finished, other, "-o", "-").stdout.splitlines()
+    assert [json.loads(line)["file"] for line in lines] == [str(finished)] * 2 + [str(other)]
+    assert "correct" not in json.loads(lines[2])
+
+
+def test_a_repeated_line_is_remarked(finished: Path) -> None:
+    lines = finished.read_bytes().splitlines(keepends=True)
+    finished.write_bytes(b"".join([*lines, lines[0], lines[1]]))
+    result = run("vote", finished)
+    assert "2 lines repeat an earlier sample and are left out (first: line 10)" in result.stderr
+
+
+def test_a_growing_journal_is_voted_on_as_far_as_it_is(finished: Path) -> None:
+    finished.write_bytes(finished.read_bytes()[:-90])
+    assert "2 problems, 8 samples" in run("vote", finished).stderr
+
+
+def at_terminal(*arguments: object) -> str:
+    """What a terminal of 100 columns shows."""
+    code = "import sys; sys.argv[0] = 'sharegen'; sys.path.insert(0, 'tests/cli')\n"
+    code += "from test_votes import app; app()"
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=REPOSITORY,
+        stdout=child,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        env=os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"},
+    )
+    os.close(child)
+    shown = b""
+    while chunk := _read(parent):
+        shown += chunk
+    os.close(parent)
+    assert process.wait(60) == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # Linux's way to say that the other side is closed
+        return b""
+
+
+def test_on_a_terminal_votes_are_a_table(finished: Path) -> None:
+    lines = [line.split() for line in at_terminal("vote", finished).splitlines()]
+    assert lines == [
+        ["problem", "answer", "votes", "share", "gold"],
+        ["9", "7", "2/4", "50%", "18", "✗"],
+        ["10", "18", "2/3", "67%", "18", "✓"],
+    ]
+
+
+def test_a_journal_without_answers_has_no_vote(tmp_path: Path) -> None:
+    path = journal(tmp_path / "a.jsonl", {"1": [None]}, gold=None)
+    with pytest.raises(DataError, match=r"a\.jsonl: no sample has an answer"):
+        run("vote", path)
+
+
+def test_votes_never_replace_a_journal(finished: Path, tmp_path: Path) -> None:
+    content = finished.read_bytes()
+    with pytest.raises(UsageError, match="is a journal: choose another file"):
+        run("vote", finished, "-o", finished)
+    bare = tmp_path / "bare.jsonl"
+    bare.write_bytes(content)
+    with pytest.raises(UsageError, match="is a journal"):
+        run("vote", bare, "-o", tmp_path / "." / "bare.jsonl")
+    assert finished.read_bytes() == bare.read_bytes() == content
+
+
+def test_an_output_that_cannot_be_written_is_named(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none/v\.jsonl: cannot be written: No such file"):
+        run("vote", finished, "-o", tmp_path / "none" / "v.jsonl")
+    with pytest.raises(DataError, match="/dev/full: cannot be written: No space left"):
+        run("vote", finished, "-o", "/dev/full")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_file_that_is_no_journal_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "?"}\n')
+    with pytest.raises(JournalError, match=r"rows\.jsonl, line 1: the line has no field"):
+        run("vote", path)
+    with pytest.raises(JournalError, match="none: cannot be read: No such file"):
+        run("vote", tmp_path / "none")
+    with pytest.raises(JournalError, match="none: cannot be read"):
+        run("show", tmp_path / "none", "--problem", "1")
+
+
+# ---------------------------------------------------------------- show
+
+
+def test_show_lays_out_a_problem_as_the_model_wrote_it(finished: Path) -> None:
+    result = run("show", finished, "--problem", "10")
+    assert result.exit_code == 0
+    assert "so\t$18.00\n" in result.stdout
+    assert result.stdout.endswith(
+        "vote\n2 ██████████████████████████████ 18 ✓\n1 ███████████████ 7 ✗\n"
+        "1 of 4 samples have no answer\n\ngold 18\n"
+    )
+    assert "the prompt cannot be shown: " in result.stderr
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    """A journal of a recipe and a dataset that are there, with one sample of its first problem."""
+    (tmp_path / "recipe.yaml").write_text(
+        "model: m\nprompt: 'Q: {{ question }}\n\n  A:'\nexample: '{{ question }}\n\n'\n"
+        "few_shot: {k: 1, file: examples.jsonl}\n"
+    )
+    (tmp_path / "examples.jsonl").write_text('{"question": "[one]?"}\n')
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "question": "Two?"}\n{"id": "b"}\n')
+    job = resolve(str(tmp_path / "recipe.yaml"), str(tmp_path / "rows.jsonl"))
+    (problem,) = load_problems(job)
+    path = tmp_path / "asked.jsonl"
+    with Journal.open(path, job.identity, extent=job.extent) as opened:
+        opened.append(Record(problem.id, 0, problem.prompt_hash, "yes"))
+        opened.append(Record("b", None, None, error="no field `question`"))
+        opened.close()
+    return path
+
+
+def test_show_renders_the_prompt_again(asked: Path) -> None:
+    result = run("show", asked, "--problem", "a")
+    assert result.stderr == ""
+    job = resolve(f"{asked.parent}/recipe.yaml", f"{asked.parent}/rows.jsonl")
+    prompt = str(load_problems(job)[0].prompt)
+    assert prompt.startswith("[one]?") and "Q: Two?" in prompt
+    assert result.stdout.startswith(f"prompt\n{prompt}\n\nsample 0 · ")
+
+
+def test_show_says_why_it_cannot_render_the_prompt(asked: Path) -> None:
+    rows = asked.with_name("rows.jsonl")
+    assert run("show", asked, "-p", "b").stderr == (
+        "the prompt cannot be shown: the dataset has no problem 'b' that can be asked\n"
+    )
+    rows.write_text('{"id": "a", "question": "Three?"}\n')
+    result = run("show", asked, "-p", "a")
+    assert "cannot be shown: the dataset or the recipe's files have changed" in result.stderr
+    assert result.stdout.startswith("\nsample 0")
+    rows.unlink()
+    assert "cannot be shown: " in run("show", asked, "-p", "a").stderr
+    asked.with_name("asked.run.json").unlink()
+    assert "asked.run.json is not there" in run("show", asked, "-p", "a").stderr
+
+
+def test_show_tells_why_a_row_was_not_asked(finished: Path) -> None:
+    assert "not sampled\nno field `question`\n" in run("show", finished, "-p", "bad").stdout
+
+
+def test_show_names_an_unknown_problem(finished: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.jsonl: there is no problem '1' among 3: the nearest"):
+        run("show", finished, "--problem", "1")
+
+
+@pytest.mark.parametrize("command", ["vote", "show"])
+def test_help_has_a_worked_example(command: str) -> None:
+    text = run(command, "--help").stdout
+    assert f"sharegen {command} runs/gsm8k.jsonl" in text
