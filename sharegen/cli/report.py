@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,9 +112,11 @@ def _split(texts: dict[str, str]) -> tuple[dict[str, str], str]:
     """What all texts begin with, up to the end of a line, is taken off and given apart."""
     if len(texts) < 2:
         return texts, ""
-    common = os.path.commonprefix(list(texts.values()))
-    length = common.rfind("\n") + 1
-    return {name: text[length:] for name, text in texts.items()}, common[:length].strip()
+    first, last = min(texts.values()), max(texts.values())  # they differ first of all
+    pairs = enumerate(zip(first, last, strict=False))
+    same = next((i for i, (a, b) in pairs if a != b), min(len(first), len(last)))
+    length = first.rfind("\n", 0, same) + 1
+    return {name: text[length:] for name, text in texts.items()}, first[:length].strip()
 
 
 def _say(line: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import UsageError
-from sharegen.results.report.pictures import Picture, Theme
+from sharegen.results.report.picture import Picture, Theme
 from sharegen.results.run_file import replace_file
 
 SUFFIXES = (".png", ".svg")
@@ -123,6 +123,8 @@ def _styled(theme: Theme, style: dict[str, Any] | None = None) -> Any:
         "axes.titlecolor": theme.ink,
         "axes.titlelocation": "left",
         "axes.titleweight": "bold",
+        "figure.constrained_layout.h_pad": 0.09,
+        "figure.constrained_layout.w_pad": 0.09,
         "font.size": 9.5,
         "grid.color": theme.line,
         "grid.linewidth": 0.8,

@@ -84,6 +84,10 @@ def headline(measured: Measured) -> list[tuple[str, str, str]]:
     if asked and computed:
         fewer = f"{asked:,} asked: {asked / computed:,.1f}x fewer"
         rows.append(("prompt tokens computed", f"{computed:,}", fewer))
+    shared, unshared = prompt_kv_bytes(run)
+    if shared and unshared:
+        less = f"{_size(unshared)} unshared: {unshared / shared:,.1f}x less"
+        rows.append(("KV of the prompts", _size(shared), less))
     peak, total = (number(run.file.stats.get(name)) for name in ("peak_blocks", "blocks_total"))
     if peak:
         rows.append(("peak KV blocks", f"{peak:,.0f}", f"of {total:,.0f}" if total else ""))
@@ -97,6 +101,14 @@ def prompt_tokens(run: Run) -> tuple[int, int]:
         number(stats.get(f"prompt_tokens_{name}")) or 0 for name in ("asked", "computed")
     )
     return int(asked), int(computed)
+
+
+def prompt_kv_bytes(run: Run) -> tuple[float, float]:
+    """KV of all prompts stored once, and once a sample, as the job planned it; 0 where unknown."""
+    plan = run.file.stats.get("plan")
+    values = plan if isinstance(plan, dict) else {}
+    shared, unshared = (number(values.get(f"kv_{name}_bytes")) for name in ("shared", "unshared"))
+    return shared or 0.0, unshared or 0.0
 
 
 def throughput(run: Run) -> float | None:
@@ -138,6 +150,15 @@ def _ends(curve: Curve, index: int) -> tuple[str, str]:
         f"{curve.mean[index]:.1%}",
         f"95% interval {100 * curve.low[index]:.1f}–{curve.high[index]:.1%}",
     )
+
+
+def _size(count: float) -> str:
+    """Bytes in the largest unit of which there is at least one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:,.3g} TiB"
 
 
 def _plural(count: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from string import Template
 from sharegen.results.report.embed import chunk_elements, embed
 from sharegen.results.report.figures import inline_svg
 from sharegen.results.report.measure import Measured, headline, settings
-from sharegen.results.report.pictures import Picture
+from sharegen.results.report.picture import Picture
 
 _LONG = 400  # characters of a setting that get a box of their own
 
