@@ -50,7 +50,7 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
             f"samples k{f' (maj@k: mean of {SUBSETS} random subsets)' if votes else ''}"
         )
         axes.set_ylabel("problems right")
-        top = max(high for *_, curve in curves for high in curve.high)
+        top = max(high for *_, curve in lines for high in curve.high)
         axes.set_ylim(0, min(1.0, top * 1.08) if top else 1.0)
         percent(axes.yaxis)
         if len(lines) > 1:
