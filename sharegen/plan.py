@@ -129,11 +129,14 @@ def _fit(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> in
 def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch]:
     """The tree to be shown, bottom up, the middle of long lists of children folded into one."""
     problems: dict[int, int] = {}
+    first: dict[int, int] = {}
     for node in reversed(list(tree.nodes())):
         below = sum(problems[id(child)] for child in node.children)
         problems[id(node)] = len(node.requests) + below
+        first[id(node)] = min([*node.requests, *(first[id(child)] for child in node.children)])
 
     def show(nodes: Sequence[Node]) -> list[Branch]:
+        nodes = sorted(nodes, key=lambda node: first[id(node)])
         if len(nodes) <= _SHOWN_FIRST + _SHOWN_LAST + 1:
             return [show_one(node) for node in nodes]
         middle = nodes[_SHOWN_FIRST:-_SHOWN_LAST]

@@ -15,6 +15,7 @@ from sharegen import __version__
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import run as run_command
+from sharegen.cli import votes as votes_command
 from sharegen.errors import SharegenError
 
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
@@ -40,6 +41,8 @@ def version() -> None:
 
 app.command("run")(run_command.run)
 app.command("plan")(plan_command.plan)
+app.command("vote")(votes_command.vote)
+app.command("show")(votes_command.show)
 app.add_typer(recipes_command.app, name="recipes")
 app.command("version")(version)
 

@@ -76,13 +76,25 @@ def run_recipe(recipe: str, options: RunOptions, flags: dict[str, Any] | None = 
 
 def print_configuration(configuration: Configuration, path: Path, console: Console) -> None:
     """The resolved configuration as YAML, and where it goes."""
-    values = configuration.model_dump(exclude_defaults=True)
-    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=96)
+    unused = None if configuration.chat.enabled else {"chat"}
+    values = configuration.model_dump(exclude_defaults=True, exclude=unused)
+    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     if console.is_terminal:
         console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))
     else:
         print(text.rstrip(), file=console.file)
     console.print(f"[dim]journal:[/] {path}\n", soft_wrap=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text with newlines on one line, as the recipes do."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        style = '"' if "\n" in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _terminal_watcher(console: Console) -> Any:

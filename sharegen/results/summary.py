@@ -41,7 +41,8 @@ def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str
         _print_rescue(console, best, drawn, questions)
     console.print()
     some = best.problem_id if best else drawn[0].problem_id
-    _print_next(console, path, some, with_votes=any(vote.counts for vote in votes))
+    with_votes = any(vote.counts for vote in votes)
+    _print_next(console, path, some, max(1, samples // 4) if with_votes else None)
 
 
 def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
@@ -105,11 +106,11 @@ def _print_rescue(
     console.print(f"\n[bold]gold answer[/] {visible(vote.gold or '')}")
 
 
-def _print_next(console: Console, path: Path, problem: str, with_votes: bool) -> None:
+def _print_next(console: Console, path: Path, problem: str, at: int | None) -> None:
     console.print(f"[dim]journal[/]  {path}", soft_wrap=True)
     commands = [f"sharegen show {path} --problem {problem}"]
-    if with_votes:
-        commands.insert(0, f"sharegen vote {path} --at 5")
+    if at is not None:
+        commands.insert(0, f"sharegen vote {path} --at {at}")
     for index, command in enumerate(commands):
         name = "next  " if index == 0 else "      "
         console.print(f"[dim]{name}[/]   {command}", soft_wrap=True)
