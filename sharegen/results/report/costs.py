@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sharegen.results.report.measure import Measured, prompt_tokens
-from sharegen.results.report.picture import Picture, Theme, percent
+from sharegen.results.report.picture import Picture, Theme, legend, percent
 
 
 def lengths(runs: Sequence[Measured]) -> Iterator[Picture]:
@@ -23,23 +23,15 @@ def lengths(runs: Sequence[Measured]) -> Iterator[Picture]:
     edges = np.arange(0, longest + 2 + longest // 30, longest // 30 + 1)
 
     def draw(axes: Any, theme: Theme) -> None:
-        for index, (run, of_run) in enumerate(zip(runs, drawn, strict=True)):
+        for index, of_run in enumerate(drawn):
             share = np.histogram(of_run, edges)[0] / len(of_run)
-            axes.stairs(
-                share,
-                edges,
-                fill=len(runs) == 1,
-                color=theme.of(index),
-                lw=2,
-                label=f"{run.name}: median {np.median(of_run):,.0f}",
-            )
+            axes.stairs(share, edges, fill=len(runs) == 1, color=theme.of(index), lw=2)
         axes.set_xlabel("tokens in a completion")
         axes.set_ylabel("completions")
         axes.set_xlim(0, edges[-1])
         axes.set_ylim(bottom=0)
         percent(axes.yaxis)
-        if len(runs) > 1:
-            axes.legend()
+        legend(axes, [run.name for run in runs], theme)
 
     yield Picture(
         "lengths",
@@ -78,14 +70,13 @@ def rates(runs: Sequence[Measured]) -> Iterator[Picture]:
         for index, run in timed:
             ends = [end / seconds for end, _ in run.rate]
             rates = [rate for _, rate in run.rate]
-            axes.stairs(rates, [0, *ends], color=theme.of(index), lw=1.8, label=run.name)
+            axes.stairs(rates, [0, *ends], baseline=None, color=theme.of(index), lw=1.8)
         axes.set_xlabel(f"{unit} since the start")
         axes.set_ylabel("tokens per second")
         axes.set_xlim(0, longest / seconds)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        if len(timed) > 1:
-            axes.legend()
+        legend(axes, [run.name for run in runs], theme)
 
     yield Picture(
         "throughput",

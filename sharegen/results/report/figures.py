@@ -35,7 +35,7 @@ _PAGE = Theme(
     series=tuple(_STAND_INS[name] for name in _VARIABLES[5:]),
 )
 
-_SIZE = (5.2, 3.3)  # inches
+_SIZE = (5.2, 3.5)  # inches
 
 
 def require_matplotlib() -> None:
@@ -65,7 +65,7 @@ def save(pictures: Sequence[Picture], output: Path) -> list[Path]:
 
 def inline_svg(picture: Picture) -> str:
     """The picture as an <svg> element in the page's colours: var(--ink), var(--run-0), ..."""
-    svg = _render(picture, _PAGE, "svg", {"svg.fonttype": "none"}).decode()
+    svg = _render(picture, _PAGE, "svg", {"svg.fonttype": "none", "font.size": 10.5}).decode()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)

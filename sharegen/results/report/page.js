@@ -93,7 +93,7 @@
     if (run.votes) {
       columns.push({ name: of + (several ? "vote" : "Vote"), key: (p) => (row(p) && row(p).winner) || "",
         cell: (p) => (row(p) ? [cut(row(p).winner, "no vote"), " ", mark(row(p).ok)] : "–") });
-      columns.push({ name: of + (several ? "lead" : "Lead"), kind: "minor", down: true,
+      if (runs.length <= 2) columns.push({ name: of + (several ? "lead" : "Lead"), kind: "minor", down: true,
         key: (p) => (row(p) && row(p).margin !== null ? row(p).margin : -1),
         cell: (p) => (row(p) && row(p).margin !== null ? percent(row(p).margin) : "–") });
     }

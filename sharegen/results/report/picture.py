@@ -6,7 +6,7 @@ numbers behind it come along as a table, for those who cannot see it and those w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,3 +41,34 @@ class Picture:
 def percent(axis: Any) -> None:
     """Label an axis of shares in per cent."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+
+
+def legend(axes: Any, names: Sequence[str], theme: Theme, also: Sequence[Any] = ()) -> None:
+    """The runs by colour, in rows under the axes, where no line is; nothing for a single one.
+
+    also: more handles, each with a label, such as line styles.
+    """
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import offset_copy
+
+    handles = [Patch(color=theme.of(i), label=_elide(n)) for i, n in enumerate(names)]
+    handles = [*(handles if len(names) > 1 else []), *also]
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        under = offset_copy(axes.transAxes, fig=axes.figure, y=-38, units="points")
+        axes.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(0, 0),
+            bbox_transform=under,
+            borderaxespad=0,
+            handlelength=1.6,
+            ncols=max(1, min(4, 64 // (longest + 6))),
+        )
+
+
+_LEGEND = 40
+
+
+def _elide(name: str) -> str:
+    return name if len(name) <= _LEGEND else f"…{name[1 - _LEGEND :]}"

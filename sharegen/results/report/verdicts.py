@@ -10,8 +10,11 @@ import numpy as np
 from sharegen.results.report.curves import SUBSETS, Curve
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Run
-from sharegen.results.report.picture import Picture, Theme, percent
+from sharegen.results.report.picture import Picture, Theme, legend, percent
 from sharegen.results.vote import natural_order
+
+_LIGHT = 0.4
+"""How opaque the lighter one of two bars is."""
 
 
 def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
@@ -30,14 +33,15 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
         meanings.append(f"maj@k: the vote over k is right (mean of {SUBSETS} random subsets)")
 
     def draw(axes: Any, theme: Theme) -> None:
+        from matplotlib.lines import Line2D
+
         largest = max(curve.ks[-1] for *_, curve in lines)
-        for name, measure, index, curve in lines:
+        styles = {"pass@k": "-", "maj@k": "--" if len(runs) > 1 else "-"}
+        for _, measure, index, curve in lines:
             colour = theme.of(index if len(runs) > 1 else int(measure == "maj@k"))
-            label = measure if len(runs) == 1 else f"{name}, {measure}" if votes else name
             axes.fill_between(curve.ks, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
-            style = "--" if measure == "maj@k" and len(runs) > 1 else "-"
             mark = "o" if largest <= 16 else ""
-            axes.plot(curve.ks, curve.mean, style, color=colour, marker=mark, ms=4, label=label)
+            axes.plot(curve.ks, curve.mean, styles[measure], color=colour, marker=mark, ms=4)
             if curve.ks == (1,):
                 error = [[curve.mean[0] - curve.low[0]], [curve.high[0] - curve.mean[0]]]
                 axes.errorbar(curve.ks, curve.mean, error, color=colour, capsize=4)
@@ -46,15 +50,22 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
             axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axes.minorticks_off()
-        axes.set_xlabel(
-            f"samples k{f' (maj@k: mean of {SUBSETS} random subsets)' if votes else ''}"
-        )
+        axes.set_xlabel(f"samples k (maj@k: {SUBSETS} random subsets)" if votes else "samples k")
         axes.set_ylabel("problems right")
         top = max(high for *_, curve in lines for high in curve.high)
         axes.set_ylim(0, min(1.0, top * 1.08) if top else 1.0)
         percent(axes.yaxis)
-        if len(lines) > 1:
-            axes.legend()
+        colours = (
+            dict.fromkeys(styles, theme.muted)
+            if len(runs) > 1
+            else {"pass@k": theme.of(0), "maj@k": theme.of(1)}
+        )
+        measures = [
+            Line2D([], [], ls=styles[measure], color=colours[measure], label=measure)
+            for measure in styles
+            if votes or measure == "pass@k"
+        ]
+        legend(axes, [run.name for run in runs], theme, measures)
 
     yield Picture(
         "curve",
@@ -81,17 +92,15 @@ def difficulties(runs: Sequence[Measured]) -> Iterator[Picture]:
     counts = [[_solved_of(run.run, level) for level in levels] for run in runs]
 
     def draw(axes: Any, theme: Theme) -> None:
+        from matplotlib.patches import Patch
+
         width = 0.8 / len(runs)
         for index, of_run in enumerate(counts):
             at = np.arange(len(levels)) - 0.4 + width * (index + 0.5)
             shares = [solved / max(total, 1) for solved, total, _ in of_run]
             single = [mean for *_, mean in of_run]
-            colour = theme.of(index)
-            several = len(runs) > 1
-            label = f"{runs[index].name}, any sample" if several else "any sample is right"
-            axes.bar(at, shares, width * 0.9, color=colour, alpha=0.4, label=label)
-            label = f"{runs[index].name}, one sample" if several else "a single sample is right"
-            axes.bar(at, single, width * 0.9, color=colour, label=label)
+            axes.bar(at, shares, width * 0.9, color=theme.of(index), alpha=_LIGHT)
+            axes.bar(at, single, width * 0.9, color=theme.of(index))
             for x, (solved, total, _), share in zip(at, of_run, shares, strict=True):
                 axes.annotate(
                     f"{solved:,}/{total:,}",
@@ -109,7 +118,12 @@ def difficulties(runs: Sequence[Measured]) -> Iterator[Picture]:
         axes.set_ylabel("problems right")
         axes.grid(False, axis="x")
         percent(axes.yaxis)
-        axes.legend()
+        colour = theme.muted if len(runs) > 1 else theme.of(0)
+        shades = [
+            Patch(color=colour, alpha=_LIGHT, lw=0, label="any sample is right"),
+            Patch(color=colour, label="a single sample"),
+        ]
+        legend(axes, [run.name for run in runs], theme, shades)
 
     yield Picture(
         "difficulty",
@@ -130,23 +144,25 @@ _SHARES = ("none", *(f"{low}–{low + 10}%" for low in range(0, 100, 10)), "all"
 
 def solved(runs: Sequence[Measured]) -> Iterator[Picture]:
     """How many problems have how many right samples."""
-    judged = [(i, run.name, _share_counts(run.run)) for i, run in enumerate(runs) if run.passed]
+    judged = [
+        (index, run.name, _share_counts(run.run))
+        for index, run in enumerate(runs)
+        if run.run.has_verdicts
+    ]
     if not judged:
         return
 
     def draw(axes: Any, theme: Theme) -> None:
         width = 0.86 / len(judged)
-        for position, (index, name, counts) in enumerate(judged):
+        for position, (index, _, counts) in enumerate(judged):
             at = np.arange(len(_SHARES)) - 0.43 + width * (position + 0.5)
-            share = counts / counts.sum()
-            axes.bar(at, share, width * 0.94, color=theme.of(index), label=name)
+            axes.bar(at, counts / counts.sum(), width * 0.94, color=theme.of(index))
         axes.set_xticks(range(len(_SHARES)), ["none", *["" for _ in _SHARES[1:-1]], "all"])
         axes.set_xlabel("share of a problem's samples that is right")
         axes.set_ylabel("problems")
         axes.grid(False, axis="x")
         percent(axes.yaxis)
-        if len(judged) > 1:
-            axes.legend()
+        legend(axes, [run.name for run in runs], theme)
 
     yield Picture(
         "solved",
@@ -174,24 +190,25 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
     kinds = ("vote right", "vote wrong", "not judged")
 
     def draw(axes: Any, theme: Theme) -> None:
-        if len(voted) == 1:
+        stacked = []
+        if len(runs) == 1:
             below = np.zeros(len(_MARGINS) - 1)
             colours = (theme.right, theme.wrong, theme.muted)
             for kind, colour, counts in zip(kinds, colours, voted[0][2], strict=True):
                 if counts.any():
-                    axes.bar(
-                        _MARGINS[:-1], counts, 0.094, below, align="edge", color=colour, label=kind
-                    )
+                    bars = axes.bar(_MARGINS[:-1], counts, 0.094, below, align="edge", color=colour)
+                    bars.set_label(kind)
+                    stacked.append(bars)
                     below = below + counts
         else:
-            for index, name, counts in voted:
-                axes.stairs(counts.sum(axis=0), _MARGINS, color=theme.of(index), lw=2, label=name)
+            for index, _, counts in voted:
+                axes.stairs(counts.sum(axis=0), _MARGINS, color=theme.of(index), lw=2)
         axes.set_xlabel("lead of the winner over the runner-up, share of votes")
         axes.set_ylabel("problems")
         axes.set_xlim(0, 1)
         axes.grid(False, axis="x")
         percent(axes.xaxis)
-        axes.legend()
+        legend(axes, [run.name for run in runs], theme, stacked)
 
     yield Picture(
         "margins",
