@@ -24,6 +24,7 @@ def decode_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    beside: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
@@ -31,14 +32,19 @@ def decode_attention(
     block_tables: [rows, max_blocks] int32, the suffix's blocks. prefix_length: [rows] int32, tokens
     above the suffix. position: [rows] int32, of the query; a row without a suffix has
     position = prefix_length - 1, and becomes 0 when the plan does not name it either.
-    Returns [rows, num_heads, value_size]. Launches two kernels (three for small batches), reads
-    nothing back, and may be captured.
+    beside: a stream to run the shared phase on while the suffix phase reads memory.
+    Returns [rows, num_heads, value_size]. Launches two or three kernels, reads nothing back, and
+    may be captured.
     """
-    shared_attention(
-        q, k_cache, v_cache, plan, position,
-        scale=scale, window=window, chunk=chunk, softcap=softcap,
-    )  # fmt: skip
+    if beside is not None:
+        beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        shared_attention(
+            q, k_cache, v_cache, plan, position,
+            scale=scale, window=window, chunk=chunk, softcap=softcap,
+        )  # fmt: skip
     return suffix_attention(
         q, k_cache, v_cache, plan, block_tables, prefix_length, position,
         scale=scale, window=window, chunk=chunk, softcap=softcap, sinks=sinks, out=out,
+        beside=beside,
     )  # fmt: skip

@@ -26,22 +26,26 @@ def _merge_kernel(
     last = tl.load(partial_start_ptr + row + 1)
     acc = tl.zeros([BLOCK_H, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_H], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_H], tl.float32)
+    total = tl.zeros([BLOCK_H], tl.float32)
     o_own = row.to(tl.int64) * NUM_OWN * NUM_HEADS + head
     for i in tl.static_range(NUM_OWN):
         offset = o_own + i * NUM_HEADS
         lse = tl.load(own_lse_ptr + offset, mask=alive, other=float("-inf"))
         p_own = own_out_ptr + (offset * VALUE_SIZE)[:, None] + o_dv[None, :]
-        acc, m, l = fold(acc, m, l, tl.load(p_own, mask=whole, other=0.0).to(tl.float32), lse)
+        acc, m, total = fold(
+            acc, m, total, tl.load(p_own, mask=whole, other=0.0).to(tl.float32), lse
+        )
     for i in range(first, last):
         offset = tl.cast(i, tl.int64) * NUM_HEADS + head
         lse = tl.load(shared_lse_ptr + offset, mask=alive, other=float("-inf"))
         p_shared = shared_out_ptr + (offset * VALUE_SIZE)[:, None] + o_dv[None, :]
-        acc, m, l = fold(acc, m, l, tl.load(p_shared, mask=whole, other=0.0).to(tl.float32), lse)
+        acc, m, total = fold(
+            acc, m, total, tl.load(p_shared, mask=whole, other=0.0).to(tl.float32), lse
+        )
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + head, mask=alive, other=float("-inf")).to(tl.float32)
-        acc, m, l = fold_sink(acc, m, l, sink)
-    out, _ = finish(acc, m, l)
+        acc, m, total = fold_sink(acc, m, total, sink)
+    out, _ = finish(acc, m, total)
     p_out = out_ptr + row.to(tl.int64) * stride_or + (head * stride_oh)[:, None] + o_dv[None, :]
     tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=whole)
 

@@ -1,6 +1,6 @@
 """The softmax that all attention kernels share, one tile of keys at a time.
 
-A running state is (acc, m, l): the sum of exp2(s - m) v, the largest s so far and the sum of
+A running state is (acc, m, total): the sum of exp2(s - m) v, the largest s so far and the sum of
 exp2(s - m), with scores s in units of log2, because exp2 is what the hardware computes. Outside the
 kernels a log-sum-exp is always in natural logarithm, as in the reference: `fold` and `finish`
 convert. An empty state has m = -inf, and merges cleanly.
@@ -44,7 +44,7 @@ def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.conste
 
 
 @triton.jit
-def attend(acc, m, l, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr):
+def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr):
     """The state after one more tile: scores s * factor [M, N], values v [N, Dv].
 
     MASKED: a row may have seen no key so far (s = -inf everywhere).
@@ -55,13 +55,13 @@ def attend(acc, m, l, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexp
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(s * factor - shift[:, None])
     decay = tl.exp2(m - shift)
-    l = l * decay + tl.sum(p, 1)
+    total = total * decay + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
-    return acc, m_new, l
+    return acc, m_new, total
 
 
 @triton.jit
-def fold(acc, m, l, out, lse):
+def fold(acc, m, total, out, lse):
     """The state merged with a finished partial: out [M, Dv], lse [M] in natural logarithm."""
     other = lse * LOG2E
     m_new = tl.maximum(m, other)
@@ -70,22 +70,22 @@ def fold(acc, m, l, out, lse):
     weight = tl.exp2(other - shift)
     out = tl.where(weight[:, None] == 0.0, 0.0, out)
     acc = acc * decay[:, None] + out * weight[:, None]
-    return acc, m_new, l * decay + weight
+    return acc, m_new, total * decay + weight
 
 
 @triton.jit
-def fold_sink(acc, m, l, sink):
+def fold_sink(acc, m, total, sink):
     """The state merged with one more logit [M] that has no value."""
     other = sink * LOG2E
     m_new = tl.maximum(m, other)
     shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     decay = tl.exp2(m - shift)
-    return acc * decay[:, None], m_new, l * decay + tl.exp2(other - shift)
+    return acc * decay[:, None], m_new, total * decay + tl.exp2(other - shift)
 
 
 @triton.jit
-def finish(acc, m, l):
+def finish(acc, m, total):
     """(out, lse) of a state, lse in natural logarithm; an empty state gives (0, -inf)."""
-    safe = tl.where(l == 0.0, 1.0, l)
-    lse = tl.where(l == 0.0, float("-inf"), m * LN2 + tl.log(safe))
+    safe = tl.where(total == 0.0, 1.0, total)
+    lse = tl.where(total == 0.0, float("-inf"), m * LN2 + tl.log(safe))
     return acc / safe[:, None], lse

@@ -71,7 +71,7 @@ def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
 
 @triton.jit
 def _attend_keys(
-    acc, m, l, q, k_ptr, v_ptr, begin, end, token, lowest, chunk_end,
+    acc, m, total, q, k_ptr, v_ptr, begin, end, token, lowest, chunk_end,
     stride_kr, stride_vr, scale, softcap,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -93,8 +93,8 @@ def _attend_keys(
             s = tl.where(key[None, :] <= token[:, None], s, float("-inf"))
         if LIMIT != NO_LIMIT:
             s = tl.where(key[None, :] >= lowest[:, None], s, float("-inf"))
-        acc, m, l = attend(acc, m, l, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
-    return acc, m, l
+        acc, m, total = attend(acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+    return acc, m, total
 
 
 @triton.jit
@@ -137,13 +137,13 @@ def _causal_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
-    acc, m, l = _attend_keys(
-        acc, m, l, q, k_head_ptr, v_head_ptr, begin, before, token, lowest, chunk_end,
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc, m, total = _attend_keys(
+        acc, m, total, q, k_head_ptr, v_head_ptr, begin, before, token, lowest, chunk_end,
         stride_kr, stride_vr, scale, softcap, KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
         False, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
-    acc, m, l = _attend_keys(
-        acc, m, l, q, k_head_ptr, v_head_ptr, before, end, token, lowest, chunk_end,
+    acc, m, total = _attend_keys(
+        acc, m, total, q, k_head_ptr, v_head_ptr, before, end, token, lowest, chunk_end,
         stride_kr, stride_vr, scale, softcap, KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
         True, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
 
@@ -157,11 +157,11 @@ def _causal_kernel(
             lse = tl.load(shared_lse_ptr + o_shared, mask=has, other=float("-inf"))
             p_shared = shared_out_ptr + (o_shared * VALUE_SIZE)[:, None] + o_dv[None, :]
             shared = tl.load(p_shared, mask=has[:, None] & written, other=0.0).to(tl.float32)
-            acc, m, l = fold(acc, m, l, shared, lse)
+            acc, m, total = fold(acc, m, total, shared, lse)
     if HAS_SINKS:
         sink = tl.load(sinks_ptr + head).to(tl.float32)
-        acc, m, l = fold_sink(acc, m, l, tl.zeros([BLOCK_M], tl.float32) + sink)
-    out, _ = finish(acc, m, l)
+        acc, m, total = fold_sink(acc, m, total, tl.zeros([BLOCK_M], tl.float32) + sink)
+    out, _ = finish(acc, m, total)
     p_out = out_ptr + (row * stride_or)[:, None] + head * stride_oh + o_dv[None, :]
     tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=written)
 

@@ -10,80 +10,59 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sharegen.kernels.online_softmax import NO_LIMIT, attend, finish, lowest_visible, scores
 from sharegen.kernels.plan import ITEM_FIELDS, Plan
-from sharegen.kernels.tiles import padded, precision
+from sharegen.kernels.tiles import Tile, padded, precision
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
 
 
 @triton.jit
-def _walk(
-    acc, m, l, q,
-    k_ptr, v_ptr, blocks_ptr, first_block, begin, end, lowest, node_position,
-    stride_kb, stride_kt, stride_vb, stride_vt,
-    scale, softcap,
-    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+def _load_run(
+    k_desc, v_desc, k_ptr, v_ptr, kv_head, slot, stride_kt, stride_vt,
+    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, TMA: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    CONTIGUOUS: tl.constexpr, FLAT: tl.constexpr, TAIL: tl.constexpr,
-    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Attend to the node's tokens [begin, end). TAIL: the last tile may be cut short by `end`."""
-    o_n = tl.arange(0, BLOCK_N)
-    o_dk = tl.arange(0, BLOCK_DK)
-    o_dv = tl.arange(0, BLOCK_DV)
-    for n in range(begin, end, BLOCK_N):
-        token = n + o_n
-        if CONTIGUOUS and FLAT:
-            start = first_block.to(tl.int64) * BLOCK_SIZE + n
-            p_k = k_ptr + start * stride_kt + (o_n[:, None] * stride_kt + o_dk[None, :])
-            p_v = v_ptr + start * stride_vt + (o_n[:, None] * stride_vt + o_dv[None, :])
+    """Keys and values of the slots from `slot` on."""
+    if TMA:
+        k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
+        v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
+    else:
+        o_n = tl.arange(0, BLOCK_N)[:, None]
+        o_dk = tl.arange(0, BLOCK_DK)[None, :]
+        o_dv = tl.arange(0, BLOCK_DV)[None, :]
+        p_k = k_ptr + tl.cast(slot, tl.int64) * stride_kt + (o_n * stride_kt + o_dk)
+        p_v = v_ptr + tl.cast(slot, tl.int64) * stride_vt + (o_n * stride_vt + o_dv)
+        if KEY_SIZE == BLOCK_DK:
+            k = tl.load(p_k)
         else:
-            if CONTIGUOUS:
-                block = (first_block + token // BLOCK_SIZE).to(tl.int64)
-            else:
-                p_block = blocks_ptr + first_block + token // BLOCK_SIZE
-                block = tl.load(p_block, mask=token < end, other=0).to(tl.int64)
-            offset = token % BLOCK_SIZE
-            p_k = k_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
-            p_v = v_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
-        if TAIL:
-            k = tl.load(p_k, mask=(token < end)[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
-            v = tl.load(p_v, mask=(token < end)[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+            k = tl.load(p_k, mask=o_dk < KEY_SIZE, other=0.0)
+        if VALUE_SIZE == BLOCK_DV:
+            v = tl.load(p_v)
         else:
-            if KEY_SIZE == BLOCK_DK:
-                k = tl.load(p_k)
-            else:
-                k = tl.load(p_k, mask=(o_dk < KEY_SIZE)[None, :], other=0.0)
-            if VALUE_SIZE == BLOCK_DV:
-                v = tl.load(p_v)
-            else:
-                v = tl.load(p_v, mask=(o_dv < VALUE_SIZE)[None, :], other=0.0)
-        s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
-        if TAIL:
-            s = tl.where((token < end)[None, :], s, float("-inf"))
-        if LIMIT != NO_LIMIT:
-            visible = (node_position + token)[None, :] >= lowest[:, None]
-            s = tl.where(visible, s, float("-inf"))
-        acc, m, l = attend(acc, m, l, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
-    return acc, m, l
+            v = tl.load(p_v, mask=o_dv < VALUE_SIZE, other=0.0)
+    return k, v
 
 
 @triton.jit
 def _shared_kernel(
-    q_ptr, k_ptr, v_ptr, counts_ptr, order_ptr, partial_start_ptr, items_ptr, blocks_ptr,
-    position_ptr, out_ptr, lse_ptr,
+    q_ptr, k_ptr, v_ptr, k_desc, v_desc,
+    counts_ptr, order_ptr, partial_start_ptr, items_ptr, blocks_ptr, position_ptr,
+    out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    FLAT: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+    FLAT: tl.constexpr, TMA: tl.constexpr,
+    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     o_m = tl.arange(0, BLOCK_M)
+    o_n = tl.arange(0, BLOCK_N)
     o_dk = tl.arange(0, BLOCK_DK)
     o_dv = tl.arange(0, BLOCK_DV)
     num_works = tl.load(counts_ptr) * NUM_KV_HEADS
@@ -96,7 +75,7 @@ def _shared_kernel(
         end = tl.load(item_ptr + 3)
         node_position = tl.load(item_ptr + 4)
         first_block = tl.load(item_ptr + 5)
-        contiguous = tl.load(item_ptr + 6)
+        contiguous = tl.load(item_ptr + 6) != 0
         ordinal = tl.load(item_ptr + 7)
 
         alive = o_m // GROUP < num_rows
@@ -111,33 +90,46 @@ def _shared_kernel(
         lowest = tl.zeros([BLOCK_M], tl.int32)
         if LIMIT != NO_LIMIT:
             position = tl.load(position_ptr + row, mask=alive, other=2147483647)
-            lowest = lowest_visible(position, limit, LIMIT)
-            unseen = tl.maximum(tl.min(lowest) - node_position - begin, 0)
+            lowest = lowest_visible(position, limit, LIMIT) - node_position
+            unseen = tl.maximum(tl.min(lowest) - begin, 0)
             begin = tl.minimum(begin + unseen // BLOCK_N * BLOCK_N, end)
 
         acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
         m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        l = tl.zeros([BLOCK_M], tl.float32)
-        if contiguous != 0:
-            whole = begin + (end - begin) // BLOCK_N * BLOCK_N
-            acc, m, l = _walk(
-                acc, m, l, q, k_head_ptr, v_head_ptr, blocks_ptr, first_block, begin, whole,
-                lowest, node_position, stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
-                KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV, True, FLAT, False,
-                LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
-            acc, m, l = _walk(
-                acc, m, l, q, k_head_ptr, v_head_ptr, blocks_ptr, first_block, whole, end,
-                lowest, node_position, stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
-                KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV, True, FLAT, True,
-                LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
-        else:
-            acc, m, l = _walk(
-                acc, m, l, q, k_head_ptr, v_head_ptr, blocks_ptr, first_block, begin, end,
-                lowest, node_position, stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
-                KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV, False, FLAT, True,
-                LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
+        total = tl.zeros([BLOCK_M], tl.float32)
+        whole = begin  # up to here in whole tiles of consecutive slots: nothing to look up or mask
+        if FLAT:
+            whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
+            for n in range(begin, whole, BLOCK_N):
+                k, v = _load_run(
+                    k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head, first_block * BLOCK_SIZE + n,
+                    stride_kt, stride_vt, KEY_SIZE, VALUE_SIZE, TMA, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                )  # fmt: skip
+                s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+                if LIMIT != NO_LIMIT:
+                    s = tl.where((n + o_n)[None, :] >= lowest[:, None], s, float("-inf"))
+                acc, m, total = attend(
+                    acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
+                )  # fmt: skip
+        for n in range(whole, end, BLOCK_N):
+            token = n + o_n
+            real = token < end
+            block = first_block + token // BLOCK_SIZE
+            if not contiguous:
+                block = tl.load(blocks_ptr + block, mask=real, other=0)
+            block = block.to(tl.int64)
+            offset = token % BLOCK_SIZE
+            p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
+            p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
+            k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
+            v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+            s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+            s = tl.where(real[None, :], s, float("-inf"))
+            if LIMIT != NO_LIMIT:
+                s = tl.where(token[None, :] >= lowest[:, None], s, float("-inf"))
+            acc, m, total = attend(acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
 
-        out, lse = finish(acc, m, l)
+        out, lse = finish(acc, m, total)
         o_partial = partial.to(tl.int64) * NUM_HEADS + head
         p_out = out_ptr + (o_partial * VALUE_SIZE)[:, None] + o_dv[None, :]
         written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
@@ -156,6 +148,7 @@ def shared_attention(
     window: int | None = None,
     chunk: int | None = None,
     softcap: float | None = None,
+    tma: bool = False,
 ) -> None:
     """Write the partials of all rows over all shared nodes into the plan's buffers.
 
@@ -167,17 +160,28 @@ def shared_attention(
     assert position.dtype == torch.int32 and position.is_contiguous()
     limit, limit_kind = limit_of(window, chunk)
     _shared_kernel[(plan.num_programs,)](
-        q, k_cache, v_cache, plan.counts, plan.order, plan.partial_start, plan.items, plan.blocks,
-        position, plan.partial_out, plan.partial_lse,
+        q, k_cache, v_cache,
+        _descriptor(k_cache, tile) if tma else None, _descriptor(v_cache, tile) if tma else None,
+        plan.counts, plan.order, plan.partial_start, plan.items, plan.blocks, position,
+        plan.partial_out, plan.partial_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        FLAT=_is_flat(k_cache) and _is_flat(v_cache), LIMIT=limit_kind,
+        FLAT=_is_flat(k_cache) and _is_flat(v_cache), TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+
+
+def _descriptor(cache: torch.Tensor, tile: Tile) -> TensorDescriptor:
+    """The cache as [num_kv_heads, slots, head_size], for the copy engine; cut at a tile's width."""
+    num_blocks, block_size, num_heads, size = cache.shape
+    return TensorDescriptor(
+        cache, [num_heads, num_blocks * block_size, size],
+        [cache.stride(2), cache.stride(1), 1], [1, tile.keys, padded(size)],
     )  # fmt: skip
 
 

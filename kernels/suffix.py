@@ -79,7 +79,7 @@ def _suffix_kernel(
 
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    l = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
     for n in range(begin, end, BLOCK_N):
         token = n + o_n
         real = token < end
@@ -93,10 +93,10 @@ def _suffix_kernel(
         if LIMIT != NO_LIMIT:
             real = real & (token >= lowest)
         s = tl.where(real[None, :], s, float("-inf"))
-        acc, m, l = attend(acc, m, l, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+        acc, m, total = attend(acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
 
     if PARTIAL:
-        out, lse = finish(acc, m, l)
+        out, lse = finish(acc, m, total)
         tl.store(lse_ptr + (row * NUM_SPLITS + split) * NUM_HEADS + head, lse, mask=alive)
     else:
         for i in range(first_partial, last_partial):
@@ -104,11 +104,11 @@ def _suffix_kernel(
             lse = tl.load(shared_lse_ptr + o_shared, mask=alive, other=float("-inf"))
             p_shared = shared_out_ptr + (o_shared * VALUE_SIZE)[:, None] + o_dv[None, :]
             shared = tl.load(p_shared, mask=written, other=0.0).to(tl.float32)
-            acc, m, l = fold(acc, m, l, shared, lse)
+            acc, m, total = fold(acc, m, total, shared, lse)
         if HAS_SINKS:
             sink = tl.load(sinks_ptr + head, mask=alive, other=float("-inf")).to(tl.float32)
-            acc, m, l = fold_sink(acc, m, l, sink)
-        out, _ = finish(acc, m, l)
+            acc, m, total = fold_sink(acc, m, total, sink)
+        out, _ = finish(acc, m, total)
     p_out = out_ptr + row * stride_or + split * stride_os
     p_out = p_out + (head * stride_oh)[:, None] + o_dv[None, :]
     tl.store(p_out, out.to(out_ptr.dtype.element_ty), mask=written)
@@ -131,12 +131,14 @@ def suffix_attention(
     out: torch.Tensor | None = None,
     tile: Tile | None = None,
     num_splits: int | None = None,
+    beside: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
     """Each row's own tokens, merged with its partials in the plan: [rows, num_heads, value_size].
 
     q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
     prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
     whose own key is in the cache. A row with position = prefix_length - 1 has no suffix.
+    beside: the stream on which the shared phase runs meanwhile; it is waited for before merging.
     """
     shape = plan.shape
     plan.check(q, k_cache, v_cache)
@@ -148,14 +150,12 @@ def suffix_attention(
     assert out.stride(-1) == 1
     tile = tile or suffix_tile(shape)
     splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan)
+    partial = splits > 1 or beside is not None
     own_out, own_lse = out[:, None], plan.partial_lse
-    if splits > 1:
-        own_out = torch.empty(
-            num_rows, splits, *out.shape[1:], dtype=torch.float32, device=q.device
-        )
-        own_lse = torch.empty(
-            num_rows, splits, shape.num_heads, dtype=torch.float32, device=q.device
-        )
+    if partial:
+        parts = (num_rows, splits, shape.num_heads)
+        own_out = q.new_empty(*parts, shape.value_size, dtype=plan.partial_dtype)
+        own_lse = q.new_empty(parts, dtype=torch.float32)
     limit, limit_kind = limit_of(window, chunk)
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
         q, k_cache, v_cache, block_tables, prefix_length, position,
@@ -168,11 +168,13 @@ def suffix_attention(
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        NUM_SPLITS=splits, PARTIAL=splits > 1, HAS_SINKS=sinks is not None,
+        NUM_SPLITS=splits, PARTIAL=partial, HAS_SINKS=sinks is not None,
         LIMIT=limit_kind, HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
-    if splits > 1:
+    if beside is not None:
+        torch.cuda.current_stream().wait_stream(beside)
+    if partial:
         merge_partials(
             plan.partial_out, plan.partial_lse, plan.partial_start, own_out, own_lse, out,
             sinks=sinks,

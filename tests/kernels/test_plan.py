@@ -1,0 +1,131 @@
+"""The work list: every (row, token) pair exactly once, and a row's partials side by side."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.plan import Plan, work_list
+from sharegen.kernels.tiles import AttentionShape, Tile
+from tests.kernels.trees import DEVICE, make_shape
+
+TILE = Tile(lines=32, keys=16, num_warps=4, num_stages=2)
+
+
+def layout_of(
+    nodes: list[tuple[int, int, int]], num_rows: int, order: np.ndarray | None = None
+) -> SharedLayout:
+    """nodes: (length, first row, end row), parents first; blocks of 16 tokens, one after another."""
+    blocks = [-(-length // 16) for length, _, _ in nodes]
+    starts = np.cumsum([0, *blocks]).astype(np.int32)
+    return SharedLayout(
+        order=np.arange(num_rows, dtype=np.int32) if order is None else order,
+        length=np.array([n[0] for n in nodes], np.int32),
+        position=np.zeros(len(nodes), np.int32),
+        row_start=np.array([n[1] for n in nodes], np.int32),
+        row_end=np.array([n[2] for n in nodes], np.int32),
+        block_start=starts,
+        blocks=np.arange(starts[-1], dtype=np.int32),
+        contiguous=np.ones(len(nodes), bool),
+    )
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], int]:
+    """Nested slices of rows with lengths, parents first, level by level."""
+    num_rows = draw(st.integers(1, 70))
+    nodes: list[tuple[int, int, int]] = []
+    level = [(0, num_rows)]
+    for _ in range(draw(st.integers(0, 4))):
+        below = []
+        for first, end in level:
+            cuts = draw(st.lists(st.integers(first, end), max_size=3).map(sorted))
+            edges = [first, *cuts, end]
+            for a, b in zip(edges[:-1], edges[1:], strict=True):
+                if a < b and draw(st.booleans()):
+                    nodes.append((draw(st.integers(1, 300)), a, b))
+                    below.append((a, b))
+        level = below
+    return nodes, num_rows
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(), st.sampled_from([1, 2, 5, 8]), st.sampled_from([1, 8, 500]), st.randoms())
+def test_covers_each_pair_once(tree, group, slots, random) -> None:
+    nodes, num_rows = tree
+    order = np.array(random.sample(range(num_rows + 3), num_rows), np.int32)
+    layout = layout_of(nodes, num_rows, order)
+    shape = make_shape(2 * group, 2, torch.float32)
+    work = work_list(layout, shape, num_rows + 3, TILE, slots)
+
+    written = set()
+    seen = {}
+    for first, count, begin, end, _, block, contiguous, ordinal in work.items.tolist():
+        assert contiguous and 0 < count * group <= TILE.lines and begin < end
+        assert begin % TILE.keys == 0
+        for row in order[first : first + count].tolist():
+            slot = work.partial_start[row] + ordinal
+            assert slot < work.partial_start[row + 1] and slot not in written
+            written.add(slot)
+            seen.setdefault(row, []).extend(range(block * 16 + begin, block * 16 + end))
+    assert len(written) == work.partial_start[-1]
+    for i, row in enumerate(order.tolist()):
+        wanted = [
+            layout.block_start[n] * 16 + t
+            for n, (length, a, b) in enumerate(nodes)
+            if a <= i < b
+            for t in range(length)
+        ]
+        assert sorted(seen.get(row, [])) == sorted(wanted)
+
+
+def test_longest_first() -> None:
+    work = work_list(
+        layout_of([(100, 0, 40), (300, 0, 10), (40, 10, 40)], 40),
+        make_shape(2, 2, torch.float32), 40, TILE, slots=2,
+    )  # fmt: skip
+    lengths = work.items[:, 3] - work.items[:, 2]
+    assert (np.diff(lengths) <= 0).all()
+
+
+def test_splits_only_when_there_are_too_few_items() -> None:
+    shape = make_shape(32, 32, torch.float16, key_size=128, value_size=128)
+    tile = Tile(64, 64, 4, 3)
+    few = work_list(layout_of([(8192, 0, 32)], 32), shape, 32, tile, slots=264)
+    assert len(few.items) >= 4
+    many = work_list(layout_of([(8192, 0, 4096)], 4096), shape, 4096, tile, slots=264)
+    assert len(many.items) == 64
+
+
+def test_says_when_buffers_grow() -> None:
+    plan = Plan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
+    assert not plan.update(layout_of([(100, 0, 64)], 64))
+    deep = layout_of([(20, 0, 64)] * 5, 64)
+    assert plan.update(deep) and plan.generation == 1
+    assert not plan.update(deep)
+    assert plan.counts[0] == len(work_list(deep, plan.shape, 64, TILE, plan.slots).items)
+
+
+def test_refuses_more_rows_than_it_has_room_for() -> None:
+    plan = Plan(make_shape(4, 2, torch.float32), 8, DEVICE, tile=TILE)
+    with pytest.raises(IndexError):
+        plan.update(layout_of([(100, 0, 9)], 9))
+
+
+def test_builds_within_a_millisecond() -> None:
+    nodes = [(1024, 0, 1040)] + [(112, 40 * i, 40 * i + 40) for i in range(26)]
+    layout = layout_of(nodes, 1040, np.random.default_rng(0).permutation(1040).astype(np.int32))
+    plan = Plan(AttentionShape(32, 8, 128, 128, 16, torch.bfloat16), 1040, torch.device("cpu"))
+    plan.update(layout)
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        plan.update(layout)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1e-3

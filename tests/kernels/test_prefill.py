@@ -1,0 +1,120 @@
+"""Prefill: packed stretches over shared nodes against each token's whole context in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.prefill import PrefillPlan, prefill_attention
+from sharegen.kernels.tiles import AttentionShape, Tile
+from tests.kernels.trees import (
+    DEVICE,
+    assert_close,
+    assert_guard,
+    each_dtype,
+    guarded,
+    make_shape,
+    naive_row,
+)
+
+SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)
+
+
+def check_prefill(
+    shape: AttentionShape,
+    nodes: list[tuple[int, int, int]],
+    chunks: list[tuple[list[int], int]],
+    tile: Tile | None = SMALL,
+    sinks: torch.Tensor | None = None,
+    **options: object,
+) -> None:
+    """nodes: (length, first chunk, end chunk); chunks: (nodes above, tokens). All nodes start at
+    position 0 or after the one before them in a chunk's list."""
+    generator = torch.Generator().manual_seed(0)
+    size = shape.block_size
+    starts = np.cumsum([0, *(length for _, length in chunks)]).astype(np.int32)
+    blocks = [-(-length // size) for length, _, _ in nodes]
+    block_start = np.cumsum([0, *blocks]).astype(np.int32)
+    above = [0] * len(nodes)
+    for path, _ in chunks:
+        for i, node in enumerate(path):
+            above[node] = sum(nodes[j][0] for j in path[:i])
+    layout = SharedLayout(
+        order=np.arange(starts[-1], dtype=np.int32),
+        length=np.array([n[0] for n in nodes], np.int32),
+        position=np.array(above, np.int32),
+        row_start=starts[np.array([n[1] for n in nodes], int)],
+        row_end=starts[np.array([n[2] for n in nodes], int)],
+        block_start=block_start,
+        blocks=np.arange(1, block_start[-1] + 1, dtype=np.int32),
+        contiguous=np.ones(len(nodes), bool),
+    )
+    num_slots = (block_start[-1] + 2) * size
+
+    def random(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, generator=generator).to(DEVICE, shape.dtype)
+
+    keys = random(num_slots, shape.num_kv_heads, shape.key_size)
+    values = random(num_slots, shape.num_kv_heads, shape.value_size)
+    node_slots = [np.arange(n[0]) + (int(block_start[i]) + 1) * size for i, n in enumerate(nodes)]
+    used = np.concatenate([*node_slots, np.zeros(0, int)])
+    unused = np.setdiff1d(np.arange(num_slots), used)
+    keys[unused], values[unused] = float("nan"), float("nan")
+    q = random(starts[-1], shape.num_heads, shape.key_size)
+    k = random(starts[-1], shape.num_kv_heads, shape.key_size)
+    v = random(starts[-1], shape.num_kv_heads, shape.value_size)
+    prefix = [sum(nodes[j][0] for j in path) for path, _ in chunks]
+    position = torch.cat([torch.arange(n) + p for p, (_, n) in zip(prefix, chunks, strict=True)])
+
+    plan = PrefillPlan(shape, int(starts[-1]) + 5, DEVICE, tile=tile, shared_tile=tile)
+    plan.shared.partial_out.fill_(float("nan"))
+    plan.update(layout, starts)
+    out, whole = guarded((int(starts[-1]), shape.num_heads, shape.value_size), shape.dtype)
+    caches = (c.view(-1, size, shape.num_kv_heads, c.shape[-1]) for c in (keys, values))
+    prefill_attention(
+        q, k, v, *caches, plan, position.to(DEVICE, torch.int32), sinks=sinks, out=out, **options
+    )
+    assert_guard(whole)
+    for c, (path, length) in enumerate(chunks):
+        slots = np.concatenate([np.zeros(0, int), *(node_slots[j] for j in path)])
+        for t in range(starts[c], starts[c] + length):
+            own = slice(starts[c], t + 1)
+            expected = naive_row(
+                q[t], torch.cat([keys[slots], k[own]]), torch.cat([values[slots], v[own]]),
+                int(position[t]), sinks=sinks, **options,
+            )  # fmt: skip
+            assert_close(out[t], expected)
+
+
+TREE = [(50, 0, 3), (17, 1, 3)]
+CHUNKS = [([0], 20), ([0, 1], 1), ([0, 1], 37), ([], 33)]
+
+
+@each_dtype
+def test_stretches_over_nodes(dtype: torch.dtype) -> None:
+    check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scale=0.125)
+
+
+@each_dtype
+def test_no_nodes(dtype: torch.dtype) -> None:
+    check_prefill(make_shape(3, 3, dtype), [], [([], 1), ([], 40)], scale=0.125)
+
+
+@each_dtype
+@pytest.mark.parametrize(
+    "options",
+    [{"window": 1}, {"window": 25}, {"chunk": 32}, {"softcap": 2.0}, {"window": 60}],
+    ids=str,
+)
+def test_limits(options: dict, dtype: torch.dtype) -> None:
+    sinks = torch.tensor([-2.0, 0.0, 1.0, 5.0], device=DEVICE).to(dtype)
+    check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scale=0.125, sinks=sinks, **options)
+
+
+@each_dtype
+@pytest.mark.parametrize("sizes", [(80, 80), (128, 128), (192, 128), (256, 256)])
+def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    shape = make_shape(2, 1, dtype, key_size=sizes[0], value_size=sizes[1])
+    check_prefill(shape, TREE[:1], CHUNKS[:1], tile=None, scale=sizes[0] ** -0.5)

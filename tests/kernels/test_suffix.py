@@ -1,0 +1,48 @@
+"""The suffix phase split over a row's tokens gives what it gives in one piece."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sharegen.kernels.plan import Plan
+from sharegen.kernels.shared import shared_attention
+from sharegen.kernels.suffix import suffix_attention
+from tests.kernels.trees import (
+    DEVICE,
+    assert_close,
+    each_dtype,
+    make_shape,
+    naive_decode,
+    random_batch,
+)
+
+
+@each_dtype
+@pytest.mark.parametrize("splits", [1, 3, 8])
+@pytest.mark.parametrize("window", [None, 30])
+def test_splits(splits: int, window: int | None, dtype: torch.dtype) -> None:
+    shape = make_shape(4, 2, dtype)
+    batch = random_batch(shape, [(50, 0, 3), (17, 1, 3)], [1, 200, 70, 5], padding=1)
+    sinks = torch.linspace(-2, 2, 4, device=DEVICE).to(dtype)
+    plan = Plan(shape, len(batch.q), DEVICE)
+    plan.update(batch.layout)
+    options = {"scale": 0.125, "window": window}
+    shared_attention(batch.q, batch.k_cache, batch.v_cache, plan, batch.position, **options)
+    out = suffix_attention(
+        batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+        batch.position, sinks=sinks, num_splits=splits, **options,
+    )  # fmt: skip
+    assert_close(out, naive_decode(batch, sinks=sinks, **options))
+
+
+def test_one_long_row_is_split() -> None:
+    shape = make_shape(1, 1, torch.float32)
+    batch = random_batch(shape, [], [300])
+    plan = Plan(shape, 1, DEVICE)
+    plan.update(batch.layout)
+    out = suffix_attention(
+        batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+        batch.position, scale=0.125,
+    )  # fmt: skip
+    assert_close(out, naive_decode(batch, scale=0.125))
