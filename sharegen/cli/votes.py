@@ -45,9 +45,10 @@ def vote(
     apart.
 
     \b
-    sharegen vote runs/gsm8k.jsonl
-    sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
-    sharegen vote runs/*.jsonl -o - | jq .answer
+    Examples:
+      sharegen vote runs/gsm8k.jsonl
+      sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
+      sharegen vote runs/seed0.jsonl runs/seed1.jsonl -o - | jq .answer
     """
     if output is not None and (output in files or run_file_path(output).exists()):
         raise UsageError(f"--output {output} is a journal: choose another file for the votes")
@@ -81,7 +82,8 @@ def show(
     """Show one problem: prompt, samples, answers, vote and gold answer.
 
     \b
-    sharegen show runs/gsm8k.jsonl --problem 17
+    Example:
+      sharegen show runs/gsm8k.jsonl --problem 17
     """
     try:
         records = select(read(file), problem)

@@ -124,7 +124,8 @@ class Journal:
         elif record.problem_id in self.failed:
             return
         if self._sync_error is not None:
-            self._fail(self._sync_error)
+            self._release()
+            raise self._not_durable()
         try:
             self._write(record.to_line())
         except OSError as error:
@@ -155,15 +156,21 @@ class Journal:
             timings=as_json(timings) if timings is not None else self.run.timings,
             counts=(as_json(counts) if counts is not None else self.run.counts) | own,
         )
+        self._stop_syncing()
         try:
-            self._stop_syncing()
             os.fsync(self._descriptor)
-            if self._sync_error is not None:  # which a second fsync would not tell again
-                raise self._sync_error
+        except OSError as error:
+            self._sync_error = error
+        try:
+            if self._sync_error is not None:  # an earlier one too: fsync tells an error only once
+                raise self._not_durable()
             self._unsynced = False
             self.run.write(run_file_path(self.path))
         except OSError as error:
-            raise JournalError(f"{self.path}: cannot be closed: {error.strerror}") from error
+            raise JournalError(
+                f"{run_file_path(self.path)}: cannot be written: {error.strerror}: {self.path} is"
+                " complete; make room and run the same command again"
+            ) from error
         finally:
             self._release()
 
@@ -209,6 +216,13 @@ class Journal:
             " make room and run the same command again to continue"
         ) from error
 
+    def _not_durable(self) -> JournalError:
+        assert self._sync_error is not None
+        return JournalError(
+            f"{self.path}: the disk did not take the last lines: {self._sync_error.strerror}: check"
+            " it, then run the same command again to continue"
+        )
+
     def _sync(self) -> None:
         while not self._closing.wait(_SYNC_SECONDS):
             if not self._unsynced:
@@ -217,7 +231,7 @@ class Journal:
             assert self._descriptor is not None
             try:
                 os.fsync(self._descriptor)
-            except OSError as error:  # told by the next append
+            except OSError as error:  # told by the next append, or by close
                 self._sync_error = error
                 return
 

@@ -103,7 +103,8 @@ class Record:
             raise ValueError("is not JSON") from error
         if not isinstance(fields, dict):
             raise ValueError("is not a JSON object")
-        for name in ("problem_id", "sample"):
+        text = "error" if fields.get("sample", 0) is None else "completion"
+        for name in ("problem_id", "sample", text):
             if name not in fields:
                 raise ValueError(f"has no field `{name}`")
         known = {name: fields[name] for name in _TYPES if name in fields}

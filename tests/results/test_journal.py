@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -481,24 +482,77 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(read(tmp_path / "a.jsonl")) == RECORDS
 
 
-def test_lines_are_synced_each_second_and_a_failure_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def broken_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk whose first fsync fails and whose later ones succeed, as Linux has it."""
     monkeypatch.setattr("sharegen.results.journal._SYNC_SECONDS", 0.01)
-    fsync, synced = os.fsync, threading.Event()
+    failed = threading.Event()
+    fsync = os.fsync
 
-    def failing(descriptor: int) -> None:
+    def once(descriptor: int) -> None:
+        if not failed.is_set() and threading.current_thread().name == "journal-fsync":
+            failed.set()
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         fsync(descriptor)
-        synced.set()
-        raise OSError(5, "Input/output error")
 
+    monkeypatch.setattr(os, "fsync", once)
+    return failed
+
+
+def test_lines_are_synced_meanwhile_and_a_failure_is_told(
+    tmp_path: Path, broken_disk: threading.Event
+) -> None:
+    journal = Journal.open(tmp_path / "a.jsonl", CONFIGURATION)
+    assert broken_disk.wait(10)
+    with pytest.raises(JournalError, match="the disk did not take the last lines: Input/output"):
+        for one in RECORDS:
+            journal.append(one)
+            time.sleep(0.02)
+    journal.close()  # closed already
+    Journal.open(tmp_path / "a.jsonl", CONFIGURATION).close()  # and let go
+
+
+def test_a_failure_to_sync_is_told_at_the_latest_by_close(
+    tmp_path: Path, broken_disk: threading.Event
+) -> None:
+    with Journal.open(tmp_path / "a.jsonl", CONFIGURATION) as journal:
+        journal.append(RECORDS[0])
+        assert broken_disk.wait(10)
+        with pytest.raises(JournalError, match="the disk did not take the last lines"):
+            journal.close({"done": True})
+    assert list(read(tmp_path / "a.jsonl")) == RECORDS[:1]
+
+
+def test_close_says_when_it_fails_to_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    journal = Journal.open(tmp_path / "a.jsonl", CONFIGURATION)
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(JournalError, match="did not take the last lines: Disk quota exceeded"):
+        journal.close()
+
+
+def test_a_run_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     journal = Journal.open(path, CONFIGURATION)
-    monkeypatch.setattr(os, "fsync", failing)
     journal.append(RECORDS[0])
-    assert synced.wait(10)
-    with pytest.raises(JournalError, match="Input/output error"):
-        for one in RECORDS[1:]:
-            journal.append(one)
-            time.sleep(0.05)
-    assert RECORDS[0] in read(path)
+    (tmp_path / "a.run.json.partial").mkdir()
+    with pytest.raises(JournalError, match=r"a\.run\.json: cannot be written: .* is complete"):
+        journal.close()
+    with pytest.raises(JournalError, match=r"a\.jsonl: cannot be written: Is a directory"):
+        Journal.open(path, CONFIGURATION, versions={"torch": "3"})
+    (tmp_path / "a.run.json.partial").rmdir()
+    with Journal.open(path, CONFIGURATION, versions={"torch": "3"}) as journal:
+        assert journal.finished == {RECORDS[0].key}
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    with pytest.raises(JournalError, match="cannot be locked: No locks available: choose an"):
+        Journal.open(tmp_path / "a.jsonl", CONFIGURATION)
