@@ -55,7 +55,7 @@ class RunFile:
         """The file at `path`, None if there is none; JournalError if it is broken."""
         try:
             sections = json.loads(path.read_bytes())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise JournalError(f"{path}: cannot be read: {error.strerror}") from error

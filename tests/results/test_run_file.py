@@ -32,6 +32,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert RunFile.read(path) == run
     assert list(tmp_path.iterdir()) == [path]  # nothing is left of the replacement
     assert RunFile.read(tmp_path / "other.run.json") is None
+    assert RunFile.read(path / "below-a-file.run.json") is None
+    with pytest.raises(JournalError, match="cannot be read: Is a directory"):
+        RunFile.read(tmp_path)
 
 
 def test_settings_merge_the_extent_into_the_configuration() -> None:
