@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sharegen.errors import SharegenError, UsageError
-from sharegen.results.report import figures, page, terminal
-from sharegen.results.report.measure import measure
-from sharegen.results.report.outcomes import Run, read_runs
-from sharegen.results.report.pictures import pictures
 from sharegen.results.run_file import replace_file
+
+if TYPE_CHECKING:
+    from sharegen.results.report.outcomes import Run
 
 
 def report(
@@ -43,12 +42,18 @@ def report(
     matplotlib: pip install 'sharegen[plot]'.
 
     \b
-    sharegen report runs/gsm8k.jsonl
-    sharegen report runs/gsm8k.jsonl --html report.html
-    sharegen report small.jsonl large.jsonl --output pictures/
+    Examples:
+      sharegen report runs/gsm8k.jsonl
+      sharegen report runs/gsm8k.jsonl --html report.html
+      sharegen report small.jsonl large.jsonl --output pictures/
     """
-    _check_outputs(files, html, output)
-    runs = [measure(run) for run in read_runs(dict.fromkeys(files))]
+    from sharegen.results.report import figures, page, terminal
+    from sharegen.results.report.measure import measure
+    from sharegen.results.report.outcomes import read_runs
+    from sharegen.results.report.pictures import pictures
+
+    _check_outputs(html, output)
+    runs = [measure(run) for run in read_runs(files)]
     for run in runs:
         for note in run.notes:
             _say(f"{run.run.path}: {note}")
@@ -71,8 +76,10 @@ def report(
         _say(f"written: {html}")
 
 
-def _check_outputs(files: Sequence[Path], html: Path | None, output: Path | None) -> None:
-    """Find fault before the work, and never write over a journal."""
+def _check_outputs(html: Path | None, output: Path | None) -> None:
+    """Find fault before the work. The endings also keep a journal from being written over."""
+    from sharegen.results.report import figures
+
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--html {html}: the page's name must end in .html")
     if output is not None:
@@ -83,8 +90,8 @@ def _check_outputs(files: Sequence[Path], html: Path | None, output: Path | None
         figures.require_matplotlib()
 
 
-def _prompts(runs: Sequence[Run]) -> tuple[dict[str, str], str]:
-    """Each problem's own part of its prompt, and the part that all of them begin with.
+def _prompts(runs: Sequence[Run]) -> tuple[dict[str, str], list[str | None]]:
+    """Each problem's own part of its prompt; and for each run the part that all prompts share.
 
     Rendered again from the recorded configuration; a line on stderr says why where that cannot
     be done, and the page then goes without.
@@ -92,20 +99,21 @@ def _prompts(runs: Sequence[Run]) -> tuple[dict[str, str], str]:
     from sharegen.workload.configuration import Configuration
     from sharegen.workload.problem import load_problems
 
-    texts: dict[str, str] = {}
+    own: dict[str, str] = {}
+    shared: list[str | None] = []
     for run in runs:
-        if not run.file.configuration:
-            continue
         asked = {o.problem_id: o.samples[0].record.prompt_hash for o in run.outcomes}
+        texts: dict[str, str] = {}
         try:
-            problems = load_problems(Configuration.from_settings(run.file.settings))
+            if run.file.configuration:
+                problems = load_problems(Configuration.from_settings(run.file.settings))
+                texts = {p.id: str(p.prompt) for p in problems if asked.get(p.id) == p.prompt_hash}
         except SharegenError as error:
             _say(f"{run.path}: the page goes without the questions: {error}")
-            continue
-        for problem in problems:
-            if asked.get(problem.id) == problem.prompt_hash:
-                texts.setdefault(problem.id, str(problem.prompt))
-    return _split(texts)
+        of_run, beginning = _split(texts)
+        own = of_run | own
+        shared.append(beginning or None)
+    return own, shared
 
 
 def _split(texts: dict[str, str]) -> tuple[dict[str, str], str]:

@@ -101,10 +101,10 @@ def _entry(outcome: Outcome | None, chunks: _Chunks, prompt: str | None) -> list
 
 
 def _details(outcome: Outcome, prompt: str | None) -> dict[str, Any]:
-    right = {s.key: _verdict(s.right) for s in outcome.samples if s.key is not None}
+    right = {key: outcome.right_of(key) for key in outcome.votes}
     return {
         "prompt": prompt,
-        "votes": [[key, votes, right[key]] for key, votes in outcome.votes.items()],
+        "votes": [[key, votes, _verdict(right[key])] for key, votes in outcome.votes.items()],
         "samples": list(map(_sample, outcome.samples)),
     }
 

@@ -174,8 +174,7 @@ def settings(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
 
 def _settings(run: Run) -> Iterator[tuple[str, str]]:
     file = run.file
-    yield from _flatten(file.configuration)
-    yield from _flatten(file.extent)
+    yield from _flatten(file.settings)
     yield from _flatten(file.fingerprints, "fingerprints.")
     yield from _flatten(file.versions, "versions.")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from sharegen.errors import DataError
 from sharegen.results.answer import normalise
 from sharegen.results.record import Record, read
-from sharegen.results.report.scores import SampleKey, Score, read_scores
+from sharegen.results.report.scores import SampleKey, Score, read_scores, scores_path
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.vote import natural_order
 
@@ -73,7 +73,12 @@ class Outcome:
         """Whether the vote is right; a problem with verdicts where nothing voted is wrong."""
         if self.winner is None:
             return False if self.judged else None
-        return next(s.right for s in self.samples if s.key == self.winner)
+        return self.right_of(self.winner)
+
+    def right_of(self, answer: str) -> bool | None:
+        """Whether a normalised answer is right, as its first judged sample has it."""
+        verdicts = (sample.right for sample in self.samples if sample.key == answer)
+        return next((right for right in verdicts if right is not None), None)
 
     @cached_property
     def margin(self) -> float | None:
@@ -111,7 +116,7 @@ class Run:
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """Every journal, named by its file, with as much of the path as tells them apart."""
-    paths = list(paths)
+    paths = _journals(paths)
     return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
@@ -178,6 +183,13 @@ def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> It
         unscorable = sum(s.score is not None and s.right is None for s in samples)
         if unscorable:
             yield f"{unscorable:,} samples are unscorable and are left out"
+
+
+def _journals(paths: Iterable[Path]) -> list[Path]:
+    """Each journal once; without the scores that a pattern such as `runs/*.jsonl` brings along."""
+    given = list(dict.fromkeys(paths))
+    scored = {scores_path(path) for path in given}
+    return [path for path in given if path not in scored]
 
 
 def _names(paths: list[Path]) -> list[str]:

@@ -23,11 +23,15 @@ _LONG = 400  # characters of a setting that get a box of their own
 
 
 def render(
-    runs: Sequence[Measured], pictures: Sequence[Picture], prompts: Mapping[str, str], shared: str
+    runs: Sequence[Measured],
+    pictures: Sequence[Picture],
+    prompts: Mapping[str, str],
+    shared: Sequence[str | None],
 ) -> bytes:
     """The page as UTF-8.
 
-    prompts: each problem's own part of its prompt; shared: the part that all of them have.
+    prompts: each problem's own part of its prompt, where it is known; shared: for each run the
+        part that all its prompts begin with.
     """
     files = resources.files(__package__)
     template, style, script = (
@@ -118,10 +122,10 @@ def _figure(picture: Picture) -> str:
     )
 
 
-def _configuration(runs: Sequence[Measured], shared: str) -> str:
+def _configuration(runs: Sequence[Measured], shared: Sequence[str | None]) -> str:
     table = settings([run.run for run in runs])
-    if shared:
-        table.append(("prompt shared by all problems", [shared] * len(runs)))
+    if any(shared):
+        table.append(("all prompts begin with", list(shared)))
     if not table:
         return '<p class="quiet">There is no run.json beside the journal.</p>'
     several = len(runs) > 1
