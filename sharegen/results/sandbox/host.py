@@ -1,0 +1,251 @@
+"""The outer half: starts the warmed parent, hands it programs, reads what they answer.
+
+This is the process that knows expected values. All it ever takes from inside is a status and
+bytes, with a limit on their size and on how long it waits for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from sharegen.errors import SharegenError
+from sharegen.results.sandbox import system, wire
+from sharegen.results.sandbox.limits import Limits
+from sharegen.results.sandbox.process import Status
+from sharegen.results.sandbox.system import Isolation
+
+_START_SECONDS = 60
+_GRACE_SECONDS = 10
+_NO_KEYWORDS: dict[str, Any] = {"d": []}
+
+
+class SandboxError(SharegenError):
+    """No sandbox could be started, or it broke down."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one script or one message.
+
+    output: what it wrote, in bytes, only with status "ok"; seconds: wall time since its start.
+    """
+
+    status: Status
+    output: bytes
+    seconds: float
+
+
+class Program:
+    """One program in a sandbox of its own, until the `with` block of `Sandbox.program` ends."""
+
+    def __init__(self, channel: socket.socket, limits: Limits):
+        self._channel = channel
+        self._limits = limits
+        self._lost: Status | None = None
+
+    def run_script(self, standard_input: str) -> Answer:
+        """Run it once, from its first line, on this input."""
+        self._send({"op": "script"}, standard_input.encode(errors="replace"))
+        return self._receive()
+
+    def open_session(self) -> None:
+        """Run its definitions and keep it for `ask`."""
+        self._send({"op": "open"})
+
+    def ask(self, message: Any) -> Answer:
+        """Send a JSON message to the open session; its reply, in JSON, is the output."""
+        self._send({"op": "ask"}, json.dumps(message).encode())
+        return self._receive()
+
+    def close_session(self) -> None:
+        """End the session and all its processes."""
+        self._send({"op": "close"})
+
+    def call(self, name: str, args: Any) -> Answer:
+        """Call a function in a process of its own; args: the encoded list of them."""
+        self.open_session()
+        answer = self.ask({"name": name, "args": args, "kwargs": _NO_KEYWORDS})
+        self.close_session()
+        return answer
+
+    def _send(self, order: dict[str, Any], payload: bytes = b"") -> None:
+        if self._lost is None:
+            try:
+                wire.send(self._channel.fileno(), order, payload)
+            except OSError as error:
+                self._lose(error)
+
+    def _receive(self) -> Answer:
+        if self._lost is None:
+            try:
+                header, output = wire.receive(self._channel.fileno())
+                return Answer(header["status"], output, header["seconds"])
+            except (wire.Closed, OSError) as error:
+                self._lose(error)
+        assert self._lost is not None
+        return Answer(self._lost, b"", self._limits.wall_seconds)
+
+    def _lose(self, error: Exception) -> None:
+        """Its supervisor is gone, or does not answer in time: that never counts for the program."""
+        self._lost = "timeout" if isinstance(error, BlockingIOError) else "error"
+
+
+class Sandbox:
+    """A warmed parent in isolation, which runs one program at a time.
+
+    isolation: "bubblewrap", "namespaces", or "none" for the user who insists (see
+        `choose_isolation`). Raises SandboxError when it cannot be had.
+    """
+
+    def __init__(self, isolation: Isolation, limits: Limits | None = None):
+        self.isolation = isolation
+        self.limits = limits or Limits()
+        self._start()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def program(
+        self,
+        source: str,
+        prelude: str = "",
+        *,
+        limits: Limits | None = None,
+        check: dict[str, Any] | None = None,
+    ) -> Iterator[Program]:
+        """A program in a sandbox of its own: nothing of it is left after the block.
+
+        prelude: runs before it, in the same names; limits: instead of the sandbox's.
+        check: {"setup", "names"} makes a session of it a check (see `checker.py`).
+        """
+        limits = limits or self.limits
+        channel, theirs = socket.socketpair()
+        with channel:
+            with theirs:
+                _set_timeout(channel, limits.wall_seconds + _GRACE_SECONDS)
+                self._hand_over(theirs)
+            program = Program(channel, limits)
+            job = {"limits": dataclasses.asdict(limits), "prelude": prelude, "check": check}
+            program._send(job, source.encode(errors="replace"))
+            try:
+                yield program
+            finally:
+                channel.close()
+                self._await_end()
+
+    def close(self) -> None:
+        """End the warmed parent, and with it whatever runs."""
+        self._control.close()
+        try:
+            self._process.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+    def _start(self) -> None:
+        self._control, theirs = socket.socketpair()
+        _set_timeout(self._control, _START_SECONDS)
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    system.command(self.isolation, theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors,
+                    env=system.environment(),
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    cwd="/",
+                )
+            except OSError as error:
+                raise SandboxError(f"{self.isolation}: {error.strerror}") from error
+        try:
+            plan = {"isolation": self.isolation, "binds": system.binds()}
+            wire.send(self._control.fileno(), plan)
+            answer, _ = wire.receive(self._control.fileno())
+            reason = answer.get("error")
+        except (wire.Closed, OSError):
+            reason = self._last_words() or "it ended without a word"
+        if reason:
+            self.close()
+            raise SandboxError(f"{self.isolation}: {reason}")
+        _set_timeout(self._control, _GRACE_SECONDS)
+
+    def _hand_over(self, channel: socket.socket) -> None:
+        try:
+            socket.send_fds(self._control, [b"."], [channel.fileno()])
+        except OSError as error:
+            raise SandboxError(f"{self.isolation}: it broke down: {self._last_words()}") from error
+
+    def _await_end(self) -> None:
+        """Wait until the program's processes and files are gone; start anew if they are not."""
+        with contextlib.suppress(OSError):
+            if os.read(self._control.fileno(), 1):
+                return
+        self._process.kill()
+        self.close()
+        self._start()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+def choose_isolation(unsafe: bool = False) -> Isolation:
+    """The best isolation that works here: bubblewrap, else namespaces of our own.
+
+    unsafe: go on without any where none works. Raises SandboxError otherwise, with the reasons.
+    """
+    found, reasons = _working_isolation()
+    if found is not None:
+        return found
+    if unsafe:
+        return "none"
+    raise SandboxError(
+        f"generated programs cannot be isolated on this system ({'; '.join(reasons)}): install "
+        "bubblewrap or allow unprivileged user namespaces; --unsafe-execution runs them as you"
+    )
+
+
+@functools.cache
+def _working_isolation() -> tuple[Isolation | None, tuple[str, ...]]:
+    if not sys.platform.startswith("linux"):
+        return None, (f"{sys.platform} has no namespaces",)
+    kinds: list[Isolation] = ["bubblewrap"] if shutil.which("bwrap") else []
+    reasons = [] if kinds else ["bubblewrap is not installed"]
+    for kind in (*kinds, "namespaces"):
+        try:
+            with Sandbox(kind) as sandbox, sandbox.program("print(input())") as program:
+                answer = program.run_script("here")
+            if answer.output == b"here\n":
+                return kind, ()
+            reasons.append(f"{kind}: a first program ended with {answer.status}")
+        except SandboxError as error:
+            reasons.append(str(error))
+    return None, tuple(reasons)
+
+
+def _set_timeout(sock: socket.socket, seconds: float) -> None:
+    """A limit on each wait, of the kind that plain reads and writes of the descriptor keep."""
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", int(seconds) + 1, 0))
