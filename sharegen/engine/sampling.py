@@ -1,19 +1,23 @@
-"""From logits to tokens: edits, penalties, temperature, filters, and one uniform number a token.
+"""From logits to tokens: edits, penalties, temperature, filters, one uniform number a token.
 
 The filters are those of transformers' warpers, in their order: temperature, top-k, top-p, min-p.
 Each is a threshold, and what ties with the threshold stays. The token is the inverse of the
 cumulative distribution over the survivors in vocabulary order. On a CPU a row's result does not
 depend on the other rows, bit for bit: everything here is elementwise, or a reduction whose order
 is that of the row alone (softmax and cumsum over the last dimension, never `sum`, whose order
-depends on the number of rows).
+depends on the number of rows). On a GPU a kernel of the same signature does `draw`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
 from sharegen.engine.draws import row_key, uniform
+from sharegen.engine.filters import survivors
 from sharegen.engine.penalties import penalise
 from sharegen.engine.sampling_state import GREEDY_BELOW, Features, SamplingState
 
@@ -21,9 +25,6 @@ __all__ = ["Features", "SamplingState", "row_key", "sample", "token_logprobs", "
 
 CHUNK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits worked on at a time: what stays in a CPU's cache; what a GPU's memory can spare."""
-
-NARROW = 64
-"""How many of a row's best tokens are looked at before the whole row is sorted."""
 
 
 def sample(
@@ -54,10 +55,28 @@ def sample(
     rows = slice(0, count) if rows is None else rows
     tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
     logprobs = torch.empty(count, dtype=torch.float32, device=logits.device)
-    for part in _parts(count, logits):
-        raw = _rows_of(logits, logit_rows, part)
-        tokens[part] = _draw(raw, state, _subset(rows, part), positions[part], history, features)
-        logprobs[part] = _chosen(raw.log_softmax(-1), tokens[part])
+    draw_rows = _draw_for(logits)
+    whole = draw_rows is not draw and not features.adjusted  # the kernel makes no large tensors
+    for part in [slice(0, count)] if whole else _parts(count, logits):
+        of_part = _subset(rows, part)
+        raw = logits[part] if logit_rows is None else logits
+        which = None if logit_rows is None else logit_rows[part]
+        changed = raw
+        if features.adjusted:
+            raw, which = _rows_of(raw, which), None
+            changed = adjusted(raw, state, of_part, positions[part], history, features)
+        tokens[part], logprobs[part] = draw_rows(
+            changed,
+            raw,
+            state.temperature[of_part],
+            state.top_k[of_part],
+            state.top_p[of_part],
+            state.min_p[of_part],
+            state.keys[of_part],
+            positions[part],
+            which,
+            filtered=features.filtered,
+        )
     return tokens, logprobs
 
 
@@ -72,31 +91,13 @@ def token_logprobs(
     """
     parts = []
     for part in _parts(len(tokens), logits):
-        logprobs = _rows_of(logits, logit_rows, part).log_softmax(-1)
+        raw = logits[part] if logit_rows is None else logits
+        which = None if logit_rows is None else logit_rows[part]
+        logprobs = _rows_of(raw, which).log_softmax(-1)
         best, ids = logprobs.topk(min(top, logits.shape[1]), -1)
         parts.append((_chosen(logprobs, tokens[part]), ids, best))
     chosen, ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
     return chosen, ids, best
-
-
-def _parts(count: int, logits: Tensor) -> list[slice]:
-    """Slices of the rows to work on at a time (one, perhaps empty, where they are few)."""
-    step = max(1, CHUNK_ELEMENTS[logits.device.type] // logits.shape[1])
-    return [slice(i, min(i + step, count)) for i in range(0, max(count, 1), step)]
-
-
-def _rows_of(logits: Tensor, logit_rows: Tensor | None, part: slice) -> Tensor:
-    return (logits[part] if logit_rows is None else logits[logit_rows[part]]).float()
-
-
-def _subset(rows: slice | Tensor, part: slice) -> slice | Tensor:
-    if isinstance(rows, slice):
-        return slice(rows.start + part.start, rows.start + part.stop)
-    return rows[part]
-
-
-def _chosen(values: Tensor, tokens: Tensor) -> Tensor:
-    return values.gather(-1, tokens[:, None]).squeeze(-1)
 
 
 def adjusted(
@@ -123,96 +124,60 @@ def adjusted(
     return logits
 
 
-def _draw(
+def draw(
     logits: Tensor,
-    state: SamplingState,
-    rows: slice | Tensor,
+    raw: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    keys: Tensor,
     positions: Tensor,
-    history: Tensor | None,
-    features: Features,
-) -> Tensor:
-    logits = adjusted(logits, state, rows, positions, history, features)
-    if not features.random:
-        return logits.argmax(-1)
-    weights = token_weights(logits, state, rows, features)
-    drawn = inverse_cdf(weights, uniform(state.keys[rows], positions))
-    if not features.greedy:
-        return drawn
-    return torch.where(state.temperature[rows] < GREEDY_BELOW, logits.argmax(-1), drawn)
+    logit_rows: Tensor | None = None,
+    *,
+    filtered: bool,
+) -> tuple[Tensor, Tensor]:
+    """Draw one token a row.
+
+    logits, raw: [m, V] after and before edits and penalties (the same tensor where there are none);
+    logit_rows: int64 [n], the row of both that each draw reads, or None for m = n. temperature,
+    top_p, min_p: float32 [n]; top_k (V for no limit), keys, positions: int64 [n]. filtered:
+    whether some row has top-k, top-p or min-p.
+    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n].
+    """
+    before = _rows_of(raw, logit_rows)
+    after = before if logits is raw else _rows_of(logits, logit_rows)
+    greedy = temperature < GREEDY_BELOW
+    on_host = not logits.is_cuda  # where looking at the values costs nothing
+    if on_host and greedy.all():
+        tokens = after.argmax(-1)
+    else:
+        weights = token_weights(after, temperature, top_k, top_p, min_p, filtered=filtered)
+        tokens = inverse_cdf(weights, uniform(keys, positions))
+        if not on_host or greedy.any():
+            tokens = torch.where(greedy, after.argmax(-1), tokens)
+    return tokens, _chosen(before.log_softmax(-1), tokens)
 
 
 def token_weights(
-    logits: Tensor, state: SamplingState, rows: slice | Tensor, features: Features
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    *,
+    filtered: bool,
 ) -> Tensor:
-    """What the draw goes by: the softmax at the rows' temperatures, 0 where a filter cuts.
+    """What a draw goes by: the softmax at the rows' temperatures, 0 where a filter cuts.
 
-    logits: float32 [n, V], already adjusted. Returns float32 [n, V], not normalised again; greedy
-    rows come out at temperature 1.
+    logits: float32 [n, V]; the others as for `draw`. Returns float32 [n, V], not normalised again;
+    greedy rows come out at temperature 1.
     """
-    temperature = state.temperature[rows]
     scaled = logits / temperature.masked_fill(temperature < GREEDY_BELOW, 1.0)[:, None]
     weights = scaled.softmax(-1)
-    if not features.filtered:
+    if not filtered:
         return weights
-    keep = survivors(scaled, weights, state.top_k[rows], state.top_p[rows], state.min_p[rows])
-    return weights.masked_fill(~keep, 0.0)
-
-
-def survivors(
-    scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
-) -> Tensor:
-    """Which tokens top-k, top-p and min-p leave: bool [n, V].
-
-    scaled: float32 [n, V] logits over the temperature; weights: their softmax; top_k int64,
-    top_p and min_p float32, all [n]. A token survives top-k if fewer than k are above it; top-p
-    if the mass above it is below p of what top-k left; min-p if it has min_p of the best's mass.
-    """
-    least = min_p * weights.amax(-1)
-    threshold = _threshold(scaled, weights, top_k, top_p)
-    return (scaled >= threshold[:, None]) & (weights >= least[:, None])
-
-
-def _threshold(scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The least logit that top-k and top-p leave: float32 [n].
-
-    On a CPU a row's best NARROW tokens nearly always hold the answer; only the rows where they
-    don't are sorted. Which way a row goes depends on that row alone.
-    """
-    vocab_size = scaled.shape[1]
-    if scaled.is_cuda or vocab_size <= NARROW:
-        return _threshold_among(scaled, weights, top_k, top_p, vocab_size)[0]
-    threshold, found = _threshold_among(scaled, weights, top_k, top_p, NARROW)
-    rest = (~found).nonzero().squeeze(-1)
-    if len(rest):
-        threshold[rest] = _threshold_among(
-            scaled[rest], weights[rest], top_k[rest], top_p[rest], vocab_size
-        )[0]
-    return threshold
-
-
-def _threshold_among(
-    scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor, width: int
-) -> tuple[Tensor, Tensor]:
-    """The threshold as far as the best `width` tokens tell, and whether they do: [n], bool [n]."""
-    vocab_size = scaled.shape[1]
-    if width == vocab_size:
-        ordered, index = scaled.sort(-1, descending=True)
-    else:
-        ordered, index = scaled.topk(width, -1)
-    unlimited = top_k >= vocab_size
-    kth = ordered.gather(-1, top_k.clamp(max=width)[:, None] - 1)
-    kth = kth.masked_fill(unlimited[:, None], -torch.inf)
-    mass = weights.gather(-1, index).masked_fill(ordered < kth, 0.0).double()
-    cumulative = mass.cumsum(-1)
-    left = torch.where(unlimited, 1.0, cumulative[:, -1])
-    wanted = (top_p.double() * left)[:, None]
-    last = (cumulative - mass < wanted).sum(-1, keepdim=True) - 1
-    all_mass = top_p >= 1
-    pth = ordered.gather(-1, last.clamp(min=0)).squeeze(-1).masked_fill(all_mass, -torch.inf)
-    lowest = ordered[:, -1]
-    found_k = unlimited | ((top_k <= width) & (lowest < kth.squeeze(-1)))
-    found_p = all_mass | (lowest < pth)
-    return torch.maximum(kth.squeeze(-1), pth), found_k & found_p
+    return weights.masked_fill(~survivors(scaled, weights, top_k, top_p, min_p), 0.0)
 
 
 def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
@@ -231,3 +196,32 @@ def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
     # Only NaN logits leave no token above the target; the clamp keeps the index in the vocabulary.
     found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
     return found.clamp(max=weights.shape[1] - 1)
+
+
+def _draw_for(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    """What draws from these logits: the kernel on a GPU, where Triton is there."""
+    if not logits.is_cuda or find_spec("triton") is None:
+        return draw
+    from sharegen.kernels import sampling
+
+    return sampling.draw
+
+
+def _parts(count: int, logits: Tensor) -> list[slice]:
+    """Slices of the rows to work on at a time (one, perhaps empty, where they are few)."""
+    step = max(1, CHUNK_ELEMENTS[logits.device.type] // logits.shape[1])
+    return [slice(i, min(i + step, count)) for i in range(0, max(count, 1), step)]
+
+
+def _rows_of(logits: Tensor, which: Tensor | None) -> Tensor:
+    return (logits if which is None else logits[which]).float()
+
+
+def _subset(rows: slice | Tensor, part: slice) -> slice | Tensor:
+    if isinstance(rows, slice):
+        return slice(rows.start + part.start, rows.start + part.stop)
+    return rows[part]
+
+
+def _chosen(values: Tensor, tokens: Tensor) -> Tensor:
+    return values.gather(-1, tokens[:, None]).squeeze(-1)

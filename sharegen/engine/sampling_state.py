@@ -38,20 +38,22 @@ _FLOATS = (
 class Features:
     """What the live rows ask of a step; hashable, a CUDA graph's key.
 
-    random, greedy: some row draws, some row takes the best token. filtered: some row that draws
-    has top_k, top_p or min_p. penalised: some row has a penalty, repeats: a repetition penalty.
-    edit_slots, edit_context: the widths of the state's logit edits, 0 where no row has one.
-    top_logprobs: the largest `logprobs` asked for, -1 for none.
+    filtered: some row that draws has top_k, top_p or min_p. penalised: some row has a penalty,
+    repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
+    0 where no row has one. top_logprobs: the largest `logprobs` asked for, -1 for none.
     """
 
-    random: bool = False
-    greedy: bool = True
     filtered: bool = False
     penalised: bool = False
     repeats: bool = False
     edit_slots: int = 0
     edit_context: int = 0
     top_logprobs: int = -1
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether some row's logits change before they are drawn from."""
+        return self.penalised or self.edit_slots > 0
 
 
 class SamplingState:
@@ -82,12 +84,15 @@ class SamplingState:
         self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
         self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
         self._ints = torch.zeros(max_rows, 2, dtype=torch.int64, device=self.device)
+        self._ints[:, 1] = (
+            vocab_size  # rows never set are drawn from too
+        )
         self.temperature, self.top_p, self.min_p = self._floats.unbind(1)[:3]
         self.repetition, self.frequency, self.presence = self._floats.unbind(1)[3:]
         self.keys, self.top_k = self._ints.unbind(1)
         self.end_ids = torch.full((max_rows, 1), -1, dtype=torch.int64, device=self.device)
         # The host's copy of what `features` needs, one column a feature.
-        self._flags = np.zeros((max_rows, 6), dtype=bool)
+        self._flags = np.zeros((max_rows, 4), dtype=bool)
         self._logprobs = np.full(max_rows, -1)
 
     def check(self, params: SamplingParams) -> None:
@@ -169,12 +174,10 @@ class SamplingState:
         return state
 
     def features(self, num_rows: int | None = None) -> Features:
-        """What the first num_rows rows ask for (default: all, rows never set are greedy)."""
+        """What the first num_rows rows ask for (default: all; rows never set ask for nothing)."""
         flags = np.atleast_1d(self._flags[:num_rows].any(0)).tolist()
-        random, greedy, filtered, penalised, repeats, edited = flags
+        filtered, penalised, repeats, edited = flags
         return Features(
-            random=random,
-            greedy=greedy or not random,
             filtered=filtered,
             penalised=penalised,
             repeats=repeats,
@@ -212,7 +215,7 @@ class SamplingState:
         filters = self._top_k(params) < self.vocab_size or params.top_p < 1 or params.min_p > 0
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
-        return random, not random, random and filters, penalised, repeats, bool(edits)
+        return random and filters, penalised, repeats, bool(edits)
 
     def _send(self, array: np.ndarray) -> Tensor:
         """A copy on the device, on the way while the host goes on."""

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from sharegen.engine.filters import NARROW, survivors
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sampling import (
-    NARROW,
     SamplingState,
     inverse_cdf,
     row_key,
     sample,
-    survivors,
     token_logprobs,
     uniform,
 )
@@ -68,7 +67,6 @@ class TestGreedy:
     def test_a_vanishing_temperature_is_greedy(self):
         logits = torch.randn(5, 9, generator=torch.manual_seed(1)) * 1e4
         state = state_of([SamplingParams(temperature=1e-30)] * 5, 9)
-        assert not state.features().random
         assert torch.equal(sample(logits, state, first_positions(5))[0], logits.argmax(-1))
 
 
@@ -334,18 +332,14 @@ class TestState:
     def test_features_name_what_live_rows_need(self):
         state = SamplingState(8, 50)
         assert state.features() == state.features(0)
-        assert not state.features().random
-        assert state.features().greedy
 
         def after(**options):
             state.set_rows([3], [SamplingParams(**options)], [1], [[5, 6]])
             return state.features()
 
-        assert after(temperature=0).random is False
         plain = after(temperature=1)
-        assert plain.random
-        assert not plain.greedy
         assert not plain.filtered
+        assert not plain.adjusted
         assert after(top_p=0.5).filtered
         assert after(top_k=3).filtered
         assert not after(top_k=50).filtered
@@ -353,6 +347,7 @@ class TestState:
         assert not after(temperature=0, top_k=3).filtered
         assert after(min_p=0.1).filtered
         assert after(presence_penalty=1).penalised
+        assert after(presence_penalty=1).adjusted
         assert not after(presence_penalty=1).repeats
         assert after(repetition_penalty=2).repeats
         assert after(logit_bias={1: 2.0}).edit_slots == 1

@@ -122,7 +122,9 @@ def test_settings_against_transformers(batch):
     rows, features = slice(0, count), state.features()
 
     edited = adjusted(logits, state, rows, positions, history, features)
-    weights = token_weights(edited, state, rows, features)
+    weights = token_weights(
+        edited, state.temperature, state.top_k, state.top_p, state.min_p, filtered=True
+    )
     tokens, logprobs = sample(logits, state, positions, history=history)
     numbers = uniform(state.keys, positions).double()
     raw = logits.log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
