@@ -109,6 +109,8 @@ def run_job(
             with job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, held)
                 return Outcome(path, journal.run, workload, drawn)
+        except CapacityError as error:
+            raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted: what was finished is in {path}; run the same command again to "
@@ -234,10 +236,6 @@ class _Job:
                     raise RequestError(f"problem {problem.id}: {error} (--strict)") from None
                 first_error = first_error or error
                 journal.append(Record(problem.id, None, None, error=str(error)))
-            except CapacityError as error:
-                raise CapacityError(
-                    f"problem {problem.id}: {error} (--kv-cache-memory, --max-tokens)"
-                ) from None
             else:
                 asked.append(_Asked(problem, request, digest))
         if not asked:
@@ -319,8 +317,10 @@ def _complete_outcome(
     Raises JournalError where the journal comes from another configuration: known before a model
     is loaded.
     """
+    if not path.exists():
+        return None
     recorded = RunFile.read(run_file_path(path))
-    if recorded is None or not path.exists():
+    if recorded is None:
         return None
     identity = configuration.identity
     if identity["dtype"] == "auto":  # whatever the model was loaded as then

@@ -213,7 +213,7 @@ def find_recipe(name: str) -> Path:
             return path.resolve()
         raise UsageError(f"{name}: no such recipe file")
     near = nearest(name, recipe_names())
-    hint = f"did you mean {near}?" if near else f"there are {', '.join(recipe_names())}"
+    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(recipe_names())}"
     raise UsageError(f"unknown recipe {name!r}: {hint} (your own recipe is a path to a YAML file)")
 
 

@@ -1,0 +1,317 @@
+"""Whatever a user gets wrong ends in one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import ROWS, Command, write_jsonl
+from tests.tiny import save_tiny_model
+
+RECIPE = """\
+dataset: {fields: {question: question}}
+prompt: "{{ question }}"
+"""
+
+
+def check(ran, code: int, *words: str) -> None:  # type: ignore[no-untyped-def]
+    """One line on stderr, after what was said before it failed, naming all of `words`."""
+    assert ran.code == code, ran.err
+    assert "Traceback" not in ran.err
+    last = ran.err.strip().splitlines()[-1]
+    assert last.startswith("sharegen: error: "), ran.err
+    for word in words:
+        assert word in last, (word, last)
+
+
+def recipe(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_unknown_recipe_names_the_nearest(sharegen: Command) -> None:
+    check(sharegen("run", "self-consistancy"), 2, "self-consistancy", "'self-consistency'")
+
+
+def test_recipe_file_that_is_not_there(sharegen: Command) -> None:
+    check(sharegen("run", "./none.yaml"), 2, "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (RECIPE + "sampling: {temprature: 1}", ["sampling.temprature", "'temperature'"]),
+        (RECIPE + "smapling: {}", ["'smapling'", "'sampling'"]),
+        (RECIPE + "presets: {a: {dataset: {sorce: x}}}", ["presets.a.dataset.sorce", "'source'"]),
+        (RECIPE + "sampling: {temperature: -1}", ["sampling.temperature is -1", "greater"]),
+        (RECIPE + "sampling: {stop: [3]}", ["sampling.stop", "3"]),
+        (RECIPE + "answer: {patterns: ['(']}", ["answer.patterns", "not a regular expression"]),
+        ("dataset: {}", ["'prompt' is missing"]),
+        ("prompt: '{{ question'", ["prompt", "not a template"]),
+        ("prompt: [", ["mine.yaml:", "not YAML"]),
+        ("just text", ["mine.yaml", "mapping"]),
+        (RECIPE + "default: x", ["'default' names 'x'"]),
+    ],
+)
+def test_bad_recipe_names_file_and_key(
+    sharegen: Command, tmp_path: Path, text: str, words: list[str]
+) -> None:
+    check(sharegen("run", recipe(tmp_path, text)), 2, "mine.yaml", *words)
+
+
+def test_template_that_names_a_missing_field(
+    sharegen: Command, tmp_path: Path, rows: Path, model: Path
+) -> None:
+    mine = recipe(tmp_path, 'prompt: "{{ qestion }}"')
+    ran = sharegen("run", mine, "--dataset", rows, "--model", model)
+    check(ran, 1, "rows.jsonl, line 1", "'prompt'", "'qestion'", "question, answer", "5 more rows")
+
+
+def test_sandboxed_template(sharegen: Command, tmp_path: Path, rows: Path, model: Path) -> None:
+    mine = recipe(tmp_path, 'prompt: "{{ question.__class__.__mro__ }}"')
+    check(sharegen("run", mine, "--dataset", rows, "--model", model), 1, "unsafe")
+
+
+def test_missing_dataset_file(sharegen: Command, model: Path) -> None:
+    ran = sharegen("run", "self-consistency", "--dataset", "no/such.jsonl", "--model", model)
+    check(ran, 2, "no/such.jsonl")
+
+
+def test_misspelt_preset(sharegen: Command) -> None:
+    check(sharegen("run", "self-consistency", "--dataset", "gsm8"), 2, "gsm8", "'gsm8k'")
+
+
+def test_empty_dataset_file(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n")
+    check(sharegen(*job), 1, "rows.jsonl", "no rows")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"question": "a"', "malformed JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"question": nope}', "malformed JSON"),
+    ],
+)
+def test_malformed_line_is_numbered(
+    sharegen: Command, job: list[object], rows: Path, line: str, words: str
+) -> None:
+    lines = rows.read_text().splitlines()
+    rows.write_text("\n".join([*lines[:2], "", line, *lines[2:]]))
+    check(sharegen(*job), 1, "rows.jsonl, line 4", words)
+
+
+def test_file_of_an_unknown_kind(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    (tmp_path / "rows.xlsx").write_text("x")
+    check(sharegen(*job, "--dataset", "rows.xlsx"), 1, "rows.xlsx", ".jsonl")
+
+
+def test_broken_csv_and_parquet(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    (tmp_path / "rows.parquet").write_bytes(b"not parquet")
+    check(sharegen(*job, "--dataset", "rows.parquet"), 1, "rows.parquet")
+    (tmp_path / "rows.csv").write_bytes(b"")
+    check(sharegen(*job, "--dataset", "rows.csv"), 1, "rows.csv", "no rows")
+
+
+def test_text_that_is_not_utf8(sharegen: Command, job: list[object], rows: Path) -> None:
+    rows.write_bytes(b'{"question": "\xff"}\n')
+    check(sharegen(*job), 1, "rows.jsonl", "UTF-8")
+
+
+def test_no_row_with_the_needed_field(sharegen: Command, job: list[object], rows: Path) -> None:
+    write_jsonl(rows, [{"text": "a"}, {"text": "b"}])
+    check(sharegen(*job), 1, "rows.jsonl, line 1", "'question'", "it has text")
+
+
+def test_equal_ids(sharegen: Command, job: list[object], rows: Path) -> None:
+    write_jsonl(rows, [{**row, "id": 7} for row in ROWS[:2]])
+    check(sharegen(*job), 1, "rows.jsonl", "id '7'")
+
+
+def test_few_shot_of_a_lone_file(sharegen: Command, rows: Path, model: Path) -> None:
+    ran = sharegen("run", "self-consistency", "--dataset", rows, "--model", model)
+    check(ran, 1, "--few-shot-file", "--few-shot 0")
+
+
+def test_more_examples_than_there_are(sharegen: Command, job: list[object]) -> None:
+    check(sharegen(*job, "--few-shot", 9), 1, "9 examples", "3 are there")
+
+
+def test_few_shot_file_that_is_not_there(sharegen: Command, job: list[object]) -> None:
+    check(sharegen(*job, "--few-shot-file", "none.jsonl"), 2, "--few-shot-file none.jsonl")
+
+
+def test_no_model_named(sharegen: Command, rows: Path) -> None:
+    ran = sharegen("run", "self-consistency", "--dataset", rows, "--few-shot", 0)
+    check(ran, 2, "--model", "tinymath")
+
+
+def test_unknown_model_folder(sharegen: Command, job: list[object]) -> None:
+    check(sharegen(*job, "--model", "./nowhere"), 1, "./nowhere")
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub whose port nobody listens on."""
+    from huggingface_hub import constants
+
+    from sharegen import hub
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    hub.hub_is_reachable.cache_clear()
+    yield
+    hub.hub_is_reachable.cache_clear()
+
+
+def test_unreachable_hub_fails_at_once(sharegen: Command, job: list[object], no_hub: None) -> None:
+    import datasets  # noqa: F401 - its import is not what is timed
+
+    started = time.monotonic()
+    check(sharegen(*job, "--model", "someone/nothing"), 1, "someone/nothing", "not reachable")
+    ran = sharegen(*job, "--dataset", "someone/nothing")
+    check(ran, 1, "--dataset someone/nothing", "not reachable", "local file")
+    assert time.monotonic() - started < 15
+
+
+def test_model_that_the_engine_refuses(
+    sharegen: Command, job: list[object], model: Path, tmp_path: Path
+) -> None:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    folder = tmp_path / "bloom"
+    config = BloomConfig(vocab_size=64, hidden_size=16, n_layer=2, n_head=2)
+    BloomForCausalLM(config).save_pretrained(folder)
+    check(sharegen(*job, "--model", folder), 1, "bloom")
+
+
+def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    for file in folder.glob("*token*"):
+        file.unlink()
+    check(sharegen(*job, "--model", folder), 1, "no tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--samples", 0], ["--samples is 0", "1"]),
+        (["--temperature", -0.5], ["--temperature is -0.5", "0"]),
+        (["--temperature", "nan"], ["--temperature", "finite"]),
+        (["--top-p", 3], ["--top-p is 3", "1"]),
+        (["--top-p", 0], ["--top-p is 0"]),
+        (["--top-k", -2], ["--top-k is -2"]),
+        (["--max-tokens", 0], ["--max-tokens is 0"]),
+        (["--limit", 0], ["--limit is 0"]),
+        (["--few-shot", -1], ["--few-shot is -1"]),
+        (["--block-size", 0], ["--block-size is 0"]),
+        (["--max-sequences", 0], ["--max-sequences is 0"]),
+        (["--stop", ""], ["--stop"]),
+        (["--dtype", "int4"], ["--dtype is 'int4'", "bfloat16"]),
+        (["--kv-cache-memory", "lots"], ["--kv-cache-memory", "8GiB"]),
+        (["--device", "tpu"], ["tpu"]),
+        (["--no-chat", "--system", "Be brief."], ["--system", "--no-chat"]),
+        (["--samples", "many"], ["--samples"]),
+        (["--no-such-flag"], ["--no-such-flag", "sharegen run --help"]),
+    ],
+)
+def test_impossible_flags(
+    sharegen: Command, job: list[object], arguments: list[object], words: list[str]
+) -> None:
+    check(sharegen(*job, *arguments), 2, *words)
+
+
+def test_unknown_command(sharegen: Command) -> None:
+    check(sharegen("rum"), 2, "rum")
+
+
+def test_output_folder_that_is_not_writable(
+    sharegen: Command, job: list[object], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    check(sharegen(*job, "-o", "file/out.jsonl"), 1, "file/out.jsonl", "--output")
+
+
+def test_output_of_another_configuration(sharegen: Command, job: list[object]) -> None:
+    assert sharegen(*job).code == 0
+    before = Path("out.jsonl").read_bytes()
+    check(sharegen(*job, "--temperature", 0.1, "--seed", 5), 1, "out.jsonl",
+          "sampling.temperature was 0.7 and is now 0.1", "sampling.seed", "--overwrite")  # fmt: skip
+    assert Path("out.jsonl").read_bytes() == before
+
+
+def test_output_of_another_model(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    job = [*job, "--model", folder]
+    assert sharegen(*job).code == 0
+    save_tiny_model(folder, seed=1)
+    check(sharegen(*job, "-n", 4), 1, "fingerprints.model", "--overwrite")
+
+
+def test_output_that_is_no_journal(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    (tmp_path / "out.jsonl").write_text("my notes\n")
+    check(sharegen(*job), 1, "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text() == "my notes\n"
+
+
+def test_memory_for_less_than_one_sequence(sharegen: Command, job: list[object]) -> None:
+    check(sharegen(*job, "--kv-cache-memory", "20K"), 1, "blocks", "--kv-cache-memory")
+    check(sharegen(*job, "--kv-cache-memory", "1K"), 1, "blocks", "--kv-cache-memory")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_asked_for_and_absent(sharegen: Command, job: list[object]) -> None:
+    check(sharegen(*job, "--device", "cuda"), 2, "cuda")
+
+
+def test_chat_without_a_template(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model", chat=False)
+    check(sharegen(*job, "--model", folder, "--chat"), 1, "no chat template", "--no-chat")
+
+
+def test_bad_rows_are_told_and_counted(sharegen: Command, job: list[object], rows: Path) -> None:
+    good = ROWS[4]
+    too_long = {"question": "apples " * 2000, "answer": "#### 1"}
+    write_jsonl(rows, [{"q": "no question"}, good, too_long])
+    ran = sharegen(*job)
+    assert ran.code == 0
+    assert "2 bad rows" in ran.out
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    errors = {line["problem_id"]: line["error"] for line in lines if line["sample"] is None}
+    assert "'question'" in errors["0"] and "context" in errors["2"]
+    assert sum(line["sample"] is not None for line in lines) == 3
+    again = sharegen(*job)
+    assert again.code == 0 and again.out == ran.out
+    assert len(Path("out.jsonl").read_text().splitlines()) == 5
+
+
+def test_strict_stops_at_a_bad_row(sharegen: Command, job: list[object], rows: Path) -> None:
+    write_jsonl(rows, [ROWS[4], {"q": "no question"}])
+    check(sharegen(*job, "--strict"), 1, "line 2", "--strict")
+    write_jsonl(rows, [ROWS[4], {"question": "apples " * 2000}])
+    check(sharegen(*job, "--strict"), 1, "problem 1", "--strict")
+
+
+def test_no_row_that_can_run(sharegen: Command, job: list[object], rows: Path) -> None:
+    write_jsonl(rows, [{"question": "apples " * 2000}])
+    check(sharegen(*job), 1, "no row", "context")
+
+
+def test_debug_gives_the_traceback(
+    sharegen: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sharegen.cli import main
+    from sharegen.errors import UsageError
+
+    with pytest.raises(UsageError):
+        main(["run", "no-such-recipe", "--debug"])
