@@ -47,10 +47,10 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
 
     Raises RenderError naming the template, the missing field and the fields that there are.
     """
-    missing = sorted(names(text) - set(fields) - set(_ENVIRONMENT.globals))
     try:
         return _compiled(text).render(fields)
     except UndefinedError as error:
+        missing = sorted(names(text) - set(fields) - set(_ENVIRONMENT.globals))
         if missing:
             has = ", ".join(fields) or "none"
             raise RenderError(

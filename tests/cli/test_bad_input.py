@@ -245,8 +245,9 @@ def test_output_folder_that_is_not_writable(
 def test_output_of_another_configuration(sharegen: Command, job: list[object]) -> None:
     assert sharegen(*job).code == 0
     before = Path("out.jsonl").read_bytes()
-    check(sharegen(*job, "--temperature", 0.1, "--seed", 5), 1, "out.jsonl",
-          "sampling.temperature was 0.7 and is now 0.1", "sampling.seed", "--overwrite")  # fmt: skip
+    ran = sharegen(*job, "--temperature", 0.1, "--seed", 5)
+    changed = ["sampling.temperature was 0.7 and is now 0.1", "sampling.seed"]
+    check(ran, 1, "out.jsonl", *changed, "--overwrite")
     assert Path("out.jsonl").read_bytes() == before
 
 

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.errors import UsageError
+from sharegen.results.run_file import RunFile
+from sharegen.workload.configuration import Configuration, resolve
+
+RECIPE = """\
+default: small
+dataset: {fields: {q: question}}
+prompt: "{{ q }}"
+example: "{{ q }}"
+sampling: {samples: 5, temperature: 0.5}
+presets:
+  small:
+    model: model
+    dataset: {source: rows}
+    sampling: {samples: 7}
+  big: {dataset: {source: someone/big, split: validation}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yaml").write_text(RECIPE)
+    for name in ("rows", "model"):
+        (tmp_path / "recipe" / name).mkdir()
+    return str(tmp_path / "recipe" / "mine.yaml")
+
+
+def test_the_default_preset_lies_beside_its_recipe(recipe: str, tmp_path: Path) -> None:
+    job = resolve(recipe)
+    assert job.preset == "small" and job.recipe == "mine"
+    assert job.dataset.source == str(tmp_path / "recipe" / "rows")
+    assert job.model == str(tmp_path / "recipe" / "model")
+    assert (job.sampling.samples, job.sampling.temperature) == (7, 0.5)
+
+
+def test_flags_go_over_presets_over_the_recipe(recipe: str) -> None:
+    job = resolve(recipe, flags={"sampling": {"temperature": 0.9}, "model": "a/b"})
+    assert (job.sampling.samples, job.sampling.temperature, job.model) == (7, 0.9, "a/b")
+
+
+def test_a_preset_by_name_or_by_its_source(recipe: str) -> None:
+    by_name = resolve(recipe, "big", {"model": "a/b"})
+    assert by_name.dataset.source == "someone/big" and by_name.dataset.split == "validation"
+    assert resolve(recipe, "someone/big", {"model": "a/b"}) == by_name
+
+
+def test_a_file_goes_by_the_bare_recipe(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("{}")
+    job = resolve(recipe, str(tmp_path / "mine.jsonl"), {"model": "a/b"})
+    assert job.preset is None and job.sampling.samples == 5
+    assert job.dataset.source == str(tmp_path / "mine.jsonl")
+
+
+def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None:
+    job = resolve(recipe, "someone/else", {"model": "small"})
+    assert job.model == str(tmp_path / "recipe" / "model")
+    assert job.dataset.source == "someone/else"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "flags", "message"),
+    [
+        ("smal", {}, "did you mean 'small'"),
+        ("zzz", {}, "presets: small, big"),
+        ("./none", {}, "no such file"),
+        ("big", {}, "--model is needed"),
+        (None, {"few_shot": {"file": "none"}}, "--few-shot-file none"),
+        (None, {"chat": {"enabled": True}}, "no template 'chat.user'"),
+        (None, {"chat": {"enabled": False, "system": "x"}}, "--no-chat"),
+        (None, {"sampling": {"min_tokens": 9, "max_tokens": 3}}, "max_tokens is 3"),
+        (None, {"sampling": {"temprature": 9}}, "did you mean 'temperature'"),
+    ],
+)
+def test_what_does_not_fit(recipe: str, dataset: str | None, flags: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve(recipe, dataset, flags)
+
+
+def test_a_recipe_without_a_dataset_asks_for_one() -> None:
+    with pytest.raises(UsageError, match="prompts needs --dataset"):
+        resolve("prompts")
+
+
+def test_chat_has_stops_of_its_own(recipe: str) -> None:
+    text = Path(recipe).read_text()
+    Path(recipe).write_text(text + "chat: {user: '{{ q }}', stop: ['X']}\n")
+    assert resolve(recipe).sampling.stop == []
+    assert resolve(recipe, flags={"chat": {"system": "s"}}).sampling.stop == ["X"]
+    both = {"chat": {"enabled": True}, "sampling": {"stop": ["Y"]}}
+    assert resolve(recipe, flags=both).sampling.stop == ["Y"]
+
+
+def test_identity_and_extent_part_the_settings(recipe: str) -> None:
+    job = resolve(recipe)
+    more = resolve(
+        recipe,
+        flags={
+            "dataset": {"limit": 3},
+            "sampling": {"samples": 9},
+            "machine": {"max_sequences": 4, "kv_cache_memory": 1, "block_size": 32},
+        },
+    )
+    assert more.identity == job.identity and more.extent != job.extent
+    assert more.default_output == job.default_output
+    for changed in (
+        {"model": "a/b"},
+        {"sampling": {"temperature": 0.1}},
+        {"sampling": {"seed": 1}},
+        {"sampling": {"stop": ["x"]}},
+        {"sampling": {"max_tokens": 9}},
+        {"few_shot": {"k": 1}},
+        {"machine": {"dtype": "bfloat16"}},
+    ):
+        other = resolve(recipe, flags=changed)
+        assert other.identity != job.identity
+        assert other.default_output != job.default_output
+
+
+def test_the_settings_come_back_from_a_run_file(recipe: str, tmp_path: Path) -> None:
+    job = resolve(recipe, flags={"machine": {"dtype": "bfloat16"}, "dataset": {"limit": 2}})
+    path = tmp_path / "a.run.json"
+    configuration = json.loads(json.dumps(job.identity | {"dtype": "bfloat16"}))
+    RunFile(configuration=configuration, extent=job.extent).write(path)
+    read = RunFile.read(path)
+    assert read is not None and Configuration.from_settings(read.settings) == job

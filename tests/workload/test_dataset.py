@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from sharegen.errors import DataError
+from sharegen.workload.dataset import read_rows
+
+VALUES = [{"question": "é 1?", "n": 1}, {"question": "b", "n": 2}]
+JSONL = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in VALUES)
+
+
+def read(path: Path, split: str = "test") -> list[dict[str, object]]:
+    return [row.values for row in read_rows(str(path), None, split).rows]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", "\ufeff" + JSONL.replace("\n", "\r\n\n"))
+    assert read(path) == VALUES
+    rows = read_rows(str(path), None, "test").rows
+    assert [row.where for row in rows] == [f"{path}, line 1", f"{path}, line 3"]
+    assert [row.index for row in rows] == [0, 1]
+
+
+def test_jsonl_keeps_line_separators_inside_strings(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "a.jsonl", '{"q": "a\u2028b\x85c"}')) == [{"q": "a\u2028b\x85c"}]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(JSONL.encode()))
+    assert read(path) == VALUES
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"a\.jsonl\.gz: cannot be read"):
+        read(path)
+
+
+def test_json(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "a.json", json.dumps(VALUES, indent=1))) == VALUES
+    assert read(write(tmp_path / "b.json", JSONL)) == VALUES
+    assert read(write(tmp_path / "c.json", json.dumps(VALUES[0]))) == VALUES[:1]
+    with pytest.raises(DataError, match="item 1: is not a JSON object"):
+        read(write(tmp_path / "d.json", '[{"a": 1}, 2]'))
+    with pytest.raises(DataError, match="line 2: malformed JSON"):
+        read(write(tmp_path / "e.json", '[{"a": 1},\n'))
+
+
+def test_text_has_one_prompt_a_line(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "a.txt", "one\n\n two \n")) == [{"text": "one"}, {"text": " two "}]
+
+
+def test_csv_and_parquet(tmp_path: Path) -> None:
+    import datasets
+
+    assert read(write(tmp_path / "a.csv", "question,n\né 1?,1\nb,2\n")) == VALUES
+    datasets.Dataset.from_list(VALUES).to_parquet(str(tmp_path / "a.parquet"))
+    assert read(tmp_path / "a.parquet") == VALUES
+
+
+@pytest.mark.parametrize(
+    "name", ["test.jsonl", "gsm8k_test.jsonl", "test-00000-of-00001.jsonl", "x-test.jsonl"]
+)
+def test_a_folder_has_a_file_per_split(tmp_path: Path, name: str) -> None:
+    write(tmp_path / name, JSONL)
+    write(tmp_path / "train.jsonl", '{"a": 1}\n')
+    write(tmp_path / "README.md", "")
+    assert read(tmp_path) == VALUES
+    assert read(tmp_path, "train") == [{"a": 1}]
+    with pytest.raises(DataError, match=r"split 'dev'.*train\.jsonl"):
+        read(tmp_path, "dev")
+
+
+def test_shards_are_read_in_order(tmp_path: Path) -> None:
+    for i in (1, 0):
+        write(tmp_path / f"test-0000{i}-of-00002.jsonl", json.dumps(VALUES[i]))
+    assert read(tmp_path) == VALUES
+
+
+def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.jsonl", JSONL), write(tmp_path / "b.jsonl", JSONL)
+    c = write(tmp_path / "c.jsonl", JSONL + '{"x": 1}')
+    prints = [read_rows(str(path), None, "test").fingerprint for path in (a, b, c)]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_empty_and_missing(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no rows"):
+        read(write(tmp_path / "a.jsonl", "\n\n"))
+    with pytest.raises(DataError, match="has no rows"):
+        read(write(tmp_path / "a.json", "[]"))
+    with pytest.raises(DataError, match="no such file"):
+        read(tmp_path / "none.jsonl")

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sharegen.errors import UsageError
+from sharegen.workload.recipe import Job, load_recipe, merge, nearest, recipe_names, validate
+
+
+def test_all_shipped_recipes_are_valid() -> None:
+    assert {"self-consistency", "prompts"} <= set(recipe_names())
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        assert recipe.description
+        for preset in (None, *recipe.presets):
+            validate(Job, recipe.merged(preset), name)
+
+
+def test_self_consistency_asks_what_tinymath_was_trained_on() -> None:
+    job = validate(Job, load_recipe("self-consistency").merged("tinymath"), "recipe")
+    assert job.prompt == "Question: {{ question }}\nAnswer:"
+    assert job.example == "Question: {{ question }}\nAnswer: {{ answer }}\n\n"
+    assert job.sampling.stop == ["\n\n"]
+    assert job.model == "tinymath/model"
+
+
+def test_gsm8k_is_eight_shot_from_its_train_split() -> None:
+    job = validate(Job, load_recipe("self-consistency").merged("gsm8k"), "recipe")
+    assert (job.dataset.source, job.dataset.config) == ("openai/gsm8k", "main")
+    assert (job.few_shot.k, job.few_shot.split, job.dataset.split) == (8, "train", "test")
+
+
+def test_merge_goes_section_by_section() -> None:
+    base = {"a": {"x": 1, "y": [1, 2]}, "b": 3}
+    assert merge(base, {"a": {"y": [9]}, "c": None}) == {
+        "a": {"x": 1, "y": [9]}, "b": 3, "c": None,
+    }  # fmt: skip
+    assert base == {"a": {"x": 1, "y": [1, 2]}, "b": 3}
+    assert merge({"a": 1}, {"a": {"x": 2}}) == {"a": {"x": 2}}
+
+
+def test_nearest() -> None:
+    assert nearest("temprature", ["temperature", "top_p"]) == "temperature"
+    assert nearest("zzz", ["temperature"]) is None
+
+
+def test_a_recipe_of_ones_own_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yml").write_text("prompt: '{{ a }}'\nsampling: {samples: 3}\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("mine.yml").job["sampling"] == {"samples": 3}
+    with pytest.raises(UsageError, match="unknown recipe 'mine'"):
+        load_recipe("mine")
+
+
+def test_loading_a_recipe_runs_no_code(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"prompt: !!python/object/apply:os.mkdir ['{tmp_path}/made']\n")
+    with pytest.raises(UsageError, match=r"mine\.yaml.*not YAML"):
+        load_recipe(str(path))
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").mkdir()
+    with pytest.raises(UsageError, match="no such recipe file"):
+        load_recipe(str(tmp_path / "x.yaml"))
