@@ -1,0 +1,100 @@
+"""`sharegen report`: curves on stdout, pictures and a page on request, mistakes in one line."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.results.report_journals import sample, write_code, write_lines, write_maths
+
+
+def test_the_curve_goes_to_stdout(sharegen: Command, tmp_path: Path) -> None:
+    write_maths(tmp_path / "run.jsonl")
+    ran = sharegen("report", "run.jsonl")
+    assert ran.code == 0 and ran.err == ""
+    assert "pass@k" in ran.out and "maj@k" in ran.out
+
+
+def test_pictures_and_page(sharegen: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_maths(tmp_path / "a.jsonl")
+    write_code(tmp_path / "b.jsonl")
+    ran = sharegen("report", "a.jsonl", "b.jsonl", "--html", "new/r.html", "-o", "pictures")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "new" / "r.html").read_text().startswith("<!doctype html>")
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {"curve.png", "curve.svg", "difficulty.svg", "margins.png", "lengths.svg"} <= names
+    assert ran.err.count("written: ") == 1 + len(names)
+    ran = sharegen("report", "a.jsonl", "-o", "sheet.svg")
+    assert ran.code == 0 and (tmp_path / "sheet.svg").exists()
+
+
+def test_a_journal_without_verdicts(sharegen: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_lines(tmp_path / "free.jsonl", [sample("p", i) for i in range(3)])
+    ran = sharegen("report", "free.jsonl", "--html", "free.html")
+    assert ran.code == 0 and ran.out == ""
+    assert "there are no curves" in ran.err and (tmp_path / "free.html").exists()
+
+
+def test_a_real_job_shows_its_questions(
+    sharegen: Command, tmp_path: Path, job: list[object]
+) -> None:
+    pytest.importorskip("matplotlib")
+    assert sharegen(*job).code == 0
+    ran = sharegen("report", "out.jsonl", "--html", "out.html")
+    assert ran.code == 0, ran.err
+    assert "without the questions" not in ran.err
+    text = (tmp_path / "out.html").read_text()
+    (index,) = re.findall(r'id="index">(.*?)</script>', text)
+    assert "Tom has 6 apples" in json.loads(index)["snippets"][0]
+    (chunk,) = re.findall(r'id="chunk-0">(.*?)</script>', text)
+    first = json.loads(gzip.decompress(base64.b64decode(chunk)))[0]
+    assert first["prompt"].startswith("Question: Tom has 6 apples")
+    assert len(first["samples"]) == 3
+    assert "all prompts begin with" in text  # the few-shot examples, once
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["none.jsonl"], 1, ["none.jsonl", "cannot be read"]),
+        (["empty.jsonl"], 1, ["empty.jsonl", "is empty"]),
+        (["unscored.jsonl"], 1, ["no scores yet", "sharegen score unscored.jsonl --execute"]),
+        (["a.jsonl", "--html", "a.jsonl"], 2, ["--html a.jsonl", ".html"]),
+        (["a.jsonl", "--output", "a.jsonl"], 2, ["--output a.jsonl", ".png or .svg"]),
+        (["a.jsonl", "--output", "a.gif"], 2, ["--output a.gif", ".png or .svg"]),
+        (["a.jsonl", "--html", "a.jsonl/r.html"], 2, ["cannot be written"]),
+        ([], 2, ["files"]),
+    ],
+)
+def test_bad_input_is_one_line(
+    sharegen: Command, tmp_path: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    write_maths(tmp_path / "a.jsonl")
+    (tmp_path / "empty.jsonl").touch()
+    write_code(tmp_path / "unscored.jsonl")
+    (tmp_path / "unscored.jsonl.scores.jsonl").unlink()
+    before = (tmp_path / "a.jsonl").read_bytes()
+    ran = sharegen("report", *arguments)
+    assert ran.code == code, ran.err
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+    assert len(ran.err.strip().splitlines()) == 1 and "Traceback" not in ran.err
+    for word in words:
+        assert word in ran.err
+
+
+def test_without_matplotlib_the_curve_is_still_there(
+    sharegen: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_maths(tmp_path / "run.jsonl")
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    assert "pass@k" in sharegen("report", "run.jsonl").out
+    ran = sharegen("report", "run.jsonl", "--html", "r.html")
+    assert ran.code == 2 and "pip install 'sharegen[plot]'" in ran.err
