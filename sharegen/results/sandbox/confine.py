@@ -43,5 +43,6 @@ def confine(limits: Limits, others: int, is_isolated: bool) -> None:
         resource.setrlimit(kind, (soft, hard))
     if is_isolated:
         namespaces.drop_privileges()
+        namespaces.own_proc_files(True)
         if seccomp.available:
             seccomp.install()

@@ -111,9 +111,9 @@ def adopt_orphans() -> None:
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def own_proc_files() -> None:
-    """Own /proc/self again, which a change of user gives to root."""
-    _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
+def own_proc_files(owned: bool) -> None:
+    """Whether /proc/self belongs to this process's user, or to root and so to nobody in here."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, int(owned), 0, 0, 0), "prctl")
 
 
 def drop_privileges() -> None:

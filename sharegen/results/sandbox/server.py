@@ -86,10 +86,11 @@ def _leave_user() -> None:
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-        ns.own_proc_files()
+        ns.own_proc_files(True)
     uid, gid = os.getuid(), os.getgid()
     ns.unshare(ns.CLONE_NEWUSER | ns.CLONE_NEWNS | ns.CLONE_NEWPID)
     ns.map_user(_USER, uid, gid)
+    ns.die_with_parent()  # again: new credentials have cleared it
     _continue_in_child()
     tree.mount_proc()
 

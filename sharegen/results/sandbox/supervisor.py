@@ -47,6 +47,7 @@ class Supervisor:
         self.folder: str | None = None
         if is_isolated:
             ns.die_with_parent()
+            ns.own_proc_files(False)
             tree.make_private(self.limits.disk)
             return
         self.folder = tempfile.mkdtemp(prefix="sharegen-")

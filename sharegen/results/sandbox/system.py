@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import shutil
@@ -65,7 +66,10 @@ def command(isolation: Isolation, control: int) -> list[str]:
     """The command line of the warmed parent, which serves on descriptor `control`."""
     if isolation != "bubblewrap":
         return python_command(str(_HERE.parent), control)
-    wrap = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-pid"]
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise FileNotFoundError(errno.ENOENT, "not installed")
+    wrap = [bwrap, "--die-with-parent", "--unshare-pid"]
     wrap += ["--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.getuid():
         wrap += ["--unshare-user"]

@@ -68,6 +68,8 @@ def make_private(disk: int) -> None:
 
     disk: bytes, of each folder. Raises OSError.
     """
+    ns.unshare(ns.CLONE_NEWNS)
+    ns.mount("none", "/", None, ns.MS_REC | ns.MS_PRIVATE)
     flags = ns.MS_NOSUID | ns.MS_NODEV
     options = f"mode=0700,size={disk},nr_inodes=10000"
     ns.mount("tmpfs", HOME, "tmpfs", flags, options)
