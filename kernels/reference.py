@@ -11,8 +11,8 @@ merges cleanly. A row sees keys from `lowest[row]` to its own position (windows 
 enter once, at the end.
 
 The arithmetic of a row depends neither on the other rows nor on how many there are: suffixes are
-read in steps of fixed width, and products of few rows are padded (a BLAS takes another path for
-one row than for many).
+read in steps of fixed width, and products are padded (a BLAS takes other paths for few or odd
+rows).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import pad
 
 from sharegen.kernels.layout import SharedLayout
 
 Partial = tuple[torch.Tensor, torch.Tensor]
 
-_LEAST_ROWS = 16  # query rows of one matrix product, so that none is computed as matrix x vector
+_LEAST = 16  # rows come in multiples of this, keys at least so many: a BLAS treats odd ends apart
 _SUFFIX_STEP = 64  # suffix tokens read at once
 
 
@@ -221,7 +222,7 @@ def _suffix(
         rows = (length > begin).nonzero()[:, 0]
         blocks = block_tables[rows, first : first + step].to(torch.int64)
         if blocks.shape[1] < step:
-            blocks = torch.nn.functional.pad(blocks, (0, step - blocks.shape[1]))
+            blocks = pad(blocks, (0, step - blocks.shape[1]))
         visible = offsets[None, :] < (length[rows] - begin)[:, None]
         if lowest is not None:
             key_position = prefix_length[rows, None] + begin + offsets
@@ -245,16 +246,19 @@ def _dense(
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
     queries = q.float().view(num_rows, num_kv_heads, group, -1).transpose(0, 1).flatten(1, 2)
-    missing = _LEAST_ROWS - queries.shape[1]
-    if missing > 0:
-        queries = torch.nn.functional.pad(queries, (0, 0, 0, missing))
-    scores = torch.bmm(queries * scale, k.float().permute(1, 2, 0))
+    keys, values = k.float().transpose(0, 1), v.float().transpose(0, 1)
     if visible is not None:
         visible = visible.repeat_interleave(group, dim=0)
-        if missing > 0:
-            visible = torch.nn.functional.pad(visible, (0, 0, 0, missing))
-    out, lse = _softmax(scores, v.float().transpose(0, 1), visible, softcap)
-    rows = num_rows * group
+    rows, length = queries.shape[1], keys.shape[1]
+    more_rows, more_keys = -rows % _LEAST, max(0, _LEAST - length)
+    if more_rows or more_keys:
+        if visible is None:
+            visible = torch.ones(rows, length, dtype=torch.bool, device=q.device)
+        visible = pad(visible, (0, more_keys, 0, more_rows))
+        queries = pad(queries, (0, 0, 0, more_rows))
+        keys, values = pad(keys, (0, 0, 0, more_keys)), pad(values, (0, 0, 0, more_keys))
+    scores = torch.bmm(queries * scale, keys.transpose(1, 2))
+    out, lse = _softmax(scores, values, visible, softcap)
     out = out[:, :rows].view(num_kv_heads, num_rows, group, -1).transpose(0, 1).flatten(1, 2)
     return out, lse[:, :rows].view(num_kv_heads, num_rows, group).transpose(0, 1).flatten(1, 2)
 
@@ -268,6 +272,10 @@ def _dense_each(
     softcap: float | None,
 ) -> Partial:
     """Rows q [T, num_heads, D] against their own keys k [T, L, num_kv_heads, D], v; visible: [T, L]."""
+    if len(q) == 1:  # one product alone would not be computed as one of many
+        out, lse = _dense_each(*(t.repeat(2, *[1] * (t.dim() - 1)) for t in (q, k, v, visible)),
+                               scale, softcap)  # fmt: skip
+        return out[:1], lse[:1]
     num_kv_heads = k.shape[2]
     queries = q.float().view(len(q), num_kv_heads, -1, q.shape[2]) * scale
     outs, lses = [], []

@@ -21,7 +21,7 @@ from sharegen.engine.sampling import SamplingState, row_key, sample
 from sharegen.engine.sequence import Group
 from sharegen.kernels.reference import ReferencePlan
 
-_LEAST_ROWS = 16  # a matrix product of fewer rows takes another path and rounds otherwise
+_LEAST_ROWS = 16  # a matrix product treats few rows, and an odd end, apart and rounds otherwise
 
 
 def padded_rows(count: int) -> int:
@@ -72,7 +72,7 @@ class Runner:
         The draws are in the order of the groups, and of the samples within each.
         """
         count = len(batch.token_ids)
-        padding = max(0, _LEAST_ROWS - count)
+        padding = padded_rows(count) - count
         ids = self._send(np.pad(batch.token_ids, (0, padding)))
         position = self._send(np.pad(batch.positions, (0, padding)))
         scratch = self.cache.scratch_block * self.cache.block_size
