@@ -7,6 +7,7 @@ import torch
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
+from sharegen.kernels.tiles import Tile
 
 
 def decode_attention(
@@ -25,6 +26,8 @@ def decode_attention(
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     beside: torch.cuda.Stream | None = None,
+    tma: bool = False,
+    suffix_tile: Tile | None = None,
 ) -> torch.Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
@@ -41,10 +44,10 @@ def decode_attention(
     with torch.cuda.stream(beside):
         shared_attention(
             q, k_cache, v_cache, plan, position,
-            scale=scale, window=window, chunk=chunk, softcap=softcap,
+            scale=scale, window=window, chunk=chunk, softcap=softcap, tma=tma,
         )  # fmt: skip
     return suffix_attention(
         q, k_cache, v_cache, plan, block_tables, prefix_length, position,
         scale=scale, window=window, chunk=chunk, softcap=softcap, sinks=sinks, out=out,
-        beside=beside,
+        beside=beside, tile=suffix_tile,
     )  # fmt: skip

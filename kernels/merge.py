@@ -1,5 +1,6 @@
 """Merging partials: softmax over a row's whole context from the parts (Hydragen, equation 5)."""
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import torch

@@ -12,6 +12,7 @@ the nodes above it. So neither side needs a list of slots (FlashInfer keeps one,
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,7 +111,7 @@ class Plan:
             1, self.max_rows + 1, self.max_rows, self._room_items * ITEM_FIELDS, self._room_blocks,
         ]  # fmt: skip
         ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
-        self._spans = [slice(int(e - s), int(e)) for s, e in zip(np.diff(ends, prepend=0), ends)]
+        self._spans = [slice(int(s), int(e)) for s, e in itertools.pairwise([0, *ends])]
         self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self.device)
         self._staging = _Staging(len(self._buffer), self.device)
         self.counts, self.partial_start, self.order, self.items, self.blocks = (

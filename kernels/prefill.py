@@ -4,6 +4,7 @@ The dense part is the shared phase with tokens as rows. The causal part reads ke
 model made them, not from the cache, folds in the shared partials and writes the result.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ _TILE_FIELDS = 3  # first token, stretch's first token, stretch's end
 
 
 class PrefillPlan:
-    """One prefill batch's work on the device: the shared nodes' plan and the tiles of the stretches.
+    """One prefill batch's work on the device: the plan of the nodes, the tiles of the stretches.
 
     Prefill is not captured, so everything may change size with the batch.
     """

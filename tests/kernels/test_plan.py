@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -21,7 +22,7 @@ TILE = Tile(lines=32, keys=16, num_warps=4, num_stages=2)
 def layout_of(
     nodes: list[tuple[int, int, int]], num_rows: int, order: np.ndarray | None = None
 ) -> SharedLayout:
-    """nodes: (length, first row, end row), parents first; blocks of 16 tokens, one after another."""
+    """nodes: (length, first row, end row), parents first; blocks of 16 tokens in sequence."""
     blocks = [-(-length // 16) for length, _, _ in nodes]
     starts = np.cumsum([0, *blocks]).astype(np.int32)
     return SharedLayout(
@@ -47,7 +48,7 @@ def trees(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], int]:
         for first, end in level:
             cuts = draw(st.lists(st.integers(first, end), max_size=3).map(sorted))
             edges = [first, *cuts, end]
-            for a, b in zip(edges[:-1], edges[1:], strict=True):
+            for a, b in itertools.pairwise(edges):
                 if a < b and draw(st.booleans()):
                     nodes.append((draw(st.integers(1, 300)), a, b))
                     below.append((a, b))
