@@ -37,7 +37,7 @@ def test_the_page_runs_and_hostile_text_does_not(tmp_path: Path) -> None:
     assert len(re.findall(r'<button type="button" class="open"', dom)) == 50
     assert "70 problems" in dom and "page 1 of 2" in dom
     (dialog,) = re.findall(r"<dialog[^>]* open.*?</dialog>", dom, flags=re.DOTALL)
-    assert "test/1</h2>" in dialog and len(re.findall('class="sample"', dialog)) == 10
+    assert "Problem test/1</h2>" in dialog and len(re.findall('class="sample"', dialog)) == 10
     escaped = HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     assert dialog.count(escaped) == 2  # as the question and as the first completion
     assert "<img" not in dom and dom.count("<script") == 3

@@ -223,12 +223,16 @@
   }
   async function fill() {
     const { p, run } = view;
-    at("problem-title").textContent = index.ids[p];
+    at("problem-title").textContent = `Problem ${index.ids[p]}`;
     at("problem-title").title = index.ids[p];
     const place = state.found.indexOf(p);
     at("problem-previous").disabled = place <= 0;
     at("problem-next").disabled = place < 0 || place >= state.found.length - 1;
     const row = problems[run][p];
+    if (!("DecompressionStream" in window)) {
+      at("problem-body").textContent = "The samples are packed; showing them takes a browser of 2023 or later.";
+      return;
+    }
     const details = (await chunk(row.chunk))[row.at];
     if (view.p !== p || view.run !== run) return;
     const samples = details.samples.map((values) => Object.fromEntries(SAMPLE.map((name, i) => [name, values[i]])));

@@ -65,7 +65,7 @@ def _lead(runs: Sequence[Measured]) -> str:
     parts = []
     for name, values in settings([run.run for run in runs]):
         if name in ("model", "dataset.source") and len(set(values)) == 1 and values[0]:
-            parts.append(escape(values[0].rstrip("/").rsplit("/", 1)[-1]))
+            parts.append(escape("/".join(values[0].split("/")[-2:])))
     return f'<p class="lead">{" on ".join(parts)}</p>' if parts else ""
 
 

@@ -31,7 +31,7 @@ def chart(runs: Sequence[Measured]) -> str:
         lines.append("")
     lines += _table(curves)
     lines.append("95% intervals: bootstrap over problems.")
-    if any(run.majority is not None for run in runs):
+    if largest > 1 and any(run.majority is not None for run in runs):
         lines.append(f"maj@k below all samples: mean of {SUBSETS} random subsets.")
     return "\n".join(lines)
 
