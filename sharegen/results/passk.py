@@ -1,0 +1,121 @@
+"""pass@k and maj@k from the samples of each problem, with intervals over problems."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+KS = (1, 5, 10, 50, 100)
+"""The values of k that papers quote."""
+
+_RESAMPLES = 2000
+_SUBSETS = 200
+_CELLS = 1 << 22  # random numbers drawn at once
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The chance that at least one of k samples passes, drawn without replacement.
+
+    1 - C(n - c, k) / C(n, k) for n samples of which c passed, as a product that neither
+    overflows nor cancels. Source: Chen et al. 2021, equation 1 and figure 3. Raises ValueError
+    unless 0 <= passed <= samples and 1 <= k <= samples.
+    """
+    if not (0 <= passed <= samples and 1 <= k <= samples):
+        raise ValueError(f"pass@{k} of {passed} passed in {samples} samples")
+    if samples - passed < k:
+        return 1.0
+    failed = np.arange(samples - passed + 1, samples + 1)
+    return float(1.0 - np.prod(1.0 - k / failed))
+
+
+def majority_at_k(
+    answers: Sequence[str | None], right: Mapping[str, bool], k: int, seed: int = 0
+) -> float:
+    """The chance that the vote over k samples, drawn without replacement, is right.
+
+    answers: of the samples, by sample index; None does not vote. right: whether each answer is.
+    For k below the number of samples it is the mean over seeded random subsets. Ties go to the
+    answer that appears first by sample index, and no vote is wrong, as in `sharegen vote`.
+    """
+    if not 1 <= k <= len(answers):
+        raise ValueError(f"maj@{k} of {len(answers)} samples")
+    rng = np.random.default_rng(seed)
+    subsets = 1 if k == len(answers) else _SUBSETS
+    wins = 0
+    for _ in range(subsets):
+        drawn = sorted(rng.choice(len(answers), k, replace=False))
+        counts = Counter(answer for i in drawn if (answer := answers[i]) is not None)
+        wins += bool(counts) and right[counts.most_common(1)[0][0]]
+    return wins / subsets
+
+
+def bootstrap_interval(
+    values: Sequence[float] | np.ndarray, seed: int = 0, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of `values`, one per problem.
+
+    Problems are resampled with replacement, so the interval says how much another choice of
+    problems would change the mean; the same seed gives the same interval. Source: Efron and
+    Tibshirani 1993, section 13.3. Raises ValueError without values.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    if not data.size:
+        raise ValueError("no values to resample")
+    rng = np.random.default_rng(seed)
+    means: list[np.ndarray] = []
+    rows = max(1, _CELLS // data.size)
+    for start in range(0, _RESAMPLES, rows):
+        shape = (min(rows, _RESAMPLES - start), data.size)
+        means.append(data[rng.integers(data.size, size=shape)].mean(axis=1))
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over problems with its 95% interval.
+
+    name: "pass@5"; problems: those with at least k samples, over which the mean goes.
+    """
+
+    name: str
+    problems: int
+    mean: float
+    low: float
+    high: float
+
+
+def estimate(name: str, values: Sequence[float]) -> Estimate:
+    """The mean of one value per problem."""
+    low, high = bootstrap_interval(values)
+    return Estimate(name, len(values), float(np.mean(values)), low, high)
+
+
+def pass_estimates(counts: Sequence[tuple[int, int]], ks: Sequence[int] = KS) -> list[Estimate]:
+    """pass@k for every k that some problem has the samples for.
+
+    counts: (samples, passed) of each problem. A problem with fewer than k samples is left out of
+    pass@k, which `Estimate.problems` shows.
+    """
+    table = []
+    for k in ks:
+        values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
+        if values:
+            table.append(estimate(f"pass@{k}", values))
+    return table
+
+
+def majority_estimates(
+    votes: Sequence[tuple[Sequence[str | None], Mapping[str, bool]]], ks: Sequence[int] = KS
+) -> list[Estimate]:
+    """maj@k for every k that some problem has the samples for; see `majority_at_k`."""
+    table = []
+    for k in ks:
+        values = [majority_at_k(answers, right, k) for answers, right in votes if len(answers) >= k]
+        if values:
+            table.append(estimate(f"maj@{k}", values))
+    return table
