@@ -157,6 +157,11 @@ def test_runs_are_named_apart_and_scores_are_not_runs(tmp_path: Path) -> None:
     assert [run.name for run in read_runs(paths[:1])] == ["code"]
 
 
+def test_a_name_that_is_no_text_can_be_printed(tmp_path: Path) -> None:
+    path = write_maths(tmp_path / "\udcff.jsonl", problems=1, samples=1)
+    assert [run.name for run in read_runs([path])] == ["?"]
+
+
 def test_headline_and_settings(tmp_path: Path) -> None:
     path = write_maths(tmp_path / "run.jsonl", problems=4, samples=5)
     write_run_file(

@@ -194,9 +194,17 @@ def _journals(paths: Iterable[Path]) -> list[Path]:
 
 def _names(paths: list[Path]) -> list[str]:
     """File names without suffix, with as many parents as it takes to tell them apart."""
-    parts = [(*path.resolve().parts[1:-1], path.name.removesuffix(".jsonl")) for path in paths]
+    parts = [
+        (*map(_printable, path.resolve().parts[1:-1]), _printable(path.name.removesuffix(".jsonl")))
+        for path in paths
+    ]
     for length in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
     return names
+
+
+def _printable(name: str) -> str:
+    """Without the halves of surrogate pairs that stand for bytes which are no UTF-8."""
+    return name.encode(errors="replace").decode()

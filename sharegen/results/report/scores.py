@@ -57,11 +57,12 @@ def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey
                     f" not hold: these are another journal's scores; remove {path.name} and score"
                     " again"
                 )
+            level = fields.get("difficulty")
             scores[key] = Score(
                 fields["result"],
                 fields["passed"],
                 fields.get("tests_passed"),
-                fields.get("difficulty"),
+                str(level) if level is not None else None,
             )
     except FileNotFoundError:
         return None
