@@ -1,6 +1,11 @@
 """sharegen: offline batch generation for language models when prompts share text."""
 
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sharegen.engine.request import SamplingParams
+    from sharegen.llm import LLM
 
 # With Intel's BLAS, whether a product's inner dimension is split over threads depends on how many
 # rows it has; in this mode it does not, so that a sequence's tokens never depend on its batch.
@@ -8,3 +13,17 @@ import os
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 __version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the API on first use: the command line's help must not wait for torch."""
+    if name == "LLM":
+        from sharegen.llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from sharegen.engine.request import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module 'sharegen' has no attribute {name!r}")

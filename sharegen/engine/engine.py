@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 
 from sharegen.engine.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.block_pool import BlockPool
@@ -21,10 +20,10 @@ from sharegen.engine.detokenize import completion_text
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import free_memory
 from sharegen.engine.model import LoadedModel
-from sharegen.engine.request import Completion, FinishReason, Request
+from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
 from sharegen.engine.runner import Drawn, Runner, padded_rows
 from sharegen.engine.scheduler import Scheduler
-from sharegen.engine.sequence import Group, Sequence
+from sharegen.engine.sequence import Sequence
 from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.errors import CapacityError, RequestError
 
@@ -113,6 +112,7 @@ class Engine:
             )
         if params.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and none is loaded")
+        self.runner.state.check(params)
         limit = min(params.max_tokens, context - len(prompt))
         need = self.pool.blocks_for(len(prompt)) + self.pool.blocks_for(limit)
         if need > self.pool.num_blocks:
@@ -176,34 +176,35 @@ class Engine:
 
     def _collect(self) -> list[Completion]:
         batch, drawn = self._in_flight.popleft()
-        tokens, logprobs = drawn.get()
         if isinstance(batch, PrefillBatch):
-            return self._collect_first(batch, tokens, logprobs)
-        return self._collect_next(batch, tokens, logprobs)
+            return self._collect_first(batch, drawn)
+        return self._collect_next(batch, drawn)
 
-    def _collect_first(
-        self, batch: PrefillBatch, tokens: list[int], logprobs: list[float]
-    ) -> list[Completion]:
-        drawn: list[Sequence] = []
+    def _collect_first(self, batch: PrefillBatch, drawn: Drawn) -> list[Completion]:
+        tokens, logprobs = drawn.get()
+        sequences: list[Sequence] = []
         for group in batch.groups:
-            part = slice(len(drawn), len(drawn) + len(group.request.samples))
-            drawn += self.scheduler.draw(group, tokens[part], logprobs[part])
-        self.stats.generated_tokens += len(drawn)
-        return self._finish_ended(drawn)
+            part = slice(len(sequences), len(sequences) + len(group.request.samples))
+            sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
+        if drawn.top_ids is not None:
+            _note_top(list(enumerate(sequences)), drawn.get_top(), logprobs)
+        self.stats.generated_tokens += len(sequences)
+        return self._finish_ended(sequences)
 
-    def _collect_next(
-        self, batch: DecodeBatch, tokens: list[int], logprobs: list[float]
-    ) -> list[Completion]:
-        grown: list[Sequence] = []
+    def _collect_next(self, batch: DecodeBatch, drawn: Drawn) -> list[Completion]:
+        tokens, logprobs = drawn.get()
+        grown: list[tuple[int, Sequence]] = []
         for row, sequence in enumerate(batch.sequences):
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
             if sequence is None or sequence.finished or batch.index[row] != len(sequence.tokens):
                 continue
             sequence.tokens.append(tokens[row])
             sequence.cumulative_logprob += logprobs[row]
-            grown.append(sequence)
+            grown.append((row, sequence))
+        if drawn.top_ids is not None:
+            _note_top(grown, drawn.get_top(), logprobs)
         self.stats.generated_tokens += len(grown)
-        return self._finish_ended(grown)
+        return self._finish_ended([sequence for _, sequence in grown])
 
     def _finish_ended(self, sequences: list[Sequence]) -> list[Completion]:
         """Completions of those whose newest token ended them."""
@@ -257,6 +258,7 @@ class Engine:
             finish_reason=reason,
             stop_reason=stop_reason,
             cumulative_logprob=sequence.cumulative_logprob,
+            logprobs=sequence.logprobs,
         )
 
     def _observe(self) -> None:
@@ -277,3 +279,17 @@ class Engine:
                 "give it more memory"
             )
         return memory // block_bytes
+
+
+def _note_top(
+    places: list[tuple[int, Sequence]], top: list[dict[int, float]], logprobs: list[float]
+) -> None:
+    """Write down the newest token's alternatives of the sequences that want them."""
+    for place, sequence in places:
+        wanted = sequence.group.request.params.logprobs
+        if wanted is None:
+            continue
+        best = dict(list(top[place].items())[:wanted])
+        if sequence.logprobs is None:
+            sequence.logprobs = []
+        sequence.logprobs.append(TokenLogprobs(sequence.tokens[-1], logprobs[place], best))

@@ -17,7 +17,7 @@ from sharegen.engine.attention import DecodeAttention, PrefillAttention, active
 from sharegen.engine.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.model import LoadedModel
-from sharegen.engine.sampling import SamplingState, row_key, sample
+from sharegen.engine.sampling import SamplingState, row_key, sample, token_logprobs
 from sharegen.engine.sequence import Group
 from sharegen.kernels.reference import ReferencePlan
 
@@ -31,14 +31,26 @@ def padded_rows(count: int) -> int:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Tokens on their way to the host. tokens, logprobs: [n], in the batch's order."""
+    """Tokens on their way to the host.
+
+    tokens, logprobs: [n], in the batch's order. top_ids, top_logprobs: [n, k] the likeliest tokens
+    of each place, where some sequence wants them.
+    """
 
     tokens: torch.Tensor
     logprobs: torch.Tensor
+    top_ids: torch.Tensor | None = None
+    top_logprobs: torch.Tensor | None = None
 
     def get(self) -> tuple[list[int], list[float]]:
         """Wait for the step and return its tokens and log-probabilities."""
         return self.tokens.tolist(), self.logprobs.tolist()
+
+    def get_top(self) -> list[dict[int, float]]:
+        """The likeliest tokens of each place, best first."""
+        assert self.top_ids is not None and self.top_logprobs is not None
+        pairs = zip(self.top_ids.tolist(), self.top_logprobs.tolist(), strict=True)
+        return [dict(zip(ids, logprobs, strict=True)) for ids, logprobs in pairs]
 
 
 class Runner:
@@ -59,6 +71,7 @@ class Runner:
         self.position = self._full((rows,), -1)
         self.prefix_length = self._full((rows,), 0)
         self.block_tables = self._full((rows, 1), cache.scratch_block)
+        self.history: torch.Tensor | None = None  # [rows, outputs], kept while some row needs it
         self.plan: ReferencePlan | None = None
         self.state = SamplingState(
             rows, model.vocab_size, self.device,
@@ -117,12 +130,25 @@ class Runner:
         every = torch.arange(count, device=self.device)
         with active(context):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0), every)
+        features = self.state.features(count)
+        history = self._remember(output, rows) if features.adjusted else None
         tokens, logprobs = sample(
-            logits, self.state, output + 1, rows=rows, features=self.state.features(count)
+            logits, self.state, output + 1, rows=rows, history=history, features=features
         )
         self.tokens[rows] = tokens
         self.position[rows] += position >= 0
-        return Drawn(tokens, logprobs)
+        return Drawn(tokens, logprobs, *_top(logits, tokens, features.top_logprobs))
+
+    def _remember(self, output: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Write the inputs of the step into the rows' histories."""
+        width = self.block_tables.shape[1] * self.cache.block_size + 1
+        if self.history is None or self.history.shape[1] < width:
+            known = self.history
+            self.history = self._full((len(self.tokens), width), -1)
+            if known is not None:
+                self.history[:, : known.shape[1]] = known
+        self.history[rows].scatter_(1, output[:, None], self.tokens[rows, None])
+        return self.history
 
     def _apply(self, batch: DecodeBatch) -> None:
         """Bring the device's tables up to date."""
@@ -135,6 +161,8 @@ class Runner:
         if batch.moves:
             source, target = (self._send(np.array(side)) for side in zip(*batch.moves, strict=True))
             self.tokens[target] = self.tokens[source]
+            if self.history is not None:
+                self.history[target] = self.history[source]
             self.state.move_rows(*zip(*batch.moves, strict=True))
         if batch.changed:
             rows = self._send(np.array(batch.changed))
@@ -158,6 +186,8 @@ class Runner:
             sequence = batch.sequences[row] if row < batch.num_rows else None
             if sequence is not None and batch.index[row] == 1:
                 started.append((row, sequence))
+        if self.history is not None and started:
+            self.history[self._send(np.array([row for row, _ in started]))] = -1
         self.state.set_rows(
             [row for row, _ in started],
             [s.group.request.params for _, s in started],
@@ -178,7 +208,10 @@ class Runner:
             return Drawn(empty.long(), empty)
         state = self.state.fresh(params, keys, prompts)
         zeros = torch.zeros(len(params), dtype=torch.int64, device=self.device)
-        return Drawn(*sample(logits, state, zeros, logit_rows=self._send(np.array(logit_rows))))
+        which = self._send(np.array(logit_rows))
+        tokens, logprobs = sample(logits, state, zeros, logit_rows=which)
+        top = _top(logits, tokens, state.features().top_logprobs, which)
+        return Drawn(tokens, logprobs, *top)
 
     def _key(self, group: Group, index: int) -> int:
         seed = group.request.params.seed
@@ -192,3 +225,13 @@ class Runner:
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
+
+
+def _top(
+    logits: torch.Tensor, tokens: torch.Tensor, count: int, logit_rows: torch.Tensor | None = None
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The `count` likeliest tokens of each place; nothing where nobody asked (-1)."""
+    if count < 0:
+        return None, None
+    _, ids, logprobs = token_logprobs(logits, tokens, count, logit_rows)
+    return ids, logprobs

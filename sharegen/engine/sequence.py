@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharegen.engine.prefix_tree import Node
-from sharegen.engine.request import FinishReason, Request
+from sharegen.engine.request import FinishReason, Request, TokenLogprobs
 
 
 class Group:
@@ -31,6 +31,7 @@ class Sequence:
     tokens: output tokens known to the host. fed: how many of them have been given to the model, in
     steps launched so far. replay: how many of them were known when the sequence joined, and are
     fed from the record rather than from the step before.
+    logprobs: one entry a token, where the request wants them.
     row: its row in the batch (-1: none). blocks: the KV blocks of its suffix. joined: a number
     that grows with every admission; the youngest is preempted first.
     """
@@ -49,3 +50,4 @@ class Sequence:
         self.blocks: list[int] = []
         self.joined = -1
         self.finished = False
+        self.logprobs: list[TokenLogprobs] | None = None
