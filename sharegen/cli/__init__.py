@@ -6,6 +6,8 @@ are instant. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import sys
 
@@ -14,6 +16,7 @@ import typer
 from sharegen import __version__
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
+from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
 from sharegen.cli import votes as votes_command
 from sharegen.errors import SharegenError
@@ -26,6 +29,7 @@ app = typer.Typer(
     help="Offline batch generation for language models when prompts share text.",
     epilog="Every command takes --help, and --debug for a traceback.",
     rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -43,6 +47,14 @@ app.command("run")(run_command.run)
 app.command("plan")(plan_command.plan)
 app.command("vote")(votes_command.vote)
 app.command("show")(votes_command.show)
+app.command("report")(report_command.report)
+if importlib.util.find_spec("sharegen.cli.code"):
+    code_command = importlib.import_module("sharegen.cli.code")
+    app.command("code-sample")(code_command.code_sample)
+    app.command("score")(code_command.score)
+    app.command("convert")(code_command.convert)
+if importlib.util.find_spec("sharegen.cli.bench"):
+    app.add_typer(importlib.import_module("sharegen.cli.bench").app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")
 app.command("version")(version)
 

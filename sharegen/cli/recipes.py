@@ -9,14 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-app = typer.Typer(
-    help="List the recipes that ship with sharegen, or print one.", rich_markup_mode=None
-)
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def recipes(context: typer.Context) -> None:
-    """List the recipes that ship with sharegen.
+    """List the recipes that ship with sharegen, or print one.
 
     \b
     Examples:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
@@ -47,14 +48,15 @@ class Progress:
     def __enter__(self) -> Progress:
         self._started = self._said = time.monotonic()
         if self._console.is_terminal:
-            self._live = RichProgress(
+            self._live = _TwoLines(
                 SpinnerColumn(),
                 BarColumn(bar_width=None),
-                _Line(self),
+                TaskProgressColumn(),
                 console=self._console,
                 refresh_per_second=_REFRESHES_PER_SECOND,
                 expand=True,
             )
+            self._live.describe = self.describe
             self._live.add_task("samples", total=self.samples)
             self._live.start()
         return self
@@ -102,15 +104,14 @@ class Progress:
         print(f"sharegen: {self.describe()}", file=self._console.file, flush=True)
 
 
-class _Line(ProgressColumn):
-    """Asks for the state at every refresh, so that it lives while no sample ends."""
+class _TwoLines(RichProgress):
+    """The bar and, below it, the state as it is at each refresh: it lives while no sample ends."""
 
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self._progress = progress
+    describe: Callable[[], str] = staticmethod(str)
 
-    def render(self, task: Task) -> Text:
-        return Text(self._progress.describe(), no_wrap=True)
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield Text(self.describe(), style="dim")
 
 
 def _of(done: int, total: int | None) -> str:

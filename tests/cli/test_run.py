@@ -1,0 +1,189 @@
+"""`run`, `plan`, `recipes`, `version` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+import sharegen as package
+from sharegen.cli.options import JobOptions, RunOptions, parse_size
+from tests.cli.conftest import Command, write_jsonl
+
+
+def journal(path: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_run_says_what_it_does_and_what_came_out(sharegen: Command, job: list[object]) -> None:
+    ran = sharegen(*job)
+    assert ran.code == 0, ran.err
+    assert len(journal("out.jsonl")) == 18
+    for said in ("temperature: 0.7", "journal: out.jsonl", "shared by all", "6 problems",
+                 "18/18 samples"):  # fmt: skip
+        assert said in ran.err
+    for said in ("completions", "18, ", "tokens/s", "prompt tokens", "computed", "one sample",
+                 "the vote", "sharegen show out.jsonl"):  # fmt: skip
+        assert said in ran.out
+    again = sharegen(*job)
+    assert again.code == 0 and again.out == ran.out
+    assert "shared by all" in again.err and "on record already" in again.err
+
+
+def test_what_is_printed_is_the_configuration(sharegen: Command, job: list[object]) -> None:
+    ran = sharegen(*job, "--stop", "\\nX", "--stop", "Y", "--seed", 3, "--dtype", "float32")
+    printed = yaml.safe_load(ran.err.partition("journal:")[0])
+    assert printed["sampling"]["stop"] == ["\nX", "Y"]
+    assert printed["sampling"]["seed"] == 3 and printed["few_shot"]["k"] == 2
+    recorded = json.loads(Path("out.run.json").read_text())
+    assert recorded["configuration"]["sampling"]["stop"] == ["\nX", "Y"]
+    assert recorded["extent"]["sampling"]["samples"] == 3
+    assert recorded["configuration"]["dtype"] == "float32"
+
+
+def test_quiet_prints_the_path_alone(sharegen: Command, job: list[object]) -> None:
+    ran = sharegen(*job, "--quiet")
+    assert (ran.code, ran.out, ran.err) == (0, "out.jsonl\n", "")
+
+
+def test_the_default_output_is_found_again(sharegen: Command, job: list[object]) -> None:
+    job = job[:-2]
+    first = sharegen(*job, "-q").out
+    assert first.startswith("runs/self-consistency-") and first.endswith(".jsonl\n")
+    assert sharegen(*job, "-q", "-n", 4).out == first
+    assert sharegen(*job, "-q", "--temperature", 0.2).out != first
+    assert len(journal(first.strip())) == 24
+
+
+def test_vote_and_show_read_what_run_wrote(sharegen: Command, job: list[object]) -> None:
+    sharegen(*job)
+    shown = sharegen("show", "out.jsonl", "--problem", "2")
+    assert shown.code == 0 and "Tom has 8 apples" in shown.out
+
+
+def test_text_file_of_prompts(sharegen: Command, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("Tom has\nTom buys\n")
+    ran = sharegen("run", "prompts", "--dataset", "prompts.txt", "--model", model, "-n", 2,
+                   "--max-tokens", 4, "-o", "p.jsonl", "--kv-cache-memory", "1M")  # fmt: skip
+    assert ran.code == 0, ran.err
+    records = journal("p.jsonl")
+    assert sorted((r["problem_id"], r["sample"]) for r in records) == [
+        ("0", 0), ("0", 1), ("1", 0), ("1", 1),
+    ]  # fmt: skip
+    assert "answer" not in records[0]
+    assert "the vote" not in ran.out
+
+
+def test_chat_with_a_system_message(sharegen: Command, job: list[object]) -> None:
+    ran = sharegen(*job, "--system", "Be brief.")
+    assert ran.code == 0, ran.err
+    recorded = json.loads(Path("out.run.json").read_text())["configuration"]
+    assert recorded["chat"]["enabled"] and recorded["chat"]["system"] == "Be brief."
+    assert recorded["sampling"]["stop"] == []
+    shown = sharegen("show", "out.jsonl", "--problem", "0")
+    assert "Be brief." in shown.out and "end with the final number" in shown.out
+
+
+@pytest.mark.parametrize("name", ["csv", "parquet", "json", "folder"])
+def test_every_kind_of_dataset(
+    sharegen: Command, job: list[object], rows: Path, tmp_path: Path, name: str
+) -> None:
+    import datasets
+
+    table = datasets.Dataset.from_json(str(rows))
+    path = tmp_path / f"data.{name}"
+    if name == "csv":
+        table.to_csv(path)
+    elif name == "parquet":
+        table.to_parquet(path)
+    elif name == "json":
+        path.write_text(json.dumps(table.to_list()))
+    else:
+        path.mkdir()
+        write_jsonl(path / "test.jsonl", table.to_list())
+    assert sharegen(*job, "-o", "a.jsonl", "-q").code == 0
+    assert sharegen(*job, "--dataset", path, "-o", "b.jsonl", "-q").code == 0
+    by_key = [sorted(Path(f).read_text().splitlines()) for f in ("a.jsonl", "b.jsonl")]
+    assert by_key[0] == by_key[1]
+
+
+def test_plan_shows_the_sharing_and_samples_nothing(
+    sharegen: Command, job: list[object], tmp_path: Path
+) -> None:
+    ran = sharegen("plan", *job[1:-2])
+    assert ran.code == 0, ran.err
+    for said in ("6 problems, 18 samples", "shared by all", "problem 0", "… 3 more problems",
+                 "problem 5", "as asked", "computed", "stored for every sample", "4.0 MiB",
+                 "18 sequences at once, 1 wave"):  # fmt: skip
+        assert said in ran.out
+    assert not (tmp_path / "runs").exists()
+    ran = sharegen("plan", *job[1:-2], "--max-sequences", 4)
+    assert "4 sequences at once, 5 waves" in ran.out
+    ran = sharegen("plan", *job[1:-2], "--kv-cache-memory", "16K")
+    assert "too small for one sequence" in ran.out
+
+
+def test_plan_takes_no_flag_that_would_do_nothing(sharegen: Command) -> None:
+    for flag in ("--output", "--overwrite", "--strict", "--quiet", "--token-ids"):
+        ran = sharegen("plan", "self-consistency", flag)
+        assert ran.code == 2 and flag in ran.err
+
+
+def test_recipes(sharegen: Command) -> None:
+    listed = sharegen("recipes")
+    assert listed.code == 0 and "self-consistency\t" in listed.out and "prompts" in listed.out
+    shown = sharegen("recipes", "show", "self-consistency")
+    assert yaml.safe_load(shown.out)["presets"]["gsm8k"]["dataset"]["source"] == "openai/gsm8k"
+    assert sharegen("recipes", "show", "self").code == 2
+
+
+def test_version(sharegen: Command) -> None:
+    assert sharegen("version").out == f"{package.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "plan", "vote", "show", "recipes", "recipes show", "report", "version"]
+)
+def test_help_has_a_worked_example(sharegen: Command, command: str) -> None:
+    ran = sharegen(*command.split(), "--help")
+    assert ran.code == 0
+    assert f"  sharegen {command}" in ran.out
+
+
+def test_help_starts_at_once() -> None:
+    started = time.monotonic()
+    program = (
+        "import sys; from sharegen.cli import main\n"
+        "try: main(['run', '--help'])\n"
+        "finally: print(*sorted(set(sys.modules) & {'torch', 'transformers', 'datasets', "
+        "'matplotlib', 'numpy'}), file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stderr.strip() == ""
+    assert time.monotonic() - started < 20
+
+
+def test_completion_can_be_installed(sharegen: Command) -> None:
+    assert "--install-completion" in sharegen("--help").out
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("500", 500), ("8GiB", 8 << 30), ("8G", 8 << 30), ("1.5 mb", 3 << 19), ("64K", 1 << 16)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_options_give_what_was_set_and_nothing_else() -> None:
+    assert JobOptions().flags() == {} == RunOptions().flags()
+    given = RunOptions(top_k=0, chat=False, limit=3, token_ids=True).flags()
+    assert given == {
+        "dataset": {"limit": 3}, "chat": {"enabled": False}, "sampling": {"top_k": 0},
+        "token_ids": True,
+    }  # fmt: skip

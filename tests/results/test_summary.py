@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sharegen.results.record import Record
+from sharegen.results.run_file import RunFile
+from sharegen.results.summary import print_summary
+
+RUN = RunFile(
+    stats={
+        "prompt_tokens_asked": 9000, "prompt_tokens_computed": 300, "generated_tokens": 450,
+        "preemptions": 2, "plan": {"kv_shared_bytes": 1 << 20, "kv_unshared_bytes": 30 << 20},
+    },
+    timings={"sampling_seconds": 4.5},
+)  # fmt: skip
+
+
+def sample(problem: str, index: int, answer: str | None, gold: str | None = "7") -> Record:
+    return Record(problem, index, "h", f"so it is\n#### {answer}", 10, "stop", -1.0, answer, gold)
+
+
+@pytest.fixture
+def summarise(tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def summarise(
+        records: list[Record], run: RunFile = RUN, samples: int = 5, **questions: str
+    ) -> str:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b"".join(record.to_line() for record in records))
+        print_summary(path, run, samples, questions)
+        return capsys.readouterr().out
+
+    return summarise
+
+
+def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
+    answers = ["3", "7", "4", "7.0", None]
+    records = [sample("p", index, answer) for index, answer in enumerate(answers)]
+    records += [sample("q", index, "8") for index in range(5)]
+    out = summarise(records, p="How [many]?\n", q="And now?")
+    for said in (
+        "10, 100 tokens (stop 10)", "100 tokens/s", "9,000 asked, 300 computed (30.0x fewer)",
+        "30.0 MiB unshared, 1.0 MiB shared", "preemptions", "20.0% right", "50.0% right (+30.0",
+        "(problem p)", "How [many]?", "7 ✓ gold", "a right sample (sample 1)",
+        "a wrong sample (sample 0)", "gold answer 7", "--problem p", "vote", "--at 1",
+    ):  # fmt: skip
+        assert said in out, said
+    assert "And now?" not in out
+
+
+def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyped-def]
+    records = [sample(problem, index, "7") for problem in "pq" for index in range(5)]
+    records.append(Record("r", None, None, error="no"))
+    out = summarise(records, samples=2, p="?")
+    assert "2, 20 tokens" in out and "100.0% right" in out
+    assert "1 bad row" in out
+
+
+def test_without_gold_or_answers(summarise) -> None:  # type: ignore[no-untyped-def]
+    out = summarise([sample("p", 0, None, None)], RunFile(), p="?")
+    assert "right" not in out and "sharegen vote" not in out and "tokens/s" not in out
+    assert "sharegen show" in out

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sharegen.plan import Branch, Plan, make_plan
+
+SHOT = list(range(100))
+
+
+def plan(prompts: list[list[int]], **sizes: int) -> Plan:
+    values = {"block_size": 16, "num_blocks": 1000, "kv_bytes_per_token": 10, "max_sequences": 99}
+    names = [f"p{i}" for i in range(len(prompts))]
+    return make_plan(prompts, names, 4, 20, **{**values, **sizes})
+
+
+def prompts(count: int, own: int = 30) -> list[list[int]]:
+    return [SHOT + [1000 + i] * own for i in range(count)]
+
+
+def test_tokens_and_bytes() -> None:
+    made = plan(prompts(3))
+    assert (made.problems, made.samples, made.nodes) == (3, 12, 4)
+    assert (made.asked, made.computed) == (4 * 3 * 130, 100 + 3 * 30)
+    assert (made.kv_unshared_bytes, made.kv_shared_bytes) == (15_600, 1_900)
+    assert made.kv_suffix_bytes == 200 and made.kv_cache_bytes == 160_000
+    assert (made.fit, made.waves, made.duplicated) == (12, 1, 0)
+
+
+def test_short_branches_are_counted_as_duplicated() -> None:
+    both = [[1] * 5 + [2] * 20, [1] * 5 + [3] * 20]
+    made = plan(both)
+    assert made.computed == 50 and made.duplicated == 5 and made.nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fit", "waves"),
+    [
+        ({"max_sequences": 5}, 5, 3),
+        # 7 blocks of examples, 2 of a problem, 2 of each sample
+        ({"num_blocks": 7 + 2 + 2}, 1, 12),
+        ({"num_blocks": 7 + 2 + 4 * 2 + 2 + 2}, 5, 3),
+        ({"num_blocks": 7 + 2 + 4 * 2 + 2 + 1}, 4, 3),
+        ({"num_blocks": 10}, 0, 0),
+        ({"num_blocks": 0}, 0, 0),
+    ],
+)
+def test_how_many_fit(sizes: dict[str, int], fit: int, waves: int) -> None:
+    made = plan(prompts(3), **sizes)
+    assert (made.fit, made.waves) == (fit, waves)
+
+
+def test_the_middle_is_folded() -> None:
+    (root,) = plan(prompts(10)).branches
+    assert (root.tokens, root.problems, root.samples, root.problem) == (100, 10, 40, None)
+    assert [child.problem for child in root.children] == ["p0", "p1", None, "p9"]
+    assert root.children[2] == Branch(tokens=7 * 30, problems=7, samples=28, repeat=7)
+    assert len(plan(prompts(4)).branches[0].children) == 4
+
+
+def test_a_forest_and_a_prompt_within_another() -> None:
+    made = plan([SHOT, SHOT + [7] * 20, [9] * 40, [9] * 40])
+    first, second = made.branches
+    assert (first.problem, first.problems, first.children[0].problem) == ("p0", 2, "p1")
+    assert (second.problem, second.problems, second.samples) == ("p2", 2, 8)
+
+
+def test_json_and_back() -> None:
+    made = plan(prompts(10))
+    assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
