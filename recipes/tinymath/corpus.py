@@ -25,7 +25,7 @@ FEW_SHOT = 8  # examples before a problem at run time
 
 VOCABULARY = 1024
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
-ROW = 1152  # tokens a row: the examples, a question and its answer fit
+ROW = 1024  # tokens a row: the examples, a question and its answer fit
 
 # Digits stand alone. Words take the space before them, words and number signs also the one before a
 # digit, and a sentence's full stop takes its line end, which together save a third of the tokens.
@@ -87,7 +87,8 @@ class RowMaker:
         A row is filled with whole problems and padded; EOS in place of the last line end closes it.
         """
         tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
-        bos, eos, pad = (tokenizer.token_to_id(token) for token in (BOS, EOS, PAD))
+        vocabulary = tokenizer.get_vocab()
+        bos, eos, pad = (vocabulary[token] for token in (BOS, EOS, PAD))
         tokens = np.full((self.rows, ROW), pad, dtype=np.uint16)
         in_answer = np.zeros((self.rows, ROW), dtype=bool)
         tokens[:, 0] = bos

@@ -76,7 +76,7 @@ def _sample(
     """`SAMPLES` completions of each prompt, each up to the empty line that ends an answer."""
     inputs = tokenizer(prompts, return_tensors="pt", padding=True).to(model.device)
     (line_end,) = tokenizer("\n\n", add_special_tokens=False).input_ids
-    output = model.generate(
+    output = model.generate(  # type: ignore[misc]
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,
         do_sample=True,

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +102,15 @@ def model_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def _causal_attention(module, query, key, value, attention_mask, scaling=None, **_):
+def _causal_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
     """Rows begin at position 0 and are padded at the end, so causality is all the mask needed."""
     query, key = query.to(value.dtype), key.to(value.dtype)
     out = F.scaled_dot_product_attention(
@@ -125,7 +134,8 @@ class Trainer:
         torch.manual_seed(SEED)
         self.device = device
         self.config = config
-        self.model = LlamaForCausalLM(config).to(device)
+        self.model = LlamaForCausalLM(config)
+        self.model.to(device)  # type: ignore[arg-type]
         self.model.set_attn_implementation("tinymath_causal")
         self.token_losses = _token_losses
         if device == "cuda":
@@ -170,7 +180,7 @@ class Trainer:
         """Save the model as it ships: a copy in bfloat16."""
         copy = LlamaForCausalLM(self.config)
         copy.load_state_dict(self.model.state_dict())
-        copy.to(torch.bfloat16).save_pretrained(folder)
+        copy.bfloat16().save_pretrained(folder)
 
 
 def train(
@@ -189,7 +199,7 @@ def train(
             yield step, loss
 
 
-def save(out: Path, step: int, scores: dict, tar: Path) -> None:
+def save(out: Path, step: int, scores: dict[str, Any], tar: Path) -> None:
     """Make the checkpoint of `step` the model, and pack all that ships into one file."""
     shutil.copytree(out / "checkpoints" / str(step), out / "model", dirs_exist_ok=True)
     (out / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
@@ -224,7 +234,8 @@ def make(
     def evaluate(step: int, on: list[Problem]) -> list[Score]:
         dtype = torch.bfloat16 if device == "cuda" else torch.float32  # as sharegen would
         checkpoint = out / "checkpoints" / str(step)
-        model = LlamaForCausalLM.from_pretrained(checkpoint, dtype=dtype).to(device).eval()
+        model = LlamaForCausalLM.from_pretrained(checkpoint, dtype=dtype)
+        model.to(device)  # type: ignore[arg-type]
         return [score(model, tokenizer, examples, on, t, SEED) for t in TEMPERATURES]
 
     # The processes are forked before CUDA is touched, which does not survive a fork.
@@ -233,7 +244,7 @@ def make(
         trainer = Trainer(model_config(tokenizer), steps, device)
         parameters = sum(p.numel() for p in trainer.model.parameters())
         print(f"{parameters / 1e6:.2f}M parameters, {rows * ROW} tokens a step", flush=True)
-        scores = {
+        scores: dict[str, Any] = {
             "seed": SEED,
             "steps": steps,
             "rows": rows,
@@ -256,7 +267,7 @@ def make(
 
     kept = choose(looks)
     scores["chosen"] = asdict(kept)
-    scores["test"] = [asdict(s) for s in evaluate(kept.step, test)]
+    scores["test"] = [asdict(s) for s in evaluate(kept.step, test[:problems])]
     scores["seconds"] = round(time.monotonic() - started)
     save(out, kept.step, scores, tar)
     print(f"\n{table(looks)}\n\nkept step {kept.step}; on the test problems:")
@@ -269,7 +280,9 @@ def main() -> None:
     parser.add_argument("--tar", type=Path, help="also all of it as one file (DIR/tinymath.tar)")
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--rows", type=int, default=64, help="rows a step")
-    parser.add_argument("--problems", type=int, default=200, help="problems a look samples")
+    parser.add_argument(
+        "--problems", type=int, default=200, help="problems a look samples, and the test"
+    )
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()

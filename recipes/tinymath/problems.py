@@ -147,8 +147,12 @@ def validation(count: int) -> list[Problem]:
 
 
 def training_examples() -> list[Problem]:
-    """The training problems that ship as a file; the first ones are the recipe's examples."""
-    return _distinct(TRAIN_SEED, TRAIN_PROBLEMS, held_out_questions())
+    """The training problems that ship as a file, shortest chains first.
+
+    The first ones are the recipe's examples, which every prompt carries: short ones are cheap.
+    """
+    problems = _distinct(TRAIN_SEED, TRAIN_PROBLEMS, held_out_questions())
+    return sorted(problems, key=lambda problem: problem.steps)
 
 
 @cache
