@@ -41,17 +41,22 @@ def run(
     run_recipe(recipe, options)
 
 
-def run_recipe(recipe: str, options: RunOptions, flags: dict[str, Any] | None = None) -> Path:
+def run_recipe(
+    recipe: str,
+    options: RunOptions,
+    flags: dict[str, Any] | None = None,
+    schema: str | None = None,
+) -> Path:
     """Resolve, run, and print what came out; returns the journal's path.
 
-    flags: more of what `options.flags()` gives, on top (see `configuration.resolve`).
+    flags: more of what `options.flags()` gives, on top; schema: see `configuration.resolve`.
     """
     from sharegen.results.summary import print_summary
     from sharegen.run import run_job
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
 
-    configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}))
+    configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
     path = options.output or configuration.default_output
     errors = Console(stderr=True, highlight=False)
     if not options.quiet:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sharegen.errors import UsageError
+from sharegen.workload.dataset import read_rows
 from sharegen.workload.recipe import Job, Recipe, Strict, load_recipe, merge, nearest, validate
 
 FLAGS = {
@@ -102,21 +103,30 @@ class Configuration(Job):
 
 
 def resolve(
-    recipe_name: str, dataset: str | None = None, flags: Mapping[str, Any] | None = None
+    recipe_name: str,
+    dataset: str | None = None,
+    flags: Mapping[str, Any] | None = None,
+    schema: str | None = None,
 ) -> Configuration:
     """The configuration of a recipe with a dataset and flags on top.
 
     dataset: a preset of the recipe, a file or folder, or a hub id; None is the default preset.
     flags: a mapping shaped like the recipe (plus `machine`), with what the caller sets.
+    schema: the preset whose rows the file, folder or hub id has; where the recipe's presets have
+        rows that take code to read, it is told from the first row.
 
     Raises UsageError for whatever does not fit together.
     """
     flags = flags or {}
     recipe = load_recipe(recipe_name)
     preset, source = _choose_dataset(recipe, dataset)
+    if schema is not None and schema not in recipe.presets:
+        raise UsageError(f"unknown schema {schema!r}: there are {', '.join(recipe.presets)}")
+    if source is not None:
+        preset = schema or _schema_of(recipe, source, flags)
     values = recipe.merged(preset)
     if source is not None:
-        values = merge(values, {"dataset": {"source": source}})
+        values = merge(values, {"dataset": {"source": source, "config": None}})
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
     values |= {"recipe": recipe.name, "preset": preset}
@@ -163,6 +173,22 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
         hint = hint or "check the path"
         raise UsageError(f"--dataset {dataset}: no such file, folder or preset: {hint}")
     return None, dataset
+
+
+def _schema_of(recipe: Recipe, source: str, flags: Mapping[str, Any]) -> str | None:
+    """The preset whose kind of rows a file, folder or hub id has, by its first row."""
+    presets = {
+        preset["dataset"]["rows"]: name
+        for name, preset in recipe.presets.items()
+        if "rows" in (preset.get("dataset") or {})
+    }
+    if not presets:
+        return None
+    from sharegen.workload.code import schema_of
+
+    given = flags.get("dataset") or {}
+    rows = read_rows(source, given.get("config"), given.get("split", "test")).rows
+    return presets.get(schema_of(rows[0].values, rows[0].where).name)
 
 
 def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any]) -> None:

@@ -87,7 +87,7 @@ def load_workload(configuration: Configuration) -> Workload:
         raise DataError(f"{dataset.source}: no row with {wanted}")
     problems: list[Problem] = []
     for item in items:
-        name = _problem_id(item, dataset)
+        name = _problem_id(item.row, item.fields, dataset)
         try:
             prompt = template.render(item.fields)
         except RenderError as error:
@@ -160,7 +160,7 @@ def _items(
         try:
             values = adapt(row.values) if adapt else row.values
         except DataError as error:
-            bad.append(BadRow(str(row.index), f"{row.where}: {error}"))
+            bad.append(BadRow(_problem_id(row, row.values, dataset), f"{row.where}: {error}"))
             continue
         fields = {name: value for name, value in values.items() if value is not None}
         for name, columns in dataset.fields.items():
@@ -172,9 +172,9 @@ def _items(
     return items, bad
 
 
-def _problem_id(item: _Item, dataset: Dataset) -> str:
-    column = next((c for c in dataset.id if c in item.fields), None)
-    return str(item.fields[column]) if column is not None else str(item.row.index)
+def _problem_id(row: Row, fields: Mapping[str, Any], dataset: Dataset) -> str:
+    column = next((c for c in dataset.id if fields.get(c) is not None), None)
+    return str(fields[column]) if column is not None else str(row.index)
 
 
 def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:
