@@ -7,6 +7,7 @@ exit status only ever counts against it.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import json
 import os
@@ -27,11 +28,15 @@ REQUEST, REPLY = 3, 4
 
 
 def run_script(source: str, prelude: str) -> NoReturn:
-    """Run a program as the script that it is: input and output are descriptors 0 and 1."""
+    """Run a program as the script that it is: input and output are descriptors 0 and 1.
+
+    A `return` outside of functions ends it. Some solutions in APPS have one, since its own runner
+    makes a function of every program.
+    """
     sys.stdin = sys.__stdin__ = _stream(0, "r")  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = _stream(1, "w")  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _stream(2, "w")  # type: ignore[misc]
-    run_and_exit(lambda: _execute(source, prelude, "__main__"), (sys.stdout,))
+    run_and_exit(lambda: _execute(source, prelude, "__main__", may_return=True), (sys.stdout,))
 
 
 def serve_calls(source: str, prelude: str) -> NoReturn:
@@ -91,9 +96,32 @@ def _stream(descriptor: int, mode: str) -> Any:
     return open(descriptor, mode, encoding="utf-8", errors="replace", closefd=False)
 
 
-def _execute(source: str, prelude: str, name: str) -> types.ModuleType:
+class _EndAtReturn(ast.NodeTransformer):
+    """Replaces each `return` outside of functions by the end of the program."""
+
+    def visit_FunctionDef(self, node: ast.AST) -> ast.AST:
+        return node
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_Return(self, node: ast.Return) -> list[ast.stmt]:
+        kept: list[ast.stmt] = [] if node.value is None else [ast.Expr(node.value)]
+        return [*kept, ast.Raise(ast.Name("SystemExit", ast.Load()))]
+
+
+def _compiled(source: str, may_return: bool) -> types.CodeType:
     try:
-        code = compile(source, "<program>", "exec")
+        return compile(source, "<program>", "exec")
+    except SyntaxError as error:
+        if not may_return or error.msg != "'return' outside function":
+            raise
+    tree = _EndAtReturn().visit(ast.parse(source))
+    return compile(ast.fix_missing_locations(tree), "<program>", "exec")
+
+
+def _execute(source: str, prelude: str, name: str, *, may_return: bool = False) -> types.ModuleType:
+    try:
+        code = _compiled(source, may_return)
     except (SyntaxError, ValueError, RecursionError, OverflowError, MemoryError):
         os._exit(COMPILE_ERROR)  # MemoryError: how the parser refuses what is nested too deeply
     module = new_module(name)

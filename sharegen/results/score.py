@@ -1,0 +1,201 @@
+"""Judging one program by its problem's tests. It runs in the sandbox; the verdict is reached here.
+
+The process that runs the program gets inputs and nothing else, and answers with bytes or literals.
+Assertions that are code (HumanEval, MBPP) run in a second sandbox with a warmed parent of its own;
+this process carries calls from there to the program and values back, and the verdict comes from
+the assertions alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sharegen.program_tests import (
+    CallTests,
+    CheckTests,
+    NoTests,
+    ProgramProblem,
+    ScriptTests,
+)
+from sharegen.results.compare import same_output, same_value
+from sharegen.results.sandbox import literal
+from sharegen.results.sandbox.host import Answer, Program, Sandbox
+from sharegen.results.sandbox.limits import Limits
+from sharegen.results.sandbox.process import Status
+from sharegen.results.sandbox.system import Isolation
+
+Result = Literal[
+    "passed",
+    "wrong answer",
+    "runtime error",
+    "timeout",
+    "memory",
+    "compile error",
+    "unscorable",
+]
+
+_FAILURES: dict[Status, Result] = {
+    "error": "runtime error",
+    "compile": "compile error",
+    "memory": "memory",
+    "timeout": "timeout",
+    "output": "wrong answer",
+}
+_HOPELESS = ("compile error", "timeout", "memory")
+"""Results after which the other tests are not run: they would only take as long again."""
+
+_CHECK_SECONDS = 10.0  # of the assertions' own process, besides what the program may take
+
+
+@dataclass(frozen=True)
+class Score:
+    """The verdict on one program.
+
+    result: "passed", or how the first test that did not pass failed.
+    tests_passed: of those that were run; seconds: wall time, sandbox included.
+    """
+
+    result: Result
+    tests_passed: int
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return self.result == "passed"
+
+
+class Scorer:
+    """Judges programs one after another, each in a sandbox of its own.
+
+    Use as a context manager. Raises SandboxError where the isolation cannot be had.
+    """
+
+    def __init__(self, isolation: Isolation, limits: Limits | None = None):
+        self.limits = limits or Limits()
+        self._candidates = Sandbox(isolation, self.limits)
+        self._checks: Sandbox | None = None
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._candidates.close()
+        if self._checks is not None:
+            self._checks.close()
+
+    def score(self, problem: ProgramProblem, completion: str) -> Score:
+        """Run a completion's program against all tests of its problem."""
+        started = time.monotonic()
+        tests = problem.tests
+        results: list[Result] = []
+        if not isinstance(tests, NoTests):
+            with self._candidates.program(problem.program(completion), problem.prelude) as program:
+                for index in range(_count(tests)):
+                    results.append(self._run(program, tests, index))
+                    if results[-1] in _HOPELESS:
+                        break
+        failure = next((result for result in results if result != "passed"), None)
+        verdict: Result = failure or ("passed" if results else "unscorable")
+        return Score(verdict, results.count("passed"), time.monotonic() - started)
+
+    def _run(
+        self, program: Program, tests: ScriptTests | CallTests | CheckTests, index: int
+    ) -> Result:
+        if isinstance(tests, ScriptTests):
+            answer = program.run_script(tests.inputs[index])
+            if answer.status != "ok":
+                return _FAILURES[answer.status]
+            written = answer.output.decode(errors="replace")
+            return "passed" if same_output(written, tests.outputs[index]) else "wrong answer"
+        if isinstance(tests, CallTests):
+            arguments = literal.encode(list(tests.arguments[index]))
+            return _judge_call(program.call(tests.function, arguments), tests.results[index])
+        return self._check(program, tests, tests.checks[index])
+
+    def _check(self, program: Program, tests: CheckTests, check: str) -> Result:
+        """Run assertions in their own sandbox, forwarding the calls that they make."""
+        job = {"setup": tests.setup, "names": list(tests.functions)}
+        with self._checker().program(check, check=job) as checker:
+            checker.open_session()
+            program.open_session()
+            try:
+                return _converse(program, checker)
+            finally:
+                program.close_session()
+
+    def _checker(self) -> Sandbox:
+        if self._checks is None:
+            limits = dataclasses.replace(
+                self.limits,
+                cpu_seconds=self.limits.cpu_seconds + _CHECK_SECONDS,
+                wall_seconds=self.limits.wall_seconds + _CHECK_SECONDS,
+            )
+            self._checks = Sandbox(self._candidates.isolation, limits)
+        return self._checks
+
+
+def _count(tests: ScriptTests | CallTests | CheckTests) -> int:
+    if isinstance(tests, ScriptTests):
+        return len(tests.inputs)
+    return len(tests.arguments if isinstance(tests, CallTests) else tests.checks)
+
+
+def _judge_call(answer: Answer, expected: Any) -> Result:
+    if answer.status != "ok":
+        return _FAILURES[answer.status]
+    reply = _reply(answer.output)
+    if "value" in reply:
+        return "passed" if same_value(reply["value"], expected) else "wrong answer"
+    return _raised(reply["raised"])
+
+
+def _converse(program: Program, checker: Program) -> Result:
+    """Carry calls to the program and values to the assertions until these have a verdict.
+
+    "unscorable" only where the program had no say yet: afterwards it might be its own doing.
+    """
+    message: dict[str, Any] = {}
+    raised: str | None = None
+    has_answered = False
+    while True:
+        answer = checker.ask(message)
+        said = _object(answer.output) if answer.status == "ok" else {}
+        if "call" not in said:
+            break
+        reply = program.ask(said["call"])
+        if reply.status != "ok":
+            return _FAILURES[reply.status]
+        message = _reply(reply.output)
+        raised = message.get("raised", raised)
+        has_answered = True
+    verdict = said.get("verdict")
+    if verdict == "passed":
+        return "passed"
+    if not has_answered:
+        return "unscorable"
+    return _raised(raised) if verdict == "raised" and raised else "wrong answer"
+
+
+def _reply(output: bytes) -> dict[str, Any]:
+    """What a program said to a call: {"value": encoded} or {"raised": name}, whatever it wrote."""
+    said = _object(output)
+    if said.keys() == {"value"}:
+        return said
+    name = said.get("raised")
+    return {"raised": name if isinstance(name, str) else "junk"}
+
+
+def _raised(name: str) -> Result:
+    return "wrong answer" if name == literal.NotLiteral.__name__ else "runtime error"
+
+
+def _object(output: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(output)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}

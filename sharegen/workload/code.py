@@ -1,0 +1,256 @@
+"""The schemas of program problems: APPS, HumanEval, MBPP. Rows -> template fields, and -> tests.
+
+A schema is told by the columns of a row. What the recipe's templates need besides these columns is
+added as fields; tests are read apart, when a program is scored, since APPS has gigabytes of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sharegen.errors import DataError, UsageError
+from sharegen.program_tests import CallTests, CheckTests, NoTests, ProgramProblem, ScriptTests
+
+Row = Mapping[str, Any]
+
+APPS_PRELUDE = """\
+import bisect, collections, fractions, functools, heapq, itertools, math, operator, random, re
+import string, sys, time
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from functools import lru_cache, reduce
+from heapq import *
+from itertools import accumulate, combinations, permutations, product
+from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
+from typing import *
+"""
+"""What the sites that APPS was collected from have imported already. Source: the names that the
+dataset's own test runner imports (hendrycks/apps, eval/testing_util.py); numpy is left out."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One dataset's columns and how to read them.
+
+    columns: which together no other schema has.
+    fields: a row with what the templates need; raises DataError for a row that cannot be asked.
+    problem: how to judge its programs.
+    """
+
+    name: str
+    columns: frozenset[str]
+    fields: Callable[[Row], dict[str, Any]]
+    problem: Callable[[Row], ProgramProblem]
+
+
+def adapter(name: str) -> Callable[[Row], dict[str, Any]]:
+    """What turns the rows of a schema into template fields. Raises UsageError."""
+    return schema_named(name).fields
+
+
+def schema_named(name: str) -> Schema:
+    """Raises UsageError for a name that is no schema's."""
+    for schema in SCHEMAS:
+        if schema.name == name:
+            return schema
+    raise UsageError(f"unknown schema {name!r}: it is one of {', '.join(s.name for s in SCHEMAS)}")
+
+
+def schema_of(row: Row, where: str) -> Schema:
+    """The schema that a row is in. Raises DataError that names its columns."""
+    for schema in SCHEMAS:
+        if schema.columns <= row.keys():
+            return schema
+    raise DataError(
+        f"{where}: no known schema has the columns {', '.join(row)}: name it with --schema "
+        f"({', '.join(schema.name for schema in SCHEMAS)})"
+    )
+
+
+def problem_id(row: Row, index: int) -> str:
+    """The id under which the journal knows a row; its index where it has none."""
+    for column in ("problem_id", "task_id", "id"):
+        if row.get(column) is not None:
+            return str(row[column])
+    return str(index)
+
+
+def _apps_fields(row: Row) -> dict[str, Any]:
+    _require(row, "question")
+    solution = min(_apps_solutions(row), key=len, default=None)
+    starter_code = row.get("starter_code") or ""
+    return {
+        **row,
+        "starter_code": starter_code,
+        "has_starter_code": bool(starter_code.strip()),
+        "io_format": "Call-Based" if _apps_function(row) else "Standard Input",
+        "has_solution": solution is not None,
+        "answer": solution,
+    }
+
+
+def _apps_solutions(row: Row) -> list[str]:
+    """The accepted solutions; none where the column is empty or no JSON."""
+    try:
+        found = json.loads(row.get("solutions") or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+
+
+def _apps_function(row: Row) -> str | None:
+    """The name of the function to write; None for a script."""
+    text = row.get("input_output") or ""
+    if '"fn_name"' not in text:  # most tests are long, and this is all that is asked of them here
+        return None
+    try:
+        tests = json.loads(text, parse_int=str)  # whatever the length of its numbers
+    except (ValueError, RecursionError):
+        return None
+    name = tests.get("fn_name") if isinstance(tests, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+def _apps_problem(row: Row) -> ProgramProblem:
+    difficulty = row.get("difficulty") or None
+    return ProgramProblem(_apps_tests(row), "", APPS_PRELUDE, difficulty)
+
+
+def _apps_tests(row: Row) -> ScriptTests | CallTests | NoTests:
+    text = row.get("input_output")
+    if not isinstance(text, str) or not text.strip():
+        return NoTests("its input_output is empty")
+    try:
+        tests = json.loads(text)
+    except RecursionError:
+        return NoTests("its input_output is nested too deeply")
+    except json.JSONDecodeError:
+        return NoTests("its input_output is not JSON")
+    except ValueError:  # Python's own limit on the digits of an int
+        return NoTests("its input_output has a number with too many digits")
+    if not isinstance(tests, dict):
+        return NoTests("its input_output is not a JSON object")
+    inputs, outputs = tests.get("inputs"), tests.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
+        return NoTests("its input_output has no tests")
+    if len(inputs) != len(outputs):
+        return NoTests(f"its input_output has {len(inputs)} inputs and {len(outputs)} outputs")
+    function = tests.get("fn_name")
+    if not function:
+        return ScriptTests([_lines(text) for text in inputs], [_lines(text) for text in outputs])
+    if not all(isinstance(arguments, list) for arguments in inputs):
+        return NoTests("its input_output has arguments that are no list")
+    return CallTests(str(function), [_with_int_keys(each) for each in inputs], outputs)
+
+
+def _lines(value: Any) -> str:
+    """Some rows hold a text as the list of its lines."""
+    if isinstance(value, list):
+        return "\n".join(_lines(item) for item in value)
+    return value if isinstance(value, str) else str(value)
+
+
+def _with_int_keys(arguments: list[Any]) -> list[Any]:
+    """Arguments as they were before JSON made strings of a dict's int keys."""
+
+    def restore(value: Any) -> Any:
+        if isinstance(value, dict) and all(_is_int(key) for key in value):
+            return {int(key): item for key, item in value.items()}
+        return value
+
+    return [restore(value) for value in arguments]
+
+
+def _is_int(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()
+
+
+def _humaneval_fields(row: Row) -> dict[str, Any]:
+    _require(row, "prompt")
+    return {**row, "answer": row.get("canonical_solution")}
+
+
+def _humaneval_problem(row: Row) -> ProgramProblem:
+    for column in ("prompt", "test", "entry_point"):
+        if not isinstance(row.get(column), str):
+            return ProgramProblem(NoTests(f"it has no {column!r}"), str(row.get("prompt") or ""))
+    prompt, name = row["prompt"], row["entry_point"]
+    # The prompt brings the imports and helpers that a check uses besides the function itself.
+    check = f"{row['test']}\ncheck({name})\n"
+    return ProgramProblem(CheckTests([check], [name], _closed(prompt)), prompt)
+
+
+def _closed(stub: str) -> str:
+    """A function's beginning as whole code: a body is added where there is not even a docstring."""
+    try:
+        ast.parse(stub)
+    except SyntaxError:
+        return stub.rstrip() + "\n    pass\n"
+    return stub
+
+
+def _mbpp_fields(row: Row) -> dict[str, Any]:
+    question = row.get("text") or row.get("prompt")
+    if not question:
+        raise DataError("the field 'text' is missing")
+    tests = row.get("test_list")
+    if not isinstance(tests, list) or not tests:
+        raise DataError("the field 'test_list' is missing")
+    code = row.get("code")
+    answer = code.replace("\r\n", "\n").strip("\n") if isinstance(code, str) else None
+    return {**row, "question": question, "tests": "\n".join(map(str, tests)), "answer": answer}
+
+
+def _mbpp_problem(row: Row) -> ProgramProblem:
+    checks = row.get("test_list")
+    if not isinstance(checks, list) or not checks:
+        return ProgramProblem(NoTests("its test_list is empty"))
+    imports = row.get("test_imports")
+    parts = [*(imports if isinstance(imports, list) else ()), row.get("test_setup_code") or ""]
+    setup = "\n".join(map(str, parts))
+    checks = [str(check) for check in checks]
+    try:
+        functions = sorted(_called("\n".join(checks)) - _defined(setup) - set(dir(builtins)))
+    except SyntaxError:
+        return ProgramProblem(NoTests("its tests are not Python"))
+    if not functions:
+        return ProgramProblem(NoTests("its tests call no function of the program"))
+    return ProgramProblem(CheckTests(checks, functions, setup))
+
+
+def _called(code: str) -> set[str]:
+    """Names that are called as functions and not bound in the code itself."""
+    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    return {node.id for node in calls if isinstance(node, ast.Name)} - _defined(code)
+
+
+def _defined(code: str) -> set[str]:
+    """Names that the code imports, defines or assigns."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def _require(row: Row, column: str) -> None:
+    if not isinstance(row.get(column), str):
+        raise DataError(f"the field {column!r} is missing")
+
+
+SCHEMAS = (
+    Schema("apps", frozenset({"question", "input_output"}), _apps_fields, _apps_problem),
+    Schema(
+        "humaneval", frozenset({"prompt", "entry_point", "test"}), _humaneval_fields,
+        _humaneval_problem,
+    ),
+    Schema("mbpp", frozenset({"test_list", "code"}), _mbpp_fields, _mbpp_problem),
+)  # fmt: skip
