@@ -11,6 +11,7 @@ depends on the number of rows). On a GPU a kernel of the same signature does `dr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -53,8 +54,7 @@ def sample(
     count = len(positions)
     features = state.features() if features is None else features
     rows = slice(0, count) if rows is None else rows
-    tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
-    logprobs = torch.empty(count, dtype=torch.float32, device=logits.device)
+    drawn = []
     draw_rows = _draw_for(logits)
     whole = draw_rows is not draw and not features.adjusted  # the kernel makes no large tensors
     for part in [slice(0, count)] if whole else _parts(count, logits):
@@ -65,18 +65,23 @@ def sample(
         if features.adjusted:
             raw, which = _rows_of(raw, which), None
             changed = adjusted(raw, state, of_part, positions[part], history, features)
-        tokens[part], logprobs[part] = draw_rows(
-            changed,
-            raw,
-            state.temperature[of_part],
-            state.top_k[of_part],
-            state.top_p[of_part],
-            state.min_p[of_part],
-            state.keys[of_part],
-            positions[part],
-            which,
-            filtered=features.filtered,
+        drawn.append(
+            draw_rows(
+                changed,
+                raw,
+                state.temperature[of_part],
+                state.top_k[of_part],
+                state.top_p[of_part],
+                state.min_p[of_part],
+                state.keys[of_part],
+                positions[part],
+                which,
+                filtered=features.filtered,
+            )
         )
+    if len(drawn) == 1:
+        return drawn[0]
+    tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
     return tokens, logprobs
 
 
@@ -200,7 +205,12 @@ def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
 
 def _draw_for(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
     """What draws from these logits: the kernel on a GPU, where Triton is there."""
-    if not logits.is_cuda or find_spec("triton") is None:
+    return _kernel() if logits.is_cuda else draw
+
+
+@cache
+def _kernel() -> Callable[..., tuple[Tensor, Tensor]]:
+    if find_spec("triton") is None:
         return draw
     from sharegen.kernels import sampling
 

@@ -1,0 +1,403 @@
+"""Tokens from logits on a GPU: temperature, top-k, top-p, min-p, one uniform number a token.
+
+The vocabulary is never sorted. A row is cut into chunks: one launch finds each chunk's largest
+logit and sums of exponentials, another picks the chunk in which the running sum passes the row's
+number, reads that chunk again and picks the token. So a row without filters is read once. Filters
+are thresholds on the logit: a launch between the two searches the row for them, by counting (top-k)
+or summing (top-p) what lies above a few pivots and narrowing the bracket around the threshold until
+it holds a single value; what is left in the bracket after a few passes is copied aside, so that the
+last passes are short. All that ties with the threshold stays.
+
+The arithmetic of a row depends on the vocabulary's size alone, not on the other rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+CHUNK = 4096  # logits per program of the launches over (row, chunk)
+SEARCH_BLOCK, SEARCH_WARPS = 1024, 4  # logits that a search looks at together
+CAPACITY = 4096  # how many of a row's logits can be put aside, a multiple of SEARCH_BLOCK
+FULL_PASSES = 3  # passes over the whole row before what is left in the bracket is put aside
+
+GREEDY_BELOW = tl.constexpr(1e-5)
+GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/draws.py
+MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
+MIX_2 = tl.constexpr(0x94D049BB133111EB)
+WIDE = tl.constexpr(4)  # logits that a thread reads together
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _uniform(key, position):
+    bits = key.to(tl.uint64, bitcast=True) + (position + 1).to(tl.uint64, bitcast=True) * GAMMA
+    bits = (bits ^ (bits >> 30)) * MIX_1
+    bits = (bits ^ (bits >> 27)) * MIX_2
+    bits = bits ^ (bits >> 31)
+    return (bits >> 40).to(tl.int64).to(tl.float32) * (1.0 / 16777216.0)
+
+
+@triton.jit
+def _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS: tl.constexpr):
+    if HAS_LOGIT_ROWS:
+        return tl.load(logit_rows_ptr + row).to(tl.int64)
+    return row.to(tl.int64)
+
+
+@triton.jit
+def _inverse_temperature(temperature_ptr, row, stride):
+    """1 / T in units of log2, so that exp2 gives exp((x - max) / T); 1 for greedy rows."""
+    temperature = tl.load(temperature_ptr + row * stride)
+    return LOG2_E / tl.where(temperature < GREEDY_BELOW, 1.0, temperature)
+
+
+@triton.jit
+def _exp(x, maximum, inverse_temperature):
+    """exp((x - maximum) / T), 0 for x = -inf even where maximum is -inf too."""
+    shifted = tl.where(x == float("-inf"), float("-inf"), x - maximum)
+    return tl.exp2(shifted * inverse_temperature)
+
+
+@triton.jit
+def _chunks_kernel(
+    logits_ptr, raw_ptr, logit_rows_ptr, temperature_ptr,
+    low_ptr, high_ptr, mass_ptr, raw_high_ptr, raw_mass_ptr,
+    stride_l, stride_r, stride_t, vocab_size, num_chunks,
+    SAME: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Per chunk: least finite and largest logit, sum of exponentials; of the raw logits too."""
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    i_token = chunk * CHUNK + tl.arange(0, CHUNK)
+    real = i_token < vocab_size
+    i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
+    i_out = row.to(tl.int64) * num_chunks + chunk
+
+    p_raw = raw_ptr + i_logits * stride_r + i_token
+    raw = tl.load(p_raw, mask=real, other=float("-inf")).to(tl.float32)
+    raw_high = tl.max(raw, 0)
+    raw_exp = _exp(raw, raw_high, LOG2_E)
+    tl.store(raw_high_ptr + i_out, raw_high)
+    tl.store(raw_mass_ptr + i_out, tl.sum(raw_exp, 0))
+    if SAME:
+        x, high = raw, raw_high
+    else:
+        p_x = logits_ptr + i_logits * stride_l + i_token
+        x = tl.load(p_x, mask=real, other=float("-inf")).to(tl.float32)
+        high = tl.max(x, 0)
+    tl.store(low_ptr + i_out, tl.min(tl.where(x == float("-inf"), float("inf"), x), 0))
+    tl.store(high_ptr + i_out, high)
+    tl.store(mass_ptr + i_out, tl.sum(_exp(x, high, inverse_temperature), 0))
+
+
+@triton.jit
+def _search(
+    x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, passes,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Narrow the bracket (low, high] around the least value above which lies less than `wanted`.
+
+    Only values >= floor count. above: what lies above `high`, which is less than wanted.
+    Returns the new (low, high, above) and whether `high` is the value.
+    """
+    found = tl.full((), 0, tl.int32)
+    while (passes > 0) & (found == 0):
+        passes -= 1
+        p_1 = tl.minimum(low * 0.8 + high * 0.2, high)
+        p_2 = tl.minimum(low * 0.6 + high * 0.4, high)
+        p_3 = tl.minimum(low * 0.4 + high * 0.6, high)
+        p_4 = tl.minimum(low * 0.2 + high * 0.8, high)
+        b_1 = tl.zeros([BLOCK // WIDE], tl.float32)
+        b_2 = tl.zeros([BLOCK // WIDE], tl.float32)
+        b_3 = tl.zeros([BLOCK // WIDE], tl.float32)
+        b_4 = tl.zeros([BLOCK // WIDE], tl.float32)
+        b_least = tl.full([BLOCK // WIDE], float("inf"), tl.float32)
+        b_most = tl.full([BLOCK // WIDE], float("-inf"), tl.float32)
+        for start in range(0, length, BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            x = tl.load(x_ptr + i, mask=i < length, other=float("-inf")).to(tl.float32)
+            inside = (x > low) & (x <= high) & (x >= floor)
+            if BY_MASS:
+                weight = tl.where(inside, _exp(x, maximum, inverse_temperature), 0.0)
+            else:
+                weight = tl.where(inside, 1.0, 0.0)
+            b_1 += tl.sum(tl.reshape(tl.where(x > p_1, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
+            b_2 += tl.sum(tl.reshape(tl.where(x > p_2, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
+            b_3 += tl.sum(tl.reshape(tl.where(x > p_3, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
+            b_4 += tl.sum(tl.reshape(tl.where(x > p_4, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
+            inner = tl.reshape(tl.where(inside, x, float("inf")), [BLOCK // WIDE, WIDE])
+            b_least = tl.minimum(b_least, tl.min(inner, 1))
+            inner = tl.reshape(tl.where(inside, x, float("-inf")), [BLOCK // WIDE, WIDE])
+            b_most = tl.maximum(b_most, tl.max(inner, 1))
+        least, most = tl.min(b_least, 0), tl.max(b_most, 0)
+        a_1, a_2 = above + tl.sum(b_1, 0), above + tl.sum(b_2, 0)
+        a_3, a_4 = above + tl.sum(b_3, 0), above + tl.sum(b_4, 0)
+        ge_1, ge_2, ge_3, ge_4 = a_1 >= wanted, a_2 >= wanted, a_3 >= wanted, a_4 >= wanted
+        new_low = tl.where(ge_3, p_3, tl.where(ge_2, p_2, tl.where(ge_1, p_1, low)))
+        new_high = tl.where(ge_3, p_4, tl.where(ge_2, p_3, tl.where(ge_1, p_2, p_1)))
+        new_above = tl.where(ge_3, a_4, tl.where(ge_2, a_3, tl.where(ge_1, a_2, a_1)))
+        low = tl.maximum(low, tl.where(ge_4, p_4, new_low))
+        above = tl.where(ge_4, above, new_above)
+        high = tl.where(ge_4, high, new_high)
+        # Even the bracket's least value may have too little above it; or it is the only one.
+        found = ((high < least) | (least >= most)).to(tl.int32)
+        high = tl.where(found != 0, least, tl.minimum(high, most))
+    return low, high, above, found
+
+
+@triton.jit
+def _put_aside(x_ptr, length, aside_ptr, low, high, CAPACITY: tl.constexpr, BLOCK: tl.constexpr):
+    """Copy the values in (low, high], as many as there is room for, and -inf into what is left.
+
+    Returns how many there are.
+    """
+    for start in range(0, CAPACITY, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        tl.store(aside_ptr + i, tl.full([BLOCK], float("-inf"), aside_ptr.dtype.element_ty))
+    tl.debug_barrier()  # other threads write over it
+    count = tl.full((), 0, tl.int32)
+    for start in range(0, length, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        value = tl.load(x_ptr + i, mask=i < length, other=float("-inf"))
+        x = value.to(tl.float32)
+        inside = ((x > low) & (x <= high)).to(tl.int32)
+        place = count + tl.cumsum(inside, 0) - 1
+        tl.store(aside_ptr + place, value, mask=(inside != 0) & (place < CAPACITY))
+        count += tl.sum(inside, 0)
+    tl.debug_barrier()  # other threads read it
+    return count
+
+
+@triton.jit
+def _find(
+    x_ptr, length, aside_ptr, low, high, floor, wanted, maximum, inverse_temperature,
+    BY_MASS: tl.constexpr, PASSES: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The least value in (low, high], at least floor, above which lies less than `wanted`."""
+    passes = tl.where(length <= CAPACITY, 1000, PASSES)
+    above = tl.full((), 0.0, tl.float32)
+    low, high, above, found = _search(
+        x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, passes,
+        BY_MASS, BLOCK,
+    )  # fmt: skip
+    rounds = tl.full((), 0, tl.int32)
+    while (found == 0) & (rounds < 100):
+        rounds += 1
+        count = _put_aside(
+            x_ptr, length, aside_ptr, tl.maximum(low, _below(floor)), high, CAPACITY, BLOCK
+        )
+        fits = count <= CAPACITY
+        source = tl.where(fits, aside_ptr, x_ptr)
+        low, high, above, found = _search(
+            source, tl.where(fits, CAPACITY, length), low, high, above, floor, wanted, maximum,
+            inverse_temperature, tl.where(fits, 1000, PASSES), BY_MASS, BLOCK,
+        )  # fmt: skip
+    return high
+
+
+@triton.jit
+def _below(x):
+    """A number a little less than x (-inf stays)."""
+    return x - tl.maximum(tl.abs(x), 1e-30) * 1e-6
+
+
+@triton.jit
+def _mass(x_ptr, length, floor, maximum, inverse_temperature, BLOCK: tl.constexpr):
+    b_mass = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, length, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + i, mask=i < length, other=float("-inf")).to(tl.float32)
+        b_mass += tl.where(x >= floor, _exp(x, maximum, inverse_temperature), 0.0)
+    return tl.sum(b_mass, 0)
+
+
+@triton.jit
+def _threshold_kernel(
+    logits_ptr, logit_rows_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
+    low_ptr, high_ptr, mass_ptr, aside_ptr, threshold_ptr,
+    stride_l, stride_t, stride_k, stride_p, stride_m, vocab_size, num_chunks,
+    HAS_LOGIT_ROWS: tl.constexpr, NUM_CHUNKS: tl.constexpr, CAPACITY: tl.constexpr,
+    PASSES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The least logit of each row that top-k, top-p and min-p leave."""
+    row = tl.program_id(0)
+    top_k = tl.load(top_k_ptr + row * stride_k)
+    top_p = tl.load(top_p_ptr + row * stride_p)
+    min_p = tl.load(min_p_ptr + row * stride_m)
+    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
+    greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
+
+    i_chunk = tl.arange(0, NUM_CHUNKS)
+    i_stats = row.to(tl.int64) * num_chunks + i_chunk
+    real = i_chunk < num_chunks
+    highs = tl.load(high_ptr + i_stats, mask=real, other=float("-inf"))
+    masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
+    maximum = tl.max(highs, 0)
+    lowest = tl.min(tl.load(low_ptr + i_stats, mask=real, other=float("inf")), 0)
+    total = tl.sum(masses * _exp(highs, maximum, inverse_temperature), 0)
+
+    i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    source = logits_ptr + i_logits * stride_l
+    length = vocab_size
+    aside_ptr += row.to(tl.int64) * (2 * CAPACITY)
+    kept = tl.full((), float("-inf"), tl.float32)
+    low = _below(lowest)
+    if (top_k < vocab_size) & (greedy == 0):
+        kept = _find(
+            source, length, aside_ptr, low, maximum, kept, top_k.to(tl.float32), maximum,
+            inverse_temperature, False, PASSES, CAPACITY, BLOCK,
+        )  # fmt: skip
+    if (top_p < 1) & (greedy == 0):
+        count = tl.full((), CAPACITY + 1, tl.int32)
+        if top_k < vocab_size:
+            low = _below(kept)
+            count = _put_aside(source, length, aside_ptr, low, maximum, CAPACITY, BLOCK)
+        # What is aside is selected by value, not by a branch: the loads stay wide then.
+        source = tl.where(count <= CAPACITY, aside_ptr, source)
+        length = tl.where(count <= CAPACITY, CAPACITY, length)
+        if top_k < vocab_size:
+            total = _mass(source, length, kept, maximum, inverse_temperature, BLOCK)
+        kept = _find(
+            source, length, aside_ptr + CAPACITY, low, maximum, kept, top_p * total, maximum,
+            inverse_temperature, True, PASSES, CAPACITY, BLOCK,
+        )  # fmt: skip
+    if (min_p > 0) & (greedy == 0):
+        kept = tl.maximum(kept, maximum + tl.log2(min_p) / inverse_temperature)
+    tl.store(threshold_ptr + row, kept)
+
+
+@triton.jit
+def _survivors_kernel(
+    logits_ptr, logit_rows_ptr, temperature_ptr, high_ptr, mass_ptr, threshold_ptr,
+    stride_l, stride_t, vocab_size, num_chunks,
+    HAS_LOGIT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Per chunk: the sum of exponentials again, of what the threshold left."""
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    threshold = tl.load(threshold_ptr + row)
+    if threshold == float("-inf"):
+        return
+    i_stats = row.to(tl.int64) * num_chunks + chunk
+    high = tl.load(high_ptr + i_stats)
+    if high < threshold:
+        tl.store(mass_ptr + i_stats, 0.0)
+        return
+    i_token = chunk * CHUNK + tl.arange(0, CHUNK)
+    p_x = logits_ptr + _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS) * stride_l + i_token
+    x = tl.load(p_x, mask=i_token < vocab_size, other=float("-inf")).to(tl.float32)
+    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
+    weight = tl.where(x >= threshold, _exp(x, high, inverse_temperature), 0.0)
+    tl.store(mass_ptr + i_stats, tl.sum(weight, 0))
+
+
+@triton.jit
+def _pick_kernel(
+    logits_ptr, raw_ptr, logit_rows_ptr, temperature_ptr, key_ptr, position_ptr, threshold_ptr,
+    high_ptr, mass_ptr, raw_high_ptr, raw_mass_ptr, token_ptr, logprob_ptr,
+    stride_l, stride_r, stride_t, stride_key, vocab_size, num_chunks,
+    FILTERED: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, NUM_CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The row's token: first the chunk, then the token in it; and its raw log-probability."""
+    row = tl.program_id(0)
+    greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
+    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
+    number = _uniform(tl.load(key_ptr + row * stride_key), tl.load(position_ptr + row))
+
+    i_chunk = tl.arange(0, NUM_CHUNKS)
+    i_stats = row.to(tl.int64) * num_chunks + i_chunk
+    real = i_chunk < num_chunks
+    highs = tl.load(high_ptr + i_stats, mask=real, other=float("-inf"))
+    masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
+    maximum = tl.max(highs, 0)
+    weights = masses * _exp(highs, maximum, inverse_temperature)
+    running = tl.cumsum(weights, 0)
+    target = number * tl.max(running, 0)
+    hit = tl.where(greedy, highs == maximum, (running > target) & (weights > 0))
+    last = tl.max(tl.where(weights > 0, i_chunk, 0), 0)
+    chunk = tl.minimum(tl.min(tl.where(hit, i_chunk, NUM_CHUNKS), 0), last)
+    rest = target - tl.sum(tl.where(i_chunk < chunk, weights, 0.0), 0)
+
+    i_token = chunk * CHUNK + tl.arange(0, CHUNK)
+    i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    p_x = logits_ptr + i_logits * stride_l + i_token
+    x = tl.load(p_x, mask=i_token < vocab_size, other=float("-inf")).to(tl.float32)
+    weight = _exp(x, maximum, inverse_temperature)
+    if FILTERED:
+        weight = tl.where(x >= tl.load(threshold_ptr + row), weight, 0.0)
+    hit = tl.where(greedy, x == maximum, (tl.cumsum(weight, 0) > rest) & (weight > 0))
+    last = tl.max(tl.where(weight > 0, i_token, 0), 0)  # where rounding left no token above
+    token = tl.minimum(tl.min(tl.where(hit, i_token, vocab_size), 0), last)
+    tl.store(token_ptr + row, token.to(tl.int64))
+
+    highs = tl.load(raw_high_ptr + i_stats, mask=real, other=float("-inf"))
+    masses = tl.load(raw_mass_ptr + i_stats, mask=real, other=0.0)
+    maximum = tl.max(highs, 0)
+    total = tl.sum(masses * _exp(highs, maximum, LOG2_E), 0)
+    i_raw = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    chosen = tl.load(raw_ptr + i_raw * stride_r + token).to(tl.float32)
+    tl.store(logprob_ptr + row, chosen - maximum - tl.log2(total) / LOG2_E)
+
+
+def draw(
+    logits: torch.Tensor, raw: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor,
+    top_p: torch.Tensor, min_p: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor,
+    logit_rows: torch.Tensor | None = None, *, filtered: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Draw one token a row; the same as `sharegen.engine.sampling.draw`.
+
+    logits, raw: [m, vocab_size] after and before biases and penalties (the same tensor where there
+    are none), last stride 1; logit_rows: int64 [n], the row of both that each draw reads, or None
+    for m = n. temperature, top_p, min_p: float32 [n]; top_k (vocab_size for no limit), keys,
+    positions: int64 [n]. filtered: whether some row has top-k, top-p or min-p.
+    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n].
+    """
+    num_rows, vocab_size = len(positions), logits.shape[1]
+    assert logits.stride(1) == 1 and raw.stride(1) == 1 and raw.shape == logits.shape
+    assert positions.is_contiguous() and (logit_rows is None or logit_rows.is_contiguous())
+    assert all(len(a) == num_rows for a in (temperature, top_k, top_p, min_p, keys))
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    logprobs = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
+    if not num_rows:
+        return tokens, logprobs
+    chunk = min(CHUNK, triton.next_power_of_2(vocab_size))
+    num_chunks = triton.cdiv(vocab_size, chunk)
+    low, high, mass, raw_high, raw_mass = torch.empty(
+        5, num_rows, num_chunks, dtype=torch.float32, device=logits.device
+    ).unbind()
+    same, has_rows = logits.data_ptr() == raw.data_ptr(), logit_rows is not None
+    if same:
+        raw_high = high
+    which = positions if logit_rows is None else logit_rows
+    threshold = logprobs  # written below, before the log-probabilities
+    _chunks_kernel[(num_rows, num_chunks)](
+        logits, raw, which, temperature, low, high, mass, raw_high, raw_mass,
+        logits.stride(0), raw.stride(0), temperature.stride(0), vocab_size, num_chunks,
+        SAME=same, HAS_LOGIT_ROWS=has_rows, CHUNK=chunk, num_warps=4,
+    )  # fmt: skip
+    if filtered:
+        assert CAPACITY % SEARCH_BLOCK == 0
+        aside = torch.empty(num_rows, 2 * CAPACITY, dtype=logits.dtype, device=logits.device)
+        _threshold_kernel[(num_rows,)](
+            logits, which, temperature, top_k, top_p, min_p, low, high, mass, aside, threshold,
+            logits.stride(0), temperature.stride(0), top_k.stride(0), top_p.stride(0),
+            min_p.stride(0), vocab_size, num_chunks,
+            HAS_LOGIT_ROWS=has_rows, NUM_CHUNKS=triton.next_power_of_2(num_chunks),
+            CAPACITY=CAPACITY, PASSES=FULL_PASSES, BLOCK=SEARCH_BLOCK, num_warps=SEARCH_WARPS,
+        )  # fmt: skip
+        _survivors_kernel[(num_rows, num_chunks)](
+            logits, which, temperature, high, mass, threshold,
+            logits.stride(0), temperature.stride(0), vocab_size, num_chunks,
+            HAS_LOGIT_ROWS=has_rows, CHUNK=chunk, num_warps=4,
+        )  # fmt: skip
+    _pick_kernel[(num_rows,)](
+        logits, raw, which, temperature, keys, positions, threshold,
+        high, mass, raw_high, raw_mass, tokens, logprobs,
+        logits.stride(0), raw.stride(0), temperature.stride(0), keys.stride(0),
+        vocab_size, num_chunks,
+        FILTERED=filtered, HAS_LOGIT_ROWS=has_rows, NUM_CHUNKS=triton.next_power_of_2(num_chunks),
+        CHUNK=chunk, num_warps=4,
+    )  # fmt: skip
+    return tokens, logprobs

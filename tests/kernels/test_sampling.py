@@ -1,0 +1,210 @@
+"""The sampling kernels against their torch reference, and against sorting in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from sharegen.engine import sampling as reference
+from sharegen.engine.draws import row_key, uniform
+from sharegen.kernels import sampling as kernels
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+GREEDY = {"temperature": 0.0}
+
+
+class Rows:
+    """Arguments of `draw` for some rows of logits."""
+
+    def __init__(self, logits: Tensor, seed: int = 0, **options: float) -> None:
+        count, vocab_size = logits.shape
+        self.logits = logits.to(DEVICE)
+        self.temperature = torch.full((count,), options.get("temperature", 1.0), device=DEVICE)
+        self.top_p = torch.full((count,), options.get("top_p", 1.0), device=DEVICE)
+        self.min_p = torch.full((count,), options.get("min_p", 0.0), device=DEVICE)
+        self.top_k = torch.full((count,), int(options.get("top_k", vocab_size)), device=DEVICE)
+        self.keys = torch.tensor([row_key(seed, i, 0) for i in range(count)], device=DEVICE)
+        self.positions = torch.arange(count, device=DEVICE) % 7
+
+    def arguments(self) -> tuple[Tensor, ...]:
+        return (
+            self.temperature, self.top_k, self.top_p, self.min_p, self.keys, self.positions
+        )  # fmt: skip
+
+    def drawn(self, **options: object) -> tuple[Tensor, Tensor]:
+        options.setdefault("filtered", True)
+        return kernels.draw(self.logits, self.logits, *self.arguments(), **options)
+
+    def expected(self, **options: object) -> tuple[Tensor, Tensor]:
+        options.setdefault("filtered", True)
+        logits = self.logits.cpu()
+        arguments = [argument.cpu() for argument in self.arguments()]
+        tokens, logprobs = reference.draw(logits, logits, *arguments, **options)
+        return tokens.to(DEVICE), logprobs.to(DEVICE)
+
+    def weights(self) -> Tensor:
+        """The exact distribution that is drawn from, float64 on the CPU."""
+        logits = self.logits.cpu()
+        arguments = [argument.cpu() for argument in self.arguments()[:4]]
+        weights = reference.token_weights(logits.float(), *arguments, filtered=True).double()
+        return weights / weights.sum(-1, keepdim=True)
+
+    def check(self, **options: object) -> int:
+        """Compare with the reference but where the number falls on an edge; returns how many do."""
+        tokens, logprobs = self.drawn(**options)
+        expected, expected_logprobs = self.expected(**options)
+        numbers = uniform(self.keys, self.positions).cpu().double()
+        edges = self.weights().cumsum(-1)
+        near = ((edges - numbers[:, None]).abs().amin(-1) < 3e-6).to(DEVICE)
+        wrong = (tokens != expected) & ~near
+        assert not wrong.any(), (tokens[wrong], expected[wrong])
+        same = tokens == expected
+        torch.testing.assert_close(logprobs[same], expected_logprobs[same], rtol=1e-5, atol=1e-5)
+        return int(near.sum())
+
+
+def random_logits(count: int, vocab_size: int, seed: int = 0, scale: float = 3.0) -> Tensor:
+    return torch.randn(count, vocab_size, generator=torch.manual_seed(seed)) * scale
+
+
+@pytest.mark.parametrize("vocab_size", [2, 37, 512, 4096, 4097, 11_111])
+def test_plain(vocab_size: int) -> None:
+    rows = Rows(random_logits(9, vocab_size), temperature=0.7)
+    assert rows.check(filtered=False) < 3
+
+
+@pytest.mark.parametrize("vocab_size", [37, 5003])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_k": 1},
+        {"top_k": 17},
+        {"top_p": 0.9},
+        {"top_p": 0.05},
+        {"top_p": 0.9999},
+        {"min_p": 0.1},
+        {"top_k": 30, "top_p": 0.8, "min_p": 0.02},
+        {"temperature": 2.0, "top_k": 33, "top_p": 0.95},
+        {"temperature": 0.1, "top_p": 0.99},
+        GREEDY,
+    ],
+)
+def test_filters(vocab_size: int, options: dict[str, float]) -> None:
+    rows = Rows(random_logits(6, vocab_size), **options)
+    assert rows.check() < 4
+
+
+def test_mixed_rows() -> None:
+    rows = Rows(random_logits(15, 700))
+    rows.temperature[::4] = 0
+    rows.temperature[1::4] = 0.6
+    rows.top_p[2::3] = 0.7
+    rows.top_k[1::5] = 11
+    rows.min_p[::7] = 0.05
+    assert rows.check() < 4
+
+
+def test_a_nucleus_too_large_to_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "CAPACITY", 256)
+    monkeypatch.setattr(kernels, "SEARCH_BLOCK", 256)
+    monkeypatch.setattr(kernels, "FULL_PASSES", 1)
+    logits = random_logits(3, 3000, scale=0.05)
+    for options in ({"top_p": 0.6}, {"top_k": 1500}, {"top_k": 1500, "top_p": 0.5}):
+        assert Rows(logits, **options).check() < 3
+
+
+def test_all_ties_stay() -> None:
+    logits = torch.zeros(24, 500)
+    logits[:, 7] = 1.0
+    for options in ({"top_k": 2}, {"top_p": 0.01}, {"min_p": math.exp(-1.001)}):
+        assert Rows(logits, **options).drawn()[0].unique().numel() > 18
+    assert Rows(logits[:9], top_p=0.005).drawn()[0].unique().tolist() == [7]
+    assert Rows(logits[:9], top_k=1).drawn()[0].unique().tolist() == [7]
+
+
+def test_greedy_takes_the_first_of_equals() -> None:
+    logits = torch.zeros(3, 9000)
+    logits[0, [5000, 8999]] = 2.0
+    logits[1, [4095, 4096]] = 2.0
+    assert Rows(logits, **GREEDY).drawn()[0].tolist() == [5000, 4095, 0]
+
+
+def test_barred_tokens_are_never_drawn() -> None:
+    logits = torch.full((8, 9000), -torch.inf)
+    logits[:, [50, 8999]] = 1.0
+    for options in ({}, {"top_k": 1}, {"top_k": 70, "top_p": 0.9}, {"min_p": 0.5}, GREEDY):
+        tokens, logprobs = Rows(logits, **options).drawn()
+        expected = [50] if options is GREEDY else [50, 8999]
+        assert sorted(tokens.unique().tolist()) == expected
+        torch.testing.assert_close(logprobs.cpu(), torch.full((8,), math.log(0.5)))
+
+
+def test_far_apart_and_far_from_zero() -> None:
+    for offset in (-1e5, 1e5):
+        assert Rows(random_logits(5, 300, scale=100.0) + offset, top_p=0.9).check() < 3
+    logits = torch.full((1, 300), -3e38)
+    logits[0, 200] = 3e38
+    assert Rows(logits, top_p=0.9, top_k=3).drawn()[0].tolist() == [200]
+
+
+def test_nan_stays_inside_the_vocabulary() -> None:
+    logits = torch.full((3, 5000), torch.nan)
+    for options in ({}, {"top_k": 3, "top_p": 0.5}, GREEDY):
+        tokens = Rows(logits, **options).drawn()[0]
+        assert ((tokens >= 0) & (tokens < 5000)).all()
+
+
+def test_rows_are_their_own() -> None:
+    rows = Rows(random_logits(10, 5003), top_p=0.8)
+    tokens, logprobs = rows.drawn()
+    for i in (0, 4, 9):
+        arguments = [argument[i : i + 1] for argument in rows.arguments()]
+        alone = kernels.draw(
+            rows.logits[i : i + 1], rows.logits[i : i + 1], *arguments, filtered=True
+        )
+        assert torch.equal(alone[0], tokens[i : i + 1])
+        assert torch.equal(alone[1], logprobs[i : i + 1])
+
+
+def test_shared_rows_of_logits() -> None:
+    logits = random_logits(3, 700)
+    which = torch.tensor([2, 0, 0, 1, 2, 2, 1], device=DEVICE)
+    rows = Rows(logits[which.cpu()], top_p=0.8)
+    few = logits.to(DEVICE)
+    got = kernels.draw(few, few, *rows.arguments(), which, filtered=True)
+    expected = rows.drawn()
+    assert torch.equal(got[0], expected[0])
+    assert torch.equal(got[1], expected[1])
+
+
+def test_raw_logits_apart_from_adjusted_ones() -> None:
+    raw = random_logits(8, 5003, seed=1).to(DEVICE)
+    rows = Rows(random_logits(8, 5003, seed=2), top_k=50)
+    tokens, logprobs = kernels.draw(rows.logits, raw, *rows.arguments(), filtered=True)
+    assert torch.equal(tokens, rows.drawn()[0])
+    expected = raw.log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
+    torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_half_precision_and_strided_arguments() -> None:
+    rows = Rows(random_logits(8, 700), temperature=0.8, top_p=0.9)
+    rows.logits = torch.nn.functional.pad(rows.logits.half(), (0, 5))[:, :700]
+    table = torch.stack([rows.temperature, rows.top_p, rows.min_p], 1)
+    rows.temperature, rows.top_p, rows.min_p = table.unbind(1)
+    rows.keys, rows.top_k = torch.stack([rows.keys, rows.top_k], 1).unbind(1)
+    assert rows.check() < 3
+
+
+def test_no_rows() -> None:
+    rows = Rows(torch.empty(0, 50))
+    assert rows.drawn()[0].shape == (0,)
+
+
+def test_numbers_are_those_of_the_host() -> None:
+    """With equal logits the token is floor(number * vocab_size)."""
+    rows = Rows(torch.zeros(30, 256), seed=5)
+    tokens = rows.drawn(filtered=False)[0]
+    assert torch.equal(tokens, (uniform(rows.keys, rows.positions) * 256).long())
