@@ -14,6 +14,7 @@ from sharegen.results.run_file import replace_file
 
 if TYPE_CHECKING:
     from sharegen.results.report.outcomes import Run
+    from sharegen.workload.problem import Problem
 
 
 def report(
@@ -53,7 +54,12 @@ def report(
     from sharegen.results.report.pictures import pictures
 
     _check_outputs(html, output)
-    runs = [measure(run) for run in read_runs(files)]
+    read = read_runs(files)
+    problems = [_problems(run, html is not None, output is not None) for run in read]
+    runs = [
+        measure(run.with_difficulties(_difficulties(of_run)))
+        for run, of_run in zip(read, problems, strict=True)
+    ]
     for run in runs:
         for note in run.notes:
             _say(f"{run.run.path}: {note}")
@@ -67,7 +73,7 @@ def report(
         for path in figures.save(drawn, output):
             _say(f"written: {path}")
     if html is not None:
-        prompts, shared = _prompts([run.run for run in runs])
+        prompts, shared = _prompts(problems)
         try:
             html.parent.mkdir(parents=True, exist_ok=True)
             replace_file(html, page.render(runs, drawn, prompts, shared))
@@ -90,27 +96,38 @@ def _check_outputs(html: Path | None, output: Path | None) -> None:
         figures.require_matplotlib()
 
 
-def _prompts(runs: Sequence[Run]) -> tuple[dict[str, str], list[str | None]]:
-    """Each problem's own part of its prompt; and for each run the part that all prompts share.
+def _problems(run: Run, for_page: bool, for_pictures: bool) -> list[Problem]:
+    """What was asked, rendered again from the recorded configuration, where that is of use.
 
-    Rendered again from the recorded configuration; a line on stderr says why where that cannot
-    be done, and the page then goes without.
+    A line on stderr says why where it cannot be done; the report then goes without.
     """
     from sharegen.workload.configuration import Configuration
     from sharegen.workload.problem import load_problems
 
+    lacks_difficulty = run.is_code and not any(outcome.difficulty for outcome in run.outcomes)
+    is_wanted = for_page or (for_pictures and lacks_difficulty)
+    if not (is_wanted and run.file.configuration):
+        return []
+    asked = {o.problem_id: o.samples[0].record.prompt_hash for o in run.outcomes}
+    try:
+        problems = load_problems(Configuration.from_settings(run.file.settings))
+    except SharegenError as error:
+        _say(f"{run.path}: the report goes without the questions: {error}")
+        return []
+    return [problem for problem in problems if asked.get(problem.id) == problem.prompt_hash]
+
+
+def _difficulties(problems: Sequence[Problem]) -> dict[str, str]:
+    levels = {problem.id: problem.fields.get("difficulty") for problem in problems}
+    return {name: str(level) for name, level in levels.items() if level is not None}
+
+
+def _prompts(runs: Sequence[Sequence[Problem]]) -> tuple[dict[str, str], list[str | None]]:
+    """Each problem's own part of its prompt; and for each run the part that all prompts share."""
     own: dict[str, str] = {}
     shared: list[str | None] = []
-    for run in runs:
-        asked = {o.problem_id: o.samples[0].record.prompt_hash for o in run.outcomes}
-        texts: dict[str, str] = {}
-        try:
-            if run.file.configuration:
-                problems = load_problems(Configuration.from_settings(run.file.settings))
-                texts = {p.id: str(p.prompt) for p in problems if asked.get(p.id) == p.prompt_hash}
-        except SharegenError as error:
-            _say(f"{run.path}: the page goes without the questions: {error}")
-        of_run, beginning = _split(texts)
+    for problems in runs:
+        of_run, beginning = _split({problem.id: str(problem.prompt) for problem in problems})
         own = of_run | own
         shared.append(beginning or None)
     return own, shared

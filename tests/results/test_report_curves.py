@@ -71,8 +71,8 @@ def test_majority_agrees_with_all_subsets() -> None:
         for k, mean in zip(curve.ks, curve.mean, strict=True):
             subsets = [list(c) for c in itertools.combinations(answers, k)]
             expected = sum(map(voted, subsets)) / len(subsets)
-            # 100 subsets: four standard errors
-            assert abs(mean - expected) <= 4 * math.sqrt(expected * (1 - expected) / 100) + 1e-9
+            # 200 subsets: four standard errors
+            assert abs(mean - expected) <= 4 * math.sqrt(expected * (1 - expected) / 200) + 1e-9
 
 
 def test_curves_are_the_same_every_time() -> None:
@@ -115,7 +115,7 @@ def test_the_terminal_shows_curves_and_numbers(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines if line[:5].strip().isdigit()] == [
         "1", "2", "5", "10", "20",
     ]  # fmt: skip
-    assert "maj@k" in text and "mean of 100 random subsets" in text
+    assert "maj@k" in text and "mean of 200 random subsets" in text
     assert f"{runs[0].passed.mean[-1]:.1%}" in text  # type: ignore[union-attr]
 
 

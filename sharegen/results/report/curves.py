@@ -15,7 +15,7 @@ import numpy as np
 from sharegen.results.passk import bootstrap_interval, pass_at_k
 from sharegen.results.report.outcomes import Outcome
 
-SUBSETS = 100
+SUBSETS = 200
 """Random subsets of samples behind each maj@k with k below the number of samples."""
 
 _SEED = 0

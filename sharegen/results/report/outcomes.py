@@ -7,8 +7,8 @@ sample's answer with the gold answer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -105,6 +105,12 @@ class Run:
     def samples(self) -> Iterable[Sample]:
         return (sample for outcome in self.outcomes for sample in outcome.samples)
 
+    @property
+    def is_code(self) -> bool:
+        """Whether its completions are programs, which scores alone can judge."""
+        dataset = self.file.configuration.get("dataset")
+        return isinstance(dataset, dict) and bool(dataset.get("rows"))
+
     @cached_property
     def has_verdicts(self) -> bool:
         return any(outcome.judged for outcome in self.outcomes)
@@ -112,6 +118,14 @@ class Run:
     @cached_property
     def has_votes(self) -> bool:
         return any(outcome.votes for outcome in self.outcomes)
+
+    def with_difficulties(self, levels: Mapping[str, str]) -> Run:
+        """The run with the difficulty of each problem, by id, where the scores do not say it."""
+        outcomes = (
+            replace(outcome, difficulty=outcome.difficulty or levels.get(outcome.problem_id))
+            for outcome in self.outcomes
+        )
+        return replace(self, outcomes=tuple(outcomes))
 
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
@@ -139,20 +153,16 @@ def read_run(path: Path, name: str) -> Run:
     file = RunFile.read(run_file_path(path)) or RunFile()
     keys = {(r.problem_id, r.sample or 0) for records in problems.values() for r in records}
     scores = read_scores(path, keys)
-    if scores is None and _is_code(file):
-        raise DataError(
-            f"{path}: these programs have no scores yet: first `sharegen score {path} --execute`"
-        )
     outcomes = sorted(
         (_outcome(records, scores) for records in problems.values()),
         key=lambda outcome: natural_order(outcome.problem_id),
     )
-    return Run(name, path, tuple(outcomes), bad_rows, file, tuple(_notes(outcomes, scores)))
-
-
-def _is_code(file: RunFile) -> bool:
-    dataset = file.configuration.get("dataset")
-    return isinstance(dataset, dict) and bool(dataset.get("rows"))
+    run = Run(name, path, tuple(outcomes), bad_rows, file, tuple(_notes(outcomes, scores)))
+    if scores is None and run.is_code:
+        raise DataError(
+            f"{path}: these programs have no scores yet: first `sharegen score {path} --execute`"
+        )
+    return run
 
 
 def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Outcome:
