@@ -10,8 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from sharegen.workload.configuration import resolve
+from sharegen.workload.problem import load_problems
 from tests.cli.conftest import Command
-from tests.results.report_journals import sample, write_code, write_lines, write_maths
+from tests.results.report_journals import (
+    sample,
+    write_code,
+    write_lines,
+    write_maths,
+    write_run_file,
+)
 
 
 def test_the_curve_goes_to_stdout(sharegen: Command, tmp_path: Path) -> None:
@@ -98,3 +106,42 @@ def test_without_matplotlib_the_curve_is_still_there(
     assert "pass@k" in sharegen("report", "run.jsonl").out
     ran = sharegen("report", "run.jsonl", "--html", "r.html")
     assert ran.code == 2 and "pip install 'sharegen[plot]'" in ran.err
+
+
+def test_difficulty_comes_from_the_dataset(sharegen: Command, tmp_path: Path) -> None:
+    """A scored APPS job whose scores do not say it; and the same with the dataset gone."""
+    pytest.importorskip("matplotlib")
+    levels = ("introductory", "interview", "interview", "competition")
+    rows = [
+        {
+            "problem_id": number,
+            "question": f"Print {number}.",
+            "solutions": json.dumps([f"print({number})"]),
+            "input_output": json.dumps({"inputs": [""], "outputs": [f"{number}\n"]}),
+            "difficulty": level,
+            "url": "",
+            "starter_code": "",
+        }
+        for number, level in enumerate(levels)
+    ]
+    dataset = write_lines(tmp_path / "apps.jsonl", rows)
+    flags = {"model": "m", "few_shot": {"k": 0}, "dataset": {"rows": "apps"}}
+    job = resolve("code-sample", str(dataset), flags)
+    lines, scores = [], []
+    for problem in load_problems(job):
+        for index in range(3):
+            line = sample(problem.id, index, "print(0)", prompt_hash=problem.prompt_hash)
+            lines.append(line)
+            score = {"problem_id": problem.id, "sample": index, "passed": problem.id == "0"}
+            result = "passed" if problem.id == "0" else "wrong answer"
+            scores.append(score | {"result": result, "tests_passed": 0, "seconds": 0.1})
+    journal = write_lines(tmp_path / "code.jsonl", lines)
+    write_lines(tmp_path / "code.jsonl.scores.jsonl", scores)
+    write_run_file(journal, configuration=job.identity, extent=job.extent)
+    ran = sharegen("report", "code.jsonl", "-o", "with")
+    assert ran.code == 0 and (tmp_path / "with" / "difficulty.png").exists(), ran.err
+    dataset.unlink()
+    ran = sharegen("report", "code.jsonl", "-o", "without", "--html", "page.html")
+    assert ran.code == 0 and "goes without the questions" in ran.err
+    assert (tmp_path / "page.html").exists()
+    assert not (tmp_path / "without" / "difficulty.png").exists()
