@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+import yaml
+
+from sharegen.errors import UsageError
 
 _DATA, _SAMPLING, _MACHINE = "Data", "Sampling", "Machine"
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -63,6 +66,10 @@ class JobOptions:
     limit: Annotated[
         int | None, _option("--limit", help="Ask only the first so many rows.", panel=_DATA)
     ] = None
+    document: Annotated[
+        str | None,
+        _option("--document", help="Text file that the prompts are about.", panel=_DATA),
+    ] = None
     few_shot: Annotated[
         int | None, _option("--few-shot", help="Examples before every problem.", panel=_DATA)
     ] = None
@@ -96,6 +103,15 @@ class JobOptions:
         _option("--stop", help="Ends a sample (repeatable; \\n is a newline).", panel=_SAMPLING),
     ] = None
     seed: Annotated[int | None, _option("--seed", help="Of all draws.", panel=_SAMPLING)] = None
+    set: Annotated[
+        list[str] | None,
+        _option(
+            "--set",
+            help="Any key of the recipe, as sampling.min_p=0.05 (repeatable).",
+            panel=_SAMPLING,
+            metavar="KEY=VALUE",
+        ),
+    ] = None
     device: Annotated[
         str | None, _option("--device", help="auto, cpu, cuda, cuda:1.", panel=_MACHINE)
     ] = None
@@ -122,9 +138,14 @@ class JobOptions:
     ] = None
 
     def flags(self) -> dict[str, Any]:
-        """What was given, shaped like a recipe (see `sharegen.workload.configuration.resolve`)."""
+        """What was given, shaped like a recipe (see `sharegen.workload.configuration.resolve`).
+
+        Raises UsageError for a --set that is no assignment.
+        """
+        from sharegen.workload.recipe import merge
+
         stop = [_unescape(text) for text in self.stop] if self.stop else None
-        return _given(
+        given = _given(
             {
                 "model": self.model,
                 "adapter": self.adapter,
@@ -133,6 +154,7 @@ class JobOptions:
                     "config": self.dataset_config,
                     "split": self.split,
                     "limit": self.limit,
+                    "document": self.document,
                 },
                 "few_shot": {"k": self.few_shot, "file": self.few_shot_file},
                 "chat": {"enabled": self.chat, "system": self.system},
@@ -154,6 +176,9 @@ class JobOptions:
                 },
             }
         )
+        for assignment in self.set or ():
+            given = merge(given, _assigned(assignment))
+        return given
 
 
 @dataclass(frozen=True)
@@ -220,6 +245,20 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
         if kept is not None and kept != {}:
             out[key] = kept
     return out
+
+
+def _assigned(text: str) -> dict[str, Any]:
+    """`a.b=1` as {"a": {"b": 1}}; the value is YAML."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(part.isidentifier() for part in key.split(".")):
+        raise UsageError(f"--set {text}: give a key of the recipe and a value: sampling.min_p=0.05")
+    try:
+        assigned: Any = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UsageError(f"--set {text}: the value is not YAML") from None
+    for part in reversed(key.split(".")):
+        assigned = {part: assigned}
+    return assigned
 
 
 def _unescape(text: str) -> str:

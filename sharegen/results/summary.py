@@ -16,6 +16,7 @@ from sharegen.results.show import visible
 from sharegen.results.vote import Vote, tally
 
 _BAR = 24  # widest bar of the histogram, in columns
+_QUESTION = 1200  # most characters of the question, from its end
 _ANSWERS = 6  # most answers in the histogram
 
 
@@ -73,12 +74,24 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
                       f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
     if stats.get("preemptions"):
         table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}")
-    result = accuracy(votes)
-    if result is not None:
-        gain = 100 * (result.vote - result.sample)
-        table.add_row("[dim]one sample[/]", f"{result.sample:.1%} right")
-        table.add_row("[dim]the vote[/]", f"[bold]{result.vote:.1%} right[/] ({gain:+.1f} points)")
+    for name, value in _accuracy_rows(run, votes):
+        table.add_row(f"[dim]{name}[/]", value)
     return table
+
+
+def _accuracy_rows(run: RunFile, votes: list[Vote]) -> list[tuple[str, str]]:
+    """What one sample gets right, and the vote where there is more than one sample."""
+    result = accuracy(votes)
+    if result is None:
+        return []
+    measure = (run.configuration.get("answer") or {}).get("measure", "accuracy")
+    if result.samples == result.problems:
+        return [(measure, f"[bold]{result.sample:.1%}[/]")]
+    gain = 100 * (result.vote - result.sample)
+    return [
+        (f"{measure}, one sample", f"{result.sample:.1%}"),
+        (f"{measure}, the vote", f"[bold]{result.vote:.1%}[/] ({gain:+.1f} points)"),
+    ]
 
 
 def _print_rescue(
@@ -87,7 +100,9 @@ def _print_rescue(
     console.print(
         f"[bold]A problem that the vote rescued[/] [dim](problem {visible(vote.problem_id)})[/]"
     )
-    console.print(visible(questions[vote.problem_id].strip()), soft_wrap=False)
+    question = questions[vote.problem_id].strip()
+    cut = "…" if len(question) > _QUESTION else ""
+    console.print(cut + visible(question[-_QUESTION:]))
     console.print()
     longest = max(vote.counts.values())
     shown = list(vote.counts.items())[:_ANSWERS]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sharegen.errors import UsageError
+from sharegen.workload import template
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.recipe import Job, Recipe, Strict, load_recipe, merge, nearest, validate
 
@@ -126,7 +127,7 @@ def resolve(
         preset = schema or _schema_of(recipe, source, flags)
     values = recipe.merged(preset)
     if source is not None:
-        values = merge(values, {"dataset": {"source": source, "config": None}})
+        values = merge(values, {"dataset": {"source": source, "config": None, "needles": None}})
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
     values |= {"recipe": recipe.name, "preset": preset}
@@ -137,13 +138,22 @@ def resolve(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
             f"{job.sampling.min_tokens}"
         )
+    if job.dataset.document is not None and "document" not in _names(job):
+        raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
     if job.few_shot.k and not (job.chat.user if job.chat.enabled else job.example):
         raise UsageError(f"--few-shot: the recipe {recipe.name} has no template for examples")
     return job.model_copy(
         update={
             "model": _model(recipe, job),
-            "dataset": job.dataset.model_copy(update={"source": _beside(recipe, job)}),
-            "few_shot": job.few_shot.model_copy(update={"file": _few_shot_file(recipe, job)}),
+            "dataset": job.dataset.model_copy(
+                update={
+                    "source": _beside(recipe, job),
+                    "document": _file(recipe, job.dataset.document, "--document"),
+                }
+            ),
+            "few_shot": job.few_shot.model_copy(
+                update={"file": _file(recipe, job.few_shot.file, "--few-shot-file")}
+            ),
         }
     )
 
@@ -151,7 +161,8 @@ def resolve(
 def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, str | None]:
     """The preset that applies, and the source that replaces the recipe's."""
     if dataset is None:
-        if recipe.default is None and not (recipe.job.get("dataset") or {}).get("source"):
+        own = recipe.job.get("dataset") or {}
+        if recipe.default is None and not (own.get("source") or own.get("needles")):
             presets = f"a preset ({', '.join(recipe.presets)}), " if recipe.presets else ""
             raise UsageError(
                 f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
@@ -209,6 +220,12 @@ def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any
     values["chat"] = chat
 
 
+def _names(job: Configuration) -> set[str]:
+    """The fields that the job's own templates use."""
+    texts = [job.chat.system, job.chat.user] if job.chat.enabled else [job.prompt]
+    return set().union(*(template.names(text) for text in texts if text))
+
+
 def _is_set(flags: Mapping[str, Any], key: str) -> bool:
     value: Any = flags
     for part in key.split("."):
@@ -239,10 +256,11 @@ def _beside(recipe: Recipe, job: Configuration) -> str | None:
     return str(beside.resolve()) if beside.exists() else source
 
 
-def _few_shot_file(recipe: Recipe, job: Configuration) -> str | None:
-    if job.few_shot.file is None:
+def _file(recipe: Recipe, name: str | None, flag: str) -> str | None:
+    """A file's absolute path, found from here or beside the recipe."""
+    if name is None:
         return None
-    for file in (Path(job.few_shot.file).expanduser(), recipe.path.parent / job.few_shot.file):
+    for file in (Path(name).expanduser(), recipe.path.parent / name):
         if file.is_file():
             return str(file.resolve())
-    raise UsageError(f"--few-shot-file {job.few_shot.file}: no such file")
+    raise UsageError(f"{flag} {name}: no such file")

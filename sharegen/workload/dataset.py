@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,30 @@ def read_rows(source: str, config: str | None, split: str) -> Rows:
     return found
 
 
+def read_text(path: Path) -> str:
+    """A whole text file. Raises DataError when it cannot be read or is not UTF-8."""
+    with _explained(path):
+        return _text(path)
+
+
+def file_hash(path: Path) -> str:
+    """A hash of a file's content. Raises DataError when it cannot be read."""
+    with _explained(path), path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn what a file does to its reader into one line."""
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read: {reason}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text at byte {error.start}") from None
+
+
 def _read_files(paths: Sequence[Path]) -> Rows:
     digest = hashlib.blake2b(digest_size=16)
     rows: list[Row] = []
@@ -58,16 +83,10 @@ def _read_files(paths: Sequence[Path]) -> Rows:
         reader = _READERS.get(_suffix(path))
         if reader is None:
             raise DataError(f"{path}: unknown kind of file: give one of {', '.join(_READERS)}")
-        try:
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
+        digest.update(file_hash(path).encode())
+        with _explained(path):
             for where, values in reader(path):
                 rows.append(Row(len(rows), where, values))
-        except (OSError, EOFError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{path}: cannot be read: {reason}") from None
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: is not UTF-8 text at byte {error.start}") from None
     return Rows(rows, digest.hexdigest())
 
 
@@ -195,11 +214,11 @@ def _read_hub(source: str, config: str | None, split: str) -> Rows:
 
 @contextmanager
 def _quiet_datasets() -> Iterator[None]:
-    """Without the library's own progress bars and warnings."""
+    """Without the library's own progress bars and log."""
     import datasets
 
     verbosity = datasets.logging.get_verbosity()
-    datasets.logging.set_verbosity_error()
+    datasets.logging.set_verbosity(logging.CRITICAL)
     datasets.disable_progress_bars()
     try:
         yield

@@ -12,11 +12,13 @@ import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sharegen.errors import DataError
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.dataset import Row, Rows, read_rows
+from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
+from sharegen.workload.needle import needle_rows
 from sharegen.workload.prompt import Prompt, PromptTemplate
 from sharegen.workload.recipe import Dataset, FewShot, Gold
 from sharegen.workload.template import RenderError
@@ -77,14 +79,13 @@ def load_workload(configuration: Configuration) -> Workload:
     Raises DataError when the dataset or the examples cannot be used at all.
     """
     dataset = configuration.dataset
-    assert dataset.source is not None
-    rows = read_rows(dataset.source, dataset.config, dataset.split)
+    rows = _read(dataset, dataset.split)
     examples = _examples(configuration)
     template = PromptTemplate(configuration, [item.fields for item in examples])
     items, bad = _items(rows.rows, dataset, dataset.where, dataset.limit)
     if not items and not bad:
         wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
-        raise DataError(f"{dataset.source}: no row with {wanted}")
+        raise DataError(f"{_name(dataset)}: no row with {wanted}")
     problems: list[Problem] = []
     for item in items:
         name = _problem_id(item.row, item.fields, dataset)
@@ -98,8 +99,10 @@ def load_workload(configuration: Configuration) -> Workload:
     if not problems:
         more = f" (and {len(bad) - 1} more rows like it)" if len(bad) > 1 else ""
         raise DataError(f"no row can be asked: {bad[0].error}{more}")
-    _refuse_equal_ids([*problems, *bad], dataset.source)
+    _refuse_equal_ids([*problems, *bad], _name(dataset))
     fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}
+    if dataset.document is not None:
+        fingerprints["document"] = file_hash(Path(dataset.document))
     return Workload(problems, bad, fingerprints)
 
 
@@ -130,17 +133,25 @@ def _examples(configuration: Configuration) -> list[_Item]:
 
 
 def _example_rows(dataset: Dataset, wanted: FewShot) -> Rows:
-    from pathlib import Path
-
-    assert dataset.source is not None
     if wanted.file is not None:
         return read_rows(wanted.file, None, wanted.split)
-    if Path(dataset.source).is_file():
+    if dataset.source is not None and Path(dataset.source).is_file():
         raise DataError(
             f"few-shot examples come from the split {wanted.split!r}, which the file "
             f"{dataset.source} does not have: give --few-shot-file FILE or --few-shot 0"
         )
-    return read_rows(dataset.source, dataset.config, wanted.split)
+    return _read(dataset, wanted.split)
+
+
+def _read(dataset: Dataset, split: str) -> Rows:
+    if dataset.needles is not None:
+        return needle_rows(dataset.needles, split)
+    assert dataset.source is not None
+    return read_rows(dataset.source, dataset.config, split)
+
+
+def _name(dataset: Dataset) -> str:
+    return dataset.source or "needles"
 
 
 def _items(
@@ -152,6 +163,7 @@ def _items(
         from sharegen.workload.code import adapter
 
         adapt = adapter(dataset.rows)
+    document = read_text(Path(dataset.document)) if dataset.document is not None else None
     items: list[_Item] = []
     bad: list[BadRow] = []
     for row in rows:
@@ -167,6 +179,8 @@ def _items(
             column = next((c for c in columns if c in fields), None)
             if column is not None:
                 fields[name] = fields[column]
+        if document is not None:
+            fields["document"] = document
         if all(str(fields.get(name)) == str(value) for name, value in where.items()):
             items.append(_Item(row, fields))
     return items, bad

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from sharegen.workload.configuration import Configuration
 
-_BATCH = 1024  # prompts that are tokenised at once
+_BATCH = 4_000_000  # characters that are tokenised at once
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ class Prompt:
     @property
     def is_chat(self) -> bool:
         return isinstance(self.content, list)
+
+    @property
+    def length(self) -> int:
+        """Characters, about."""
+        if isinstance(self.content, str):
+            return len(self.content)
+        return sum(len(turn["content"]) for turn in self.content)
 
     def __str__(self) -> str:
         if isinstance(self.content, str):
@@ -77,25 +85,22 @@ class PromptTemplate:
         """The prompt of one problem. Raises RenderError for a field that is missing."""
         if self._chat is not None:
             own = self._turn("user", fields)
-            return Prompt([*self._turns, {"role": "user", "content": own}], own)
+            turns = [*self._turns, {"role": "user", "content": own}]
+            if self._chat.system is not None:
+                turns.insert(0, {"role": "system", "content": self._turn("system", fields)})
+            return Prompt(turns, own)
         if self._places_examples:
-            whole, own = (
-                template.render("prompt", self._prompt, {**fields, "examples": examples})
-                for examples in (self._examples, "")
-            )
-            return Prompt(whole, own)
+            whole = template.render("prompt", self._prompt, {**fields, "examples": self._examples})
+            return Prompt(whole, whole.rpartition(self._examples)[2] if self._examples else whole)
         own = template.render("prompt", self._prompt, fields)
         return Prompt(self._examples + own, own)
 
     def _example_turns(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-        assert self._chat is not None
-        turns = []
-        if self._chat.system is not None:
-            turns.append({"role": "system", "content": self._chat.system})
-        for fields in examples:
-            for role in ("user", "assistant"):
-                turns.append({"role": role, "content": self._turn(role, fields)})
-        return turns
+        return [
+            {"role": role, "content": self._turn(role, fields)}
+            for fields in examples
+            for role in ("user", "assistant")
+        ]
 
     def _turn(self, role: str, fields: Mapping[str, Any]) -> str:
         text = getattr(self._chat, role)
@@ -104,7 +109,7 @@ class PromptTemplate:
         return template.render(f"chat.{role}", text, fields)
 
 
-def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> list[array[int]]:
     """Token ids of whole prompts, with BOS once where the tokenizer begins a text with it.
 
     A chat prompt is what the tokenizer's chat template makes of it, which brings its own special
@@ -112,16 +117,29 @@ def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> l
 
     Raises ModelError when a chat is asked of a tokenizer without a chat template.
     """
-    texts = [_text(prompt, tokenizer) for prompt in prompts]
     head = _leading_special_tokens(tokenizer)
-    ids: list[list[int]] = []
-    for start in range(0, len(texts), _BATCH):
-        batch = texts[start : start + _BATCH]
-        ids += tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
-    return [
-        own if prompt.is_chat or own[: len(head)] == head else head + own
-        for prompt, own in zip(prompts, ids, strict=True)
-    ]
+    tokens: list[array[int]] = []
+    for batch in _batches(prompts):
+        texts = [_text(prompt, tokenizer) for prompt in batch]
+        ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        for prompt, own in zip(batch, ids, strict=True):
+            whole = prompt.is_chat or own[: len(head)] == head
+            tokens.append(array("i", own if whole else head + own))
+    return tokens
+
+
+def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:
+    """Few at a time where they are long: a tokenizer's output is far larger than the text."""
+    batch: list[Prompt] = []
+    size = 0
+    for prompt in prompts:
+        batch.append(prompt)
+        size += prompt.length
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:

@@ -62,10 +62,25 @@ class Strict(BaseModel):
 Section = TypeVar("Section", bound=BaseModel)
 
 
+class Needles(Strict):
+    """A document made for the job, with facts planted through it (see needle.py).
+
+    words: of the document, about; questions: facts that are asked for; examples: facts for the
+    few-shot examples.
+    """
+
+    words: int = Field(default=16000, ge=1)
+    questions: int = Field(default=64, ge=1)
+    examples: int = Field(default=5, ge=0)
+    seed: int = 0
+
+
 class Dataset(Strict):
     """Where the rows come from and what they mean.
 
     source: a file, a folder (relative ones lie beside the recipe) or a hub id.
+    needles: rows that are made instead. document: a text file that every row has as the field
+        `document`.
     config, split: as the `datasets` library names them; a local folder has a file per split.
     rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
     id: columns that may hold the problem's id; without any, the row's index in the split.
@@ -75,6 +90,8 @@ class Dataset(Strict):
     """
 
     source: str | None = None
+    needles: Needles | None = None
+    document: str | None = None
     config: str | None = None
     split: str = "test"
     rows: str | None = None
@@ -131,22 +148,24 @@ class Answer(Strict):
     patterns: regular expressions, tried in order; the first that matches decides, its first
         group (or all of it) is the answer.
     match: which of a pattern's matches counts.
+    measure: what the share of right answers is called.
     """
 
     patterns: Annotated[list[Pattern], Field(min_length=1)]
     match: Literal["first", "last"] = "last"
     gold: Gold | None = None
+    measure: str = "accuracy"
 
 
 class Chat(Strict):
     """The same prompts as turns of the tokenizer's chat template.
 
-    enabled: whether to use it; system: the system message; user, assistant: templates of one
-    example's turns (user also of the problem's own); stop: replaces the sampling's stops.
+    enabled: whether to use it; system: the system message's template; user, assistant: templates
+    of one example's turns (user also of the problem's own); stop: replaces the sampling's stops.
     """
 
     enabled: bool = False
-    system: str | None = None
+    system: Template | None = None
     user: Template | None = None
     assistant: Template | None = None
     stop: list[NonEmpty] = []

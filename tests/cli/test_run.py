@@ -27,8 +27,9 @@ def test_run_says_what_it_does_and_what_came_out(sharegen: Command, job: list[ob
     for said in ("temperature: 0.7", "journal: out.jsonl", "shared by all", "6 problems",
                  "18/18 samples"):  # fmt: skip
         assert said in ran.err
-    for said in ("completions", "18, ", "tokens/s", "prompt tokens", "computed", "one sample",
-                 "the vote", "sharegen show out.jsonl"):  # fmt: skip
+    for said in ("completions", "18, ", "tokens/s", "prompt tokens", "computed",
+                 "accuracy, one sample",
+                 "accuracy, the vote", "sharegen show out.jsonl"):  # fmt: skip
         assert said in ran.out
     again = sharegen(*job)
     assert again.code == 0 and again.out == ran.out
@@ -87,6 +88,17 @@ def test_chat_with_a_system_message(sharegen: Command, job: list[object]) -> Non
     assert recorded["sampling"]["stop"] == []
     shown = sharegen("show", "out.jsonl", "--problem", "0")
     assert "Be brief." in shown.out and "end with the final number" in shown.out
+
+
+def test_needles_in_a_long_document(sharegen: Command, model: Path) -> None:
+    ran = sharegen(
+        "run", "long-document", "--model", model, "--set", "dataset.needles.words=100", "--set",
+        "dataset.needles.questions=3", "--set", "dataset.needles.examples=2", "--few-shot", 2,
+        "-o", "n.jsonl", "--kv-cache-memory", "4M",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert len(journal("n.jsonl")) == 3
+    assert "retrieval accuracy" in ran.out and "3 problems, 3 samples" in ran.err
 
 
 @pytest.mark.parametrize("name", ["csv", "parquet", "json", "folder"])
@@ -183,6 +195,9 @@ def test_sizes(text: str, size: int) -> None:
 def test_options_give_what_was_set_and_nothing_else() -> None:
     assert JobOptions().flags() == {} == RunOptions().flags()
     given = RunOptions(top_k=0, chat=False, limit=3, token_ids=True).flags()
+    assert JobOptions(set=["sampling.min_p=0.1", "answer=null"], top_k=2).flags() == {
+        "sampling": {"top_k": 2, "min_p": 0.1}, "answer": None,
+    }  # fmt: skip
     assert given == {
         "dataset": {"limit": 3}, "chat": {"enabled": False}, "sampling": {"top_k": 0},
         "token_ids": True,

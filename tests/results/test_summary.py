@@ -41,7 +41,8 @@ def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
     out = summarise(records, p="How [many]?\n", q="And now?")
     for said in (
         "10, 100 tokens (stop 10)", "100 tokens/s", "9,000 asked, 300 computed (30.0x fewer)",
-        "30.0 MiB unshared, 1.0 MiB shared", "preemptions", "20.0% right", "50.0% right (+30.0",
+        "30.0 MiB unshared, 1.0 MiB shared", "preemptions", "one sample  20.0%",
+        "the vote    50.0% (+30.0 points)",
         "(problem p)", "How [many]?", "7 ✓ gold", "a right sample (sample 1)",
         "a wrong sample (sample 0)", "gold answer 7", "--problem p", "vote", "--at 1",
     ):  # fmt: skip
@@ -53,11 +54,11 @@ def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyp
     records = [sample(problem, index, "7") for problem in "pq" for index in range(5)]
     records.append(Record("r", None, None, error="no"))
     out = summarise(records, samples=2, p="?")
-    assert "2, 20 tokens" in out and "100.0% right" in out
+    assert "2, 20 tokens" in out and "one sample  100.0%" in out
     assert "1 bad row" in out
 
 
 def test_without_gold_or_answers(summarise) -> None:  # type: ignore[no-untyped-def]
     out = summarise([sample("p", 0, None, None)], RunFile(), p="?")
-    assert "right" not in out and "sharegen vote" not in out and "tokens/s" not in out
+    assert "accuracy" not in out and "sharegen vote" not in out and "tokens/s" not in out
     assert "sharegen show" in out

@@ -23,7 +23,7 @@ def test_bos_once_where_the_tokenizer_begins_with_it() -> None:
     for content in ("Question: 日本?", "<s>Question: 日本?"):
         (ids,) = tokenise([text(content)], tokenizer)
         assert ids[0] == bos and ids.count(bos) == 1
-        assert tokenizer.decode(ids[1:]) == "Question: 日本?"
+        assert tokenizer.decode(list(ids[1:])) == "Question: 日本?"
 
 
 def test_no_bos_where_the_tokenizer_has_none_of_its_own() -> None:
@@ -48,7 +48,9 @@ def test_many_prompts_keep_their_order() -> None:
     tokenizer = tiny_tokenizer()
     prompts = [text(f"Question {i}") for i in range(2500)]
     tokens = tokenise(prompts, tokenizer)
-    assert [tokenizer.decode(ids[1:]) for ids in tokens] == [str(prompt) for prompt in prompts]
+    assert [tokenizer.decode(list(ids[1:])) for ids in tokens] == [
+        str(prompt) for prompt in prompts
+    ]
 
 
 RECIPE = """\
@@ -77,7 +79,7 @@ def test_examples_stand_in_front_or_where_the_template_says(first_prompt: Any) -
     assert first_prompt().content == "Q: e A: 1;Q: x"
     placed = RECIPE.replace('Q: {{ q }}"\nexample', '[{{ examples }}] Q: {{ q }}"\nexample')
     prompt = first_prompt(placed)
-    assert prompt.content == "[Q: e A: 1;] Q: x" and prompt.own == "[] Q: x"
+    assert prompt.content == "[Q: e A: 1;] Q: x" and prompt.own == "] Q: x"
 
 
 def test_chat_has_examples_as_turns(first_prompt: Any) -> None:
@@ -89,7 +91,7 @@ def test_chat_has_examples_as_turns(first_prompt: Any) -> None:
     tokenizer = tiny_tokenizer()
     (ids,) = tokenise([prompt], tokenizer)
     assert ids.count(tokenizer.bos_token_id) == 1
-    assert tokenizer.decode(ids) == (
+    assert tokenizer.decode(list(ids)) == (
         "<s><|system|>Be brief.\n<|user|>e?\n<|assistant|>1!\n<|user|>x?\n<|assistant|>"
     )
 
