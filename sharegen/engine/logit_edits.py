@@ -123,7 +123,8 @@ class LogitEdits:
             recent = self._recent(rows, positions, history)[:, None, :]
             prefixes = self.prefixes[rows]
             active &= ((prefixes == recent) | (prefixes == _ANY)).all(-1)
-        return logits.scatter_add(1, self.tokens[rows], torch.where(active, self.values[rows], 0.0))
+        values = torch.where(active, self.values[rows], 0.0)
+        return logits.float().scatter_add(1, self.tokens[rows], values)
 
     def _recent(self, rows: slice | Tensor, positions: Tensor, history: Tensor | None) -> Tensor:
         """The last `context` tokens of prompt and output: int64 [n, context]."""

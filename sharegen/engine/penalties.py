@@ -54,10 +54,11 @@ def penalise(
 ) -> Tensor:
     """The penalised logits, a new float32 tensor [n, V].
 
-    in_prompt: bool [n, V], None where no row has a repetition penalty; history: int64 [n, L],
-    each row's output so far, -1 beyond it, or None while all outputs are empty; the penalties:
-    float32 [n] (1, 0 and 0 leave a row as it is).
+    logits: any float type [n, V]; in_prompt: bool [n, V], None where no row has a repetition
+    penalty; history: int64 [n, L], each row's output so far, -1 beyond it, or None while all
+    outputs are empty; the penalties: float32 [n] (1, 0 and 0 leave a row as it is).
     """
+    logits = logits.float()
     counts = torch.zeros_like(logits)
     if history is not None:
         counts.scatter_add_(1, history.clamp(min=0), (history >= 0).float())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def sample(
     features = state.features() if features is None else features
     rows = slice(0, count) if rows is None else rows
     drawn = []
-    draw_rows = _draw_for(logits)
+    draw_rows = _kernels().draw if logits.is_cuda else draw
     whole = draw_rows is not draw and not features.adjusted  # the kernel makes no large tensors
     for part in [slice(0, count)] if whole else _parts(count, logits):
         of_part = _subset(rows, part)
@@ -63,7 +64,7 @@ def sample(
         which = None if logit_rows is None else logit_rows[part]
         changed = raw
         if features.adjusted:
-            raw, which = _rows_of(raw, which), None
+            raw, which = (raw if which is None else raw[which]), None
             changed = adjusted(raw, state, of_part, positions[part], history, features)
         drawn.append(
             draw_rows(
@@ -113,12 +114,13 @@ def adjusted(
     history: Tensor | None,
     features: Features,
 ) -> Tensor:
-    """The logits float32 [n, V] after the rows' edits and penalties."""
+    """Logits [n, V] of any float type after the rows' edits and penalties, float32 if there are."""
     if features.edit_slots:
         logits = state.edits.apply(logits, rows, positions, history)
     if features.penalised:
         seen = state.prompt_tokens.seen
-        logits = penalise(
+        penalise_rows = _kernels().penalise if logits.is_cuda else penalise
+        logits = penalise_rows(
             logits,
             seen[rows] if features.repeats and seen is not None else None,
             None if history is None else history[rows],
@@ -203,18 +205,19 @@ def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
     return found.clamp(max=weights.shape[1] - 1)
 
 
-def _draw_for(logits: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
-    """What draws from these logits: the kernel on a GPU, where Triton is there."""
-    return _kernel() if logits.is_cuda else draw
+class _Kernels(NamedTuple):
+    draw: Callable[..., tuple[Tensor, Tensor]]
+    penalise: Callable[..., Tensor]
 
 
 @cache
-def _kernel() -> Callable[..., tuple[Tensor, Tensor]]:
+def _kernels() -> _Kernels:
+    """What a GPU runs: the kernels, where Triton is there."""
     if find_spec("triton") is None:
-        return draw
-    from sharegen.kernels import sampling
+        return _Kernels(draw, penalise)
+    from sharegen.kernels import penalties, sampling
 
-    return sampling.draw
+    return _Kernels(sampling.draw, penalties.penalise)
 
 
 def _parts(count: int, logits: Tensor) -> list[slice]:
