@@ -50,7 +50,7 @@ def sharegen_attention(
         value[0].transpose(0, 1),
         sinks=s_aux,
     )
-    return out.unsqueeze(0), None
+    return out.unsqueeze(0).contiguous(), None  # models view it
 
 
 AttentionInterface.register(IMPLEMENTATION, sharegen_attention)

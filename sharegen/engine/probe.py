@@ -118,7 +118,7 @@ class Recording:
             self.problem = f"passes {', '.join(sorted(unknown))} to its attention"
         if q.shape[1] % k.shape[1] or q.shape[2] != k.shape[2]:
             self.problem = "attends to other tokens than its own"
-        return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1).transpose(1, 2)
+        return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1).transpose(1, 2).contiguous()
 
     def _with_mask(self, layer: LayerSpec, attention_mask: torch.Tensor | None) -> LayerSpec:
         if attention_mask is None:

@@ -35,7 +35,12 @@ _EXPERTS: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
 }
-_ALTERNATING = ["sliding_attention", "full_attention"]
+_GROUPS: dict[str, Any] = {"n_group": 2, "topk_group": 1, "first_k_dense_replace": 1}
+# The first layer sees a window of six tokens, the second everything.
+_WINDOW: dict[str, Any] = {
+    "sliding_window": 6,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 _MLA: dict[str, Any] = {
     "head_dim": 4,
     "num_key_value_heads": 4,
@@ -60,21 +65,131 @@ _YARN_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
-TINY: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "llama-rope-llama3": ("llama", {"rope_parameters": _LLAMA3_ROPE}),
-    "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
-    "qwen2-rope-yarn": ("qwen2", {"rope_parameters": _YARN_ROPE}),
-    "qwen3": ("qwen3", {}),
-    "mistral": ("mistral", {"sliding_window": 7}),
-    "gemma": ("gemma", {}),
-    "gemma2": ("gemma2", {"sliding_window": 6, "layer_types": _ALTERNATING}),
-    "gemma3": ("gemma3_text", {"sliding_window": 6, "layer_types": _ALTERNATING}),
-    "phi": ("phi", {}),
-    "phi3": ("phi3", {"sliding_window": 9}),
-    "gpt_neox": ("gpt_neox", {}),
-    "gpt2": ("gpt2", {}),
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
+    "original_max_position_embeddings": 64,
 }
+_DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
+# fmt: off
+_TABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "afmoe": ("afmoe", _EXPERTS | _WINDOW | {"num_dense_layers": 1}),
+    "apertus": ("apertus", {"rope_parameters": _LLAMA3_ROPE}),
+    "arcee": ("arcee", {}),
+    "aria": ("aria_text", {"moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1}),
+    "biogpt": ("biogpt", {}),
+    "bitnet": ("bitnet", {}),
+    "cohere": ("cohere", {"logit_scale": 4.0, "use_qk_norm": True}),
+    "cohere2": ("cohere2", _WINDOW | {"logit_scale": 4.0}),
+    "cohere2_moe": ("cohere2_moe", _EXPERTS | _WINDOW | {"logit_scale": 4.0}),
+    "cwm": ("cwm", _WINDOW | {"rope_parameters": _LLAMA3_ROPE}),
+    "dbrx": ("dbrx", {
+        "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256,
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2,
+                       "hidden_size": 32}}),
+    "deepseek_v2": ("deepseek_v2", _EXPERTS | _MLA | _GROUPS),
+    "deepseek_v3": ("deepseek_v3", _EXPERTS | _MLA | _GROUPS),
+    "dots1": ("dots1", _EXPERTS | _GROUPS | _WINDOW | {"n_shared_experts": 1}),
+    "ernie4_5": ("ernie4_5", {}),
+    "ernie4_5_moe": ("ernie4_5_moe", _EXPERTS | {"moe_num_experts": 4, "moe_k": 2}),
+    "exaone4": ("exaone4", _WINDOW),
+    "exaone_moe": ("exaone_moe", _EXPERTS | _WINDOW | {"n_group": 1, "topk_group": 1}),
+    "flex_olmo": ("flex_olmo", _EXPERTS),
+    "flint": ("flint", {}),
+    "gemma": ("gemma", {}),
+    "gemma2": ("gemma2", _WINDOW | {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 2}),
+    "gemma3": ("gemma3_text", _WINDOW),
+    "gemma3-image-text": ("gemma3", {
+        "text_config": _COMMON | _WINDOW, "image_token_index": 120, "boi_token_index": 121,
+        "eoi_token_index": 122, "mm_tokens_per_image": 4,
+        "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                          "num_attention_heads": 2, "image_size": 16, "patch_size": 4}}),
+    "gemma3n": ("gemma3n_text", {
+        "num_hidden_layers": 4, "num_kv_shared_layers": 2, "sliding_window": 6,
+        "layer_types": _WINDOW["layer_types"] * 2, "vocab_size_per_layer_input": 128,
+        "hidden_size_per_layer_input": 8, "laurel_rank": 4}),
+    "gemma4": ("gemma4_text", _WINDOW | {
+        "vocab_size_per_layer_input": 128, "hidden_size_per_layer_input": 8,
+        "global_head_dim": 16, "num_global_key_value_heads": 1}),
+    "glm": ("glm", {}),
+    "glm4": ("glm4", {}),
+    "glm4_moe": ("glm4_moe", _EXPERTS | _GROUPS),
+    "glm4_moe_lite": ("glm4_moe_lite", _EXPERTS | _MLA | _GROUPS),
+    "gpt2": ("gpt2", {}),
+    "gpt_bigcode": ("gpt_bigcode", {}),
+    "gpt_neox": ("gpt_neox", {}),
+    "gpt_oss": ("gpt_oss", _EXPERTS | _WINDOW | {"rope_parameters": _YARN_ROPE}),
+    "granite": ("granite", {
+        "attention_multiplier": 0.4, "logits_scaling": 0.5, "residual_multiplier": 0.9}),
+    "granite_swa": ("granite_swa", {"sliding_window": 6}),
+    "granitemoe": ("granitemoe", _EXPERTS),
+    "granitemoe_swa": ("granitemoe_swa", _EXPERTS | {"sliding_window": 6}),
+    "granitemoeshared": ("granitemoeshared", _EXPERTS | {"shared_intermediate_size": 16}),
+    "helium": ("helium", {}),
+    "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
+    "hunyuan_v1_moe": ("hunyuan_v1_moe", _EXPERTS | {"moe_topk": 2}),
+    "hy_v3": ("hy_v3", _EXPERTS),
+    "hyperclovax": ("hyperclovax", {}),
+    "iquestcoder": ("iquestcoder", {}),
+    "jais2": ("jais2", {}),
+    "jetmoe": ("jetmoe", _EXPERTS | {"kv_channels": 8}),
+    "kolibri1": ("kolibri1", _EXPERTS | _WINDOW),
+    "laguna": ("laguna", _EXPERTS | _WINDOW),
+    "llama": ("llama", {}),
+    "llama-dynamic-rope": ("llama", {"rope_parameters": _DYNAMIC_ROPE}),
+    "llama-llama3-rope": ("llama", {"rope_parameters": _LLAMA3_ROPE}),
+    "llama4": ("llama4_text", _EXPERTS | {
+        "num_hidden_layers": 4, "attention_chunk_size": 10, "attn_temperature_tuning": True,
+        "floor_scale": 8}),
+    "longcat_flash": ("longcat_flash", _EXPERTS | _MLA | {
+        "num_layers": 1, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "moe_topk": 2,
+        "zero_expert_num": 1}),
+    "mellum": ("mellum", _EXPERTS | _WINDOW),
+    "mimo_v2_flash": ("mimo_v2_flash", _EXPERTS | _WINDOW | {"v_head_dim": 6}),
+    "minicpm3": ("minicpm3", _MLA | {"dim_model_base": 16}),
+    "minimax_m2": ("minimax_m2", _EXPERTS),
+    "ministral": ("ministral", {"sliding_window": 6}),
+    "ministral3": ("ministral3", {"rope_parameters": _YARN_ROPE | {
+        "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "mistral": ("mistral", {"sliding_window": 7}),
+    "mixtral": ("mixtral", _EXPERTS | {"sliding_window": 8}),
+    "modernbert-decoder": ("modernbert-decoder", {
+        "local_attention": 12, "global_attn_every_n_layers": 2, "cls_token_id": 1,
+        "sep_token_id": 2}),
+    "nanochat": ("nanochat", {}),
+    "nemotron": ("nemotron", {}),
+    "olmo": ("olmo", {"clip_qkv": 4.0}),
+    "olmo2": ("olmo2", {}),
+    "olmo3": ("olmo3", _WINDOW),
+    "olmoe": ("olmoe", _EXPERTS),
+    "opt": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.25}),
+    "persimmon": ("persimmon", {}),
+    "phi": ("phi", {"qk_layernorm": True}),
+    "phi3": ("phi3", {"sliding_window": 9}),
+    "phi3-longrope": ("phi3", {"rope_parameters": _LONGROPE}),
+    "phimoe": ("phimoe", _EXPERTS | {"sliding_window": 9}),
+    "qwen2": ("qwen2", _WINDOW | {"use_sliding_window": True}),
+    "qwen2-yarn-rope": ("qwen2", {"rope_parameters": _YARN_ROPE}),
+    "qwen2_moe": ("qwen2_moe", _EXPERTS | _WINDOW | {
+        "shared_expert_intermediate_size": 16, "use_sliding_window": True}),
+    "qwen3": ("qwen3", {}),
+    "qwen3_moe": ("qwen3_moe", _EXPERTS),
+    "seed_oss": ("seed_oss", {}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 0]}),
+    "solar_open": ("solar_open", _EXPERTS | _GROUPS),
+    "stablelm": ("stablelm", {"qk_layernorm": True, "use_parallel_residual": True}),
+    "starcoder2": ("starcoder2", {"sliding_window": 6}),
+    "vaultgemma": ("vaultgemma", _WINDOW),
+    "youtu": ("youtu", _MLA),
+}
+# fmt: on
+
+TINY = {name: line for name, line in _TABLE.items() if line[0] in CONFIG_MAPPING}
+"""The lines whose architecture the installed transformers has."""
 
 
 def tiny_config(name: str) -> PreTrainedConfig:
