@@ -20,6 +20,7 @@ from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
 from sharegen.cli import votes as votes_command
 from sharegen.errors import SharegenError
+from sharegen.interrupt import Interrupted
 
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 """Click's base class of wrong usage, wherever Typer keeps it."""
@@ -91,5 +92,6 @@ def _explain(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "sharegen"
         line = f"{line} (see '{command} --help')"
-    print(f"sharegen: error: {line}", file=sys.stderr)
+    what = "" if isinstance(error, Interrupted) else "error: "
+    print(f"sharegen: {what}{line}", file=sys.stderr)
     return error.exit_code  # type: ignore[attr-defined, no-any-return]

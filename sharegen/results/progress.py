@@ -93,11 +93,16 @@ class Progress:
         return " · ".join(parts)
 
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before the first sample, or without an end."""
-        if self.samples is None or not self.samples_done:
+        """At the pace so far; None before anything runs, or without an end.
+
+        What runs counts as half done: a wide batch ends together, long after its first sample.
+        """
+        if self.samples is None:
             return None
-        pace = (time.monotonic() - self._started) / self.samples_done
-        return pace * (self.samples - self.samples_done)
+        done = min(self.samples, self.samples_done + self.status.running / 2)
+        if not done:
+            return None
+        return (time.monotonic() - self._started) / done * (self.samples - done)
 
     def _say(self) -> None:
         self._said = time.monotonic()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -202,3 +205,47 @@ def test_options_give_what_was_set_and_nothing_else() -> None:
         "dataset": {"limit": 3}, "chat": {"enabled": False}, "sampling": {"top_k": 0},
         "token_ids": True,
     }  # fmt: skip
+
+
+def run_apart(arguments: list[object], **options: Any) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    program = "import sys; from sharegen.cli import main; main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    paths = [str(Path(package.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **options)
+
+
+def test_a_full_disk_ends_in_one_line_and_loses_nothing(
+    sharegen: Command, job: list[object], tmp_path: Path
+) -> None:
+    import resource
+
+    def limit_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+    job = [*job, "-n", 20, "-q"]
+    process = run_apart(job, preexec_fn=limit_files)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert errors.startswith("sharegen: error: out.jsonl") and errors.count("\n") == 1
+    kept = journal("out.jsonl")
+    assert 10 < len(kept) < 120
+    assert sharegen(*job).code == 0
+    assert len(journal("out.jsonl")) == 120 and journal("out.jsonl")[: len(kept)] == kept
+
+
+def test_ctrl_c_says_how_to_continue(sharegen: Command, job: list[object]) -> None:
+    job = [*job, "-n", 300, "--max-tokens", 64]
+    process = run_apart(job)
+    while not Path("out.jsonl").exists() or not Path("out.jsonl").stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("sharegen: interrupted: what was finished is in out.jsonl")
+    assert "Traceback" not in errors
+    assert 0 < len(journal("out.jsonl")) < 1800
+    assert json.loads(Path("out.run.json").read_text())["counts"]["samples_asked"] == 1800

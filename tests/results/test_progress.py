@@ -38,7 +38,7 @@ def test_plain_lines_now_and_then_and_at_the_end(clock: list[float]) -> None:
         progress.advance(problem_done=True)
         assert out.getvalue() == (
             "sharegen: 2/4 samples · 1/2 problems · 20 tokens/s · 3 running · KV 25% · "
-            "0:00:11 left\n"
+            "0:00:02 left\n"
         )
         progress.advance(problem_done=False)
         progress.advance(problem_done=True)
