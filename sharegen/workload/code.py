@@ -71,14 +71,6 @@ def schema_of(row: Row, where: str) -> Schema:
     )
 
 
-def problem_id(row: Row, index: int) -> str:
-    """The id under which the journal knows a row; its index where it has none."""
-    for column in ("problem_id", "task_id", "id"):
-        if row.get(column) is not None:
-            return str(row[column])
-    return str(index)
-
-
 def _apps_fields(row: Row) -> dict[str, Any]:
     _require(row, "question")
     solution = min(_apps_solutions(row), key=len, default=None)

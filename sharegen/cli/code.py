@@ -1,0 +1,322 @@
+"""`sharegen code-sample`, `score` and `convert`: programs sampled, judged, and taken elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sharegen.cli.options import RunOptions, parse_size, with_options
+from sharegen.cli.run import run_recipe
+from sharegen.errors import UsageError
+from sharegen.results.formats import Format, default_path
+
+if TYPE_CHECKING:
+    from sharegen.results.passk import Estimate
+    from sharegen.results.score_file import Verdict
+    from sharegen.scoring import Samples
+
+_SAMPLED, _DATA, _SANDBOX = "Programs", "Data", "Sandbox"
+
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        help="apps, humaneval or mbpp: the columns of the dataset, where they cannot be told.",
+        rich_help_panel=_DATA,
+    ),
+]
+
+
+@with_options
+def code_sample(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="DATASET", help="apps, humaneval, mbpp, a file or a hub id."),
+    ],
+    options: RunOptions,
+    schema: SchemaOption = None,
+    difficulty: Annotated[
+        Literal["introductory", "interview", "competition"] | None,
+        typer.Option("--difficulty", help="Only these problems (APPS).", rich_help_panel=_SAMPLED),
+    ] = None,
+    exclude_starter_code: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-starter-code",
+            help="Leave out problems that give code to begin with (APPS).",
+            rich_help_panel=_SAMPLED,
+        ),
+    ] = False,
+    format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="Write the finished journal in this format too, beside it.",
+            rich_help_panel=_SAMPLED,
+        ),
+    ] = "sharegen",
+) -> None:
+    """Sample programs for the problems of a dataset into a JSONL journal.
+
+    The same as `sharegen run code-sample --dataset DATASET`. Nothing is executed; afterwards
+    `sharegen score` runs the programs against the problems' tests.
+
+    \b
+    Examples:
+      sharegen code-sample humaneval --model Qwen/Qwen2.5-Coder-1.5B -n 100
+      sharegen code-sample apps --difficulty introductory --limit 120 --model ./model -n 1000
+      sharegen code-sample problems.jsonl --few-shot-file train.jsonl --model ./model
+    """
+    if options.dataset is not None:
+        raise UsageError(f"--dataset {options.dataset}: the dataset is the argument, {name!r}")
+    where: dict[str, object] = {}
+    if difficulty is not None:
+        where["difficulty"] = difficulty
+    if exclude_starter_code:
+        where["has_starter_code"] = False
+    flags = {"dataset": {"where": where}} if where else {}
+    options = dataclasses.replace(options, dataset=name)
+    journal = run_recipe("code-sample", options, flags, schema)
+    if format != "sharegen":
+        _convert(journal, format, default_path(journal, format))
+
+
+def score(
+    files: Annotated[list[Path], typer.Argument(help="Journals, or samples of other tools.")],
+    execute: Annotated[
+        bool,
+        typer.Option("--execute", help="Run the programs.", rich_help_panel=_SANDBOX),
+    ] = False,
+    unsafe_execution: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-execution",
+            help="Run them even where nothing can isolate them from your files and network.",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", help="CPU seconds of one test.", min=0.1, rich_help_panel=_SANDBOX
+        ),
+    ] = 4.0,
+    memory: Annotated[
+        int,
+        typer.Option(
+            "--memory",
+            help="Memory of one program, such as 1GiB.",
+            parser=parse_size,
+            metavar="SIZE",
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = "1GiB",  # type: ignore[assignment]
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Programs at a time [one a core].",
+            min=1,
+            show_default=False,
+            rich_help_panel=_SANDBOX,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            "--dataset",
+            help="Where the tests are, if the file does not say: apps, humaneval, mbpp, a file or "
+            "a hub id.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    schema: SchemaOption = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Split of --dataset.", rich_help_panel=_DATA)
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Score everything anew.", rich_help_panel=_DATA)
+    ] = False,
+) -> None:
+    """Judge samples: programs by their tests, mathematics by the gold answers.
+
+    Programs run in a sandbox, and only with --execute. Verdicts go to FILE.scores.jsonl; running
+    the same command again continues. Then pass@k (and maj@k for mathematics) with 95% intervals.
+
+    \b
+    Examples:
+      sharegen score runs/code-sample-1a2b3c4d.jsonl --execute
+      sharegen score samples.jsonl --dataset humaneval --execute
+      sharegen score runs/self-consistency-1a2b3c4d.jsonl
+    """
+    from sharegen.scoring import open_samples
+
+    for path in files:
+        samples = open_samples(path)
+        rows = None if samples.has_programs or dataset or schema else _mathematics(samples)
+        if rows is None:
+            rows = _programs(
+                samples,
+                execute=execute,
+                unsafe=unsafe_execution,
+                timeout=timeout,
+                memory=memory,
+                workers=workers,
+                where=(dataset, schema, split),
+                overwrite=overwrite,
+            )
+        _print_estimates(path, rows)
+
+
+def convert(
+    file: Annotated[Path, typer.Argument(help="A journal.")],
+    format: Annotated[Format, typer.Option("--format", help="What to write.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to [beside the journal].", show_default=False),
+    ] = None,
+) -> None:
+    """Write a journal in the format of another tool.
+
+    human-eval: JSONL of `task_id` and `completion`. bigcode: a JSON list of lists of programs.
+    monkeys: a folder with a YAML file a problem. Prints the path that was written.
+
+    \b
+    Examples:
+      sharegen convert runs/code-sample-1a2b3c4d.jsonl --format human-eval
+      sharegen convert runs/code-sample-1a2b3c4d.jsonl --format monkeys -o samples
+    """
+    _convert(file, format, output or default_path(file, format))
+
+
+def _convert(journal: Path, kind: Format, output: Path) -> None:
+    from sharegen.converting import convert_journal
+
+    problems, samples = convert_journal(journal, kind, output)
+    Console(stderr=True, highlight=False).print(
+        f"{samples:,} samples of {problems:,} problems as {kind}", style="dim"
+    )
+    print(output)
+
+
+Rows = list[tuple[str, list["Estimate"]]]
+"""Groups of problems with the estimates over them."""
+
+
+def _mathematics(samples: Samples) -> Rows | None:
+    """Estimates from answers; None where there are no gold answers."""
+    from sharegen.results.equality import ballots, has_math_verify
+    from sharegen.results.formats import format_of
+    from sharegen.results.passk import majority_estimates, pass_estimates
+    from sharegen.results.record import read
+
+    if format_of(samples.path) != "sharegen":
+        return None
+    votes = ballots(read(samples.path))
+    if not votes:
+        return None
+    if not has_math_verify:
+        Console(stderr=True, highlight=False).print(
+            "math-verify is not installed (sharegen\\[math]): answers are compared as they are "
+            "counted in votes",
+            style="dim",
+        )
+    counts = [(len(a), sum(right.get(x or "", False) for x in a)) for a, right in votes]
+    return [("pass@k", pass_estimates(counts)), ("maj@k", majority_estimates(votes))]
+
+
+def _programs(
+    samples: Samples,
+    *,
+    execute: bool,
+    unsafe: bool,
+    timeout: float,
+    memory: int,
+    workers: int | None,
+    where: tuple[str | None, str | None, str | None],
+    overwrite: bool,
+) -> Rows:
+    """Run what has no verdict yet; estimates over all problems, and by difficulty."""
+    from sharegen.cli.score_progress import ScoreProgress
+    from sharegen.interrupt import Interrupted, interrupts
+    from sharegen.results.sandbox.host import choose_isolation
+    from sharegen.results.sandbox.limits import Limits
+    from sharegen.results.score_file import scores_path
+    from sharegen.results.workers import available_cores
+    from sharegen.scoring import dataset_of, score_programs
+
+    tests = dataset_of(samples, *where)
+    if not (execute or unsafe):
+        raise UsageError(
+            f"{samples.path}: scoring runs programs that a model wrote: add --execute to run them "
+            "in a sandbox"
+        )
+    isolation = choose_isolation(unsafe)
+    limits = Limits(cpu_seconds=timeout, wall_seconds=2 * timeout + 2, memory=memory)
+    errors = Console(stderr=True, highlight=False)
+    if isolation == "none":
+        errors.print("the programs run without isolation", style="bold red")
+    try:
+        with interrupts(), ScoreProgress(errors) as progress:
+            verdicts = score_programs(
+                samples,
+                tests,
+                isolation,
+                limits,
+                workers or available_cores(),
+                overwrite=overwrite,
+                planned=progress.plan,
+                scored=progress.advance,
+            )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted: the verdicts so far are in {scores_path(samples.path)}; run the same "
+            "command again to continue"
+        ) from None
+    results = Counter(verdict.result for verdict in verdicts)
+    line = ", ".join(f"{result} {count:,}" for result, count in results.most_common())
+    errors.print(f"{scores_path(samples.path)}: {line}", style="dim", soft_wrap=True)
+    return _by_difficulty(verdicts)
+
+
+def _by_difficulty(verdicts: Sequence[Verdict]) -> Rows:
+    from sharegen.results.passk import pass_estimates
+
+    counts: dict[str, tuple[str | None, list[bool]]] = {}
+    for verdict in verdicts:
+        if verdict.result != "unscorable":
+            entry = counts.setdefault(verdict.problem_id, (verdict.difficulty, []))
+            entry[1].append(verdict.passed)
+    groups: dict[str, list[tuple[int, int]]] = {"all": []}
+    order = ("introductory", "interview", "competition")
+    present = {difficulty for difficulty, _ in counts.values() if difficulty}
+    for name in [*(o for o in order if o in present), *sorted(present - set(order))]:
+        groups[name] = []
+    for difficulty, passed in counts.values():
+        for name in {"all", difficulty or "all"}:
+            groups[name].append((len(passed), sum(passed)))
+    return [(name, pass_estimates(problems)) for name, problems in groups.items()]
+
+
+def _print_estimates(path: Path, rows: Rows) -> None:
+    """The table of one file, on stdout: a line for each estimate."""
+    table = Table(title=str(path), title_justify="left")
+    columns = (("problems", "left"), ("", "left"), ("mean", "right"), ("95% interval", "right"))
+    for name, justify in (*columns, ("of", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for group, estimates in rows:
+        for row in estimates:
+            interval = f"{row.low:.1%} – {row.high:.1%}"
+            table.add_row(group, row.name, f"{row.mean:.1%}", interval, f"{row.problems:,}")
+        table.add_section()
+    if not any(estimates for _, estimates in rows):
+        print(f"{path}: no problem can be scored")
+        return
+    Console(highlight=False).print(table)

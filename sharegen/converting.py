@@ -1,0 +1,66 @@
+"""A finished journal in the formats of other tools."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from sharegen.errors import DataError, UsageError
+from sharegen.results.completion import completion_of
+from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
+from sharegen.results.record import read
+from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import Problem, load_problems
+
+
+def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int]:
+    """Write a journal's samples to `output`; returns how many problems and samples that were.
+
+    Problems come in the order of the dataset, samples by index. Raises DataError for a file that
+    is no journal or has no samples, and UsageError without the run.json that names its dataset.
+    """
+    if format_of(journal) != "sharegen":
+        raise DataError(f"{journal}: is not a journal of sharegen: only these can be converted")
+    run = RunFile.read(run_file_path(journal))
+    if run is None:
+        raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
+    configuration = Configuration.from_settings(run.settings)
+    completions: dict[str, dict[int, str]] = defaultdict(dict)
+    for record in read(journal):
+        if record.sample is not None:
+            completions[record.problem_id][record.sample] = record.completion
+    if not completions:
+        raise DataError(f"{journal}: holds no samples")
+    whole = configuration.dataset.model_copy(update={"limit": None})
+    configuration = configuration.model_copy(update={"dataset": whole})
+    problems = [p for p in load_problems(configuration) if p.id in completions]
+    missing = completions.keys() - {problem.id for problem in problems}
+    if missing:
+        raise DataError(
+            f"{journal}: its problem {min(missing)!r} is not in the dataset that its run.json names"
+        )
+    samples = sum(map(len, completions.values()))
+    write_generations(output, kind, _sampled(problems, completions, configuration))
+    return len(problems), samples
+
+
+def _sampled(
+    problems: list[Problem], completions: dict[str, dict[int, str]], configuration: Configuration
+) -> Iterator[SampledProblem]:
+    is_chat, rows = configuration.chat.enabled, configuration.dataset.rows
+    for problem in problems:
+        stub = str(problem.fields["prompt"]) if rows == "humaneval" else ""
+        texts = [
+            completion_of(text, is_chat and rows is not None, stub)
+            for _, text in sorted(completions[problem.id].items())
+        ]
+        yield SampledProblem(
+            problem_id=problem.id,
+            prompt=str(problem.prompt),
+            question=str(problem.fields.get("question", problem.prompt.own)),
+            gt_answer=str(problem.fields.get("answer", problem.gold or "")),
+            completions=texts,
+            programs=[stub + text for text in texts],
+        )

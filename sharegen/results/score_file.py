@@ -1,0 +1,144 @@
+"""FILE.scores.jsonl: one line a verdict, appended as programs finish, continued when run again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharegen.errors import JournalError
+from sharegen.results.run_file import RunFile, as_json, differences, run_file_path
+from sharegen.results.score import Score
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the file, as far as pass@k needs it."""
+
+    problem_id: str
+    sample: int
+    passed: bool
+    result: str
+    difficulty: str | None = None
+
+
+def scores_path(samples: Path) -> Path:
+    """`samples.jsonl` -> `samples.jsonl.scores.jsonl`."""
+    return samples.with_name(samples.name + ".scores.jsonl")
+
+
+class ScoreFile:
+    """The scores of one file of samples, open for appending by one process at a time.
+
+    verdicts: by problem id and sample, what is on record.
+    Raises JournalError when it is held, cannot be written, holds a broken line, or was made with
+    other settings.
+    """
+
+    def __init__(self, samples: Path, settings: Mapping[str, Any], overwrite: bool = False):
+        self.path = scores_path(samples)
+        self.verdicts: dict[tuple[str, int], Verdict] = {}
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self.path, flags, 0o666)
+        except OSError as error:
+            raise JournalError(f"{self.path}: cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if overwrite:
+                os.ftruncate(self._descriptor, 0)
+            self._read()
+            self._compare(settings)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise JournalError(f"{self.path}: another process is writing it") from None
+        except OSError as error:
+            os.close(self._descriptor)
+            raise JournalError(f"{self.path}: cannot be written: {error.strerror}") from error
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> ScoreFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+        os.close(self._descriptor)
+
+    def append(self, problem_id: str, sample: int, score: Score, difficulty: str | None) -> None:
+        """Write one line at once. Raises JournalError when it cannot be written whole."""
+        fields = {
+            "problem_id": problem_id,
+            "sample": sample,
+            "passed": score.passed,
+            "result": score.result,
+            "tests_passed": score.tests_passed,
+            "seconds": round(score.seconds, 4),
+        }
+        if difficulty is not None:
+            fields["difficulty"] = difficulty
+        line = json.dumps(fields).encode() + b"\n"
+        try:
+            written = os.write(self._descriptor, line)
+            while written < len(line):
+                written += os.write(self._descriptor, line[written:])
+        except OSError as error:
+            raise JournalError(
+                f"{self.path}: cannot be written: {error.strerror}: nothing written before is "
+                "lost; make room and run the same command again"
+            ) from error
+        self._note(fields)
+
+    def _note(self, fields: Mapping[str, Any]) -> None:
+        verdict = Verdict(
+            fields["problem_id"],
+            fields["sample"],
+            fields["passed"],
+            fields["result"],
+            fields.get("difficulty"),
+        )
+        self.verdicts.setdefault((verdict.problem_id, verdict.sample), verdict)
+
+    def _read(self) -> None:
+        """What is on record; a last line that was cut short is dropped from the file."""
+        end = 0
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    fields = json.loads(line)
+                    assert all(type(fields[name]) is kind for name, kind in _TYPES.items())
+                except (ValueError, RecursionError, AssertionError, KeyError, TypeError):
+                    if line.endswith(b"\n"):
+                        raise JournalError(
+                            f"{self.path}, line {number}: is not a score: remove the line, or "
+                            "start again with --overwrite"
+                        ) from None
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                self._note(fields)
+                end += len(line)
+        os.ftruncate(self._descriptor, end)
+
+    def _compare(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to mix verdicts that were reached under different settings."""
+        beside = run_file_path(self.path)
+        asked = RunFile(configuration=as_json(settings))
+        recorded = RunFile.read(beside) if self.verdicts else None
+        differ = differences(recorded.identity, asked.identity) if recorded else []
+        if differ:
+            raise JournalError(
+                f"{self.path}: was made with other settings: {'; '.join(differ)}: give the same "
+                "ones, or start again with --overwrite"
+            )
+        asked.write(beside)
+
+
+_TYPES: dict[str, type] = {"problem_id": str, "sample": int, "passed": bool, "result": str}

@@ -1,0 +1,126 @@
+"""Many programs on all cores: one process a core, each with a sandbox of its own.
+
+The workers are fresh interpreters, not forks, so that nothing of this process is in them; they are
+handed a problem with a few of its programs at a time and send back one score a program.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import TypeAlias
+
+from sharegen.program_tests import ProgramProblem
+from sharegen.results.sandbox.host import SandboxError
+from sharegen.results.sandbox.limits import Limits
+from sharegen.results.sandbox.system import Isolation
+from sharegen.results.score import Score, Scorer
+
+Sample: TypeAlias = "tuple[str, int]"
+"""Problem id and sample index."""
+
+_CHUNK = 8  # programs a worker gets at a time: few, so that all cores finish together
+
+
+@dataclass(frozen=True)
+class Task:
+    """Programs of one problem, as (sample index, completion)."""
+
+    problem_id: str
+    problem: ProgramProblem
+    completions: Sequence[tuple[int, str]]
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def score_all(
+    tasks: Iterator[Task], isolation: Isolation, limits: Limits, workers: int
+) -> Iterator[tuple[Sample, Score]]:
+    """Score every program, in whatever order they finish.
+
+    Closing the generator early ends the workers and what they run. Raises SandboxError when a
+    worker cannot have its sandbox or dies.
+    """
+    chunks = (chunk for task in tasks for chunk in _chunks(task))
+    context = multiprocessing.get_context("spawn")
+    crew: dict[Connection, BaseProcess] = {}
+    waiting: dict[Connection, deque[Sample]] = {}
+    try:
+        for chunk in chunks:
+            ours, theirs = context.Pipe()
+            process: BaseProcess = context.Process(
+                target=_work, args=(theirs, isolation, limits), daemon=True
+            )
+            process.start()
+            theirs.close()
+            crew[ours] = process
+            waiting[ours] = _hand_over(ours, chunk)
+            if len(crew) == workers:
+                break
+        while waiting:
+            for connection in wait(list(waiting)):
+                assert isinstance(connection, Connection)
+                yield waiting[connection].popleft(), _receive(connection)
+                if not waiting[connection]:
+                    following = next(chunks, None)
+                    if following is None:
+                        del waiting[connection]
+                    else:
+                        waiting[connection] = _hand_over(connection, following)
+    finally:
+        for connection, process in crew.items():
+            connection.close()
+            process.terminate()
+        for process in crew.values():
+            process.join()
+
+
+def _chunks(task: Task) -> Iterator[Task]:
+    for start in range(0, len(task.completions), _CHUNK):
+        part = task.completions[start : start + _CHUNK]
+        yield Task(task.problem_id, task.problem, part)
+
+
+def _hand_over(connection: Connection, chunk: Task) -> deque[Sample]:
+    try:
+        connection.send(chunk)
+    except OSError as error:
+        raise SandboxError("a process that scores programs died") from error
+    return deque((chunk.problem_id, index) for index, _ in chunk.completions)
+
+
+def _receive(connection: Connection) -> Score:
+    try:
+        said = connection.recv()
+    except (EOFError, OSError) as error:
+        raise SandboxError("a process that scores programs died") from error
+    if isinstance(said, str):
+        raise SandboxError(said)
+    assert isinstance(said, Score)
+    return said
+
+
+def _work(connection: Connection, isolation: Isolation, limits: Limits) -> None:
+    """In a worker: score what comes until nothing more does. Ctrl-C is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Scorer(isolation, limits) as scorer:
+            while True:
+                task = connection.recv()
+                for _, completion in task.completions:
+                    connection.send(scorer.score(task.problem, completion))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except SandboxError as error:
+        connection.send(str(error))
