@@ -135,13 +135,17 @@ _texts: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 def token_texts(tokenizer: Any) -> list[str]:
     """The text of every token when it follows another; "" for special tokens.
 
-    Bytes that are no character by themselves read U+FFFD.
+    Bytes that are no character by themselves read U+FFFD, also where the decoder leaves them out.
     """
     if tokenizer not in _texts:
         anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
         skip = len(decode(tokenizer, anchor))
         pairs = [[*anchor, token] for token in range(len(tokenizer))]
-        _texts[tokenizer] = [text[skip:] for text in _decode_all(tokenizer, pairs)]
+        special = set(tokenizer.all_special_ids)
+        _texts[tokenizer] = [
+            text[skip:] or ("" if token in special else REPLACEMENT)
+            for token, text in enumerate(_decode_all(tokenizer, pairs))
+        ]
     return _texts[tokenizer]
 
 

@@ -6,13 +6,14 @@ import time
 import pytest
 
 from sharegen.engine.detokenize import completion_text, decode
-from tests.engine.tokenizers_for_tests import TEXT, byte_level, sentence_piece
+from tests.engine.tokenizers_for_tests import TEXT, byte_level, python_bytes, sentence_piece
 
 TOKENIZERS = pytest.mark.parametrize("make", [byte_level, sentence_piece])
+WITH_PYTHON = pytest.mark.parametrize("make", [byte_level, sentence_piece, python_bytes])
 WORDS = ["Answer:", " 13", "Grüße", " naïve", "日本語", "🙂", "🚀", "\n\n", " ", "  ", "x", "ответ"]
 
 
-@TOKENIZERS
+@WITH_PYTHON
 def test_prompt_and_completion_add_up(make):
     """Cut a text's tokens anywhere: prompt text + completion text = the whole text."""
     tokenizer = make()
@@ -26,7 +27,7 @@ def test_prompt_and_completion_add_up(make):
             assert before + completion_text(tokenizer, ids[:cut], ids[cut:]) == whole
 
 
-@TOKENIZERS
+@WITH_PYTHON
 def test_random_completions(make):
     tokenizer = make()
     rng = random.Random(0)
@@ -89,7 +90,7 @@ def test_special_tokens_are_left_out(make):
     assert completion_text(tokenizer, [tokenizer.bos_token_id], [tokenizer.eos_token_id]) == ""
 
 
-@TOKENIZERS
+@WITH_PYTHON
 def test_spaces_before_punctuation_stay(make):
     tokenizer = make()
     prompt = tokenizer.encode("x", add_special_tokens=False)

@@ -1,9 +1,9 @@
-"""Two small tokenizers trained on the spot: byte-level BPE, and SentencePiece's way in Unigram."""
+"""Small tokenizers made on the spot: byte-level BPE, SentencePiece's way, and plain bytes."""
 
 from functools import cache
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 TEXT = [
     "Question: Janet has 3 ducks. How many eggs?\nAnswer: 16 - 3 = 13. The answer is 13.\n\n",
@@ -55,3 +55,9 @@ def sentence_piece() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
+
+
+@cache
+def python_bytes() -> ByT5Tokenizer:
+    """A tokenizer without a Rust backend; one token a byte."""
+    return ByT5Tokenizer()
