@@ -43,6 +43,8 @@ class Plan:
 
     max_rows: rows (captured batch size, or tokens of a prefill) that the buffers have room for.
     num_programs: programs of the shared phase; they take the items in turn.
+    Partials have the dtype of the values (each is an average of values, rounded as the output will
+    be: half the bytes of float32); their log-sum-exp is float32.
     """
 
     def __init__(
@@ -53,13 +55,12 @@ class Plan:
         *,
         tile: Tile | None = None,
         num_programs: int | None = None,
-        partial_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
         self.tile = tile or shared_tile(shape)
-        self.partial_dtype = partial_dtype
         self.slots = _resident_programs(device, self.tile)
         self.num_programs = num_programs or self.slots
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
         self._room_items, self._room_blocks, self._room_partials = 256, 256, 3 * max_rows
         self._allocate()
@@ -119,7 +120,7 @@ class Plan:
         )
         partials = (self._room_partials, shape.num_heads)
         self.partial_out = torch.empty(
-            *partials, shape.value_size, dtype=self.partial_dtype, device=self.device
+            *partials, shape.value_size, dtype=shape.dtype, device=self.device
         )
         self.partial_lse = torch.empty(partials, dtype=torch.float32, device=self.device)
 

@@ -143,7 +143,6 @@ def shared_attention(
     window: int | None = None,
     chunk: int | None = None,
     softcap: float | None = None,
-    tma: bool = False,
 ) -> None:
     """Write the partials of all rows over all shared nodes into the plan's buffers.
 
@@ -154,6 +153,8 @@ def shared_attention(
     plan.check(q, k_cache, v_cache)
     assert position.dtype == torch.int32 and position.is_contiguous()
     limit, limit_kind = limit_of(window, chunk)
+    flat = _is_flat(k_cache) and _is_flat(v_cache)
+    tma = flat and _copies_tiles(k_cache) and _copies_tiles(v_cache)
     _shared_kernel[(plan.num_programs,)](
         q, k_cache, v_cache,
         _descriptor(k_cache, tile) if tma else None, _descriptor(v_cache, tile) if tma else None,
@@ -165,10 +166,18 @@ def shared_attention(
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        FLAT=_is_flat(k_cache) and _is_flat(v_cache), TMA=tma, LIMIT=limit_kind,
+        FLAT=flat, TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
+
+
+def _copies_tiles(cache: torch.Tensor) -> bool:
+    """Whether the copy engine (TMA, from Hopper on) can fetch tiles of the cache."""
+    if cache.device.type == "cuda" and torch.cuda.get_device_capability(cache.device)[0] < 9:
+        return False
+    strides = [stride * cache.element_size() % 16 for stride in cache.stride()[:3]]
+    return cache.data_ptr() % 16 == 0 and not any(strides)
 
 
 def _descriptor(cache: torch.Tensor, tile: Tile) -> TensorDescriptor:

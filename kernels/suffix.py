@@ -155,7 +155,7 @@ def suffix_attention(
     own_out, own_lse = out[:, None], plan.partial_lse
     if partial:
         parts = (num_rows, splits, shape.num_heads)
-        own_out = q.new_empty(*parts, shape.value_size, dtype=plan.partial_dtype)
+        own_out = q.new_empty(*parts, shape.value_size, dtype=shape.dtype)
         own_lse = q.new_empty(parts, dtype=torch.float32)
     limit, limit_kind = limit_of(window, chunk)
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
@@ -174,7 +174,7 @@ def suffix_attention(
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if beside is not None:
-        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.current_stream(plan.device).wait_stream(beside)
     if partial:
         merge_partials(
             plan.partial_out, plan.partial_lse, plan.partial_start, own_out, own_lse, out,

@@ -85,12 +85,13 @@ def shared_tile(shape: AttentionShape) -> Tile:
 
 
 def suffix_tile(shape: AttentionShape) -> Tile:
-    """For one row against its own keys: memory-bound, small tiles, many loads in flight."""
+    """For one row against its own keys: memory-bound, small tiles, many programs at a time."""
     weight = _weight(shape)
     lines = padded(shape.group)
     if shape.dtype == torch.float32:
         return Tile(lines, 32 if weight <= 2 else 16, 4, 2)
-    return Tile(lines, 32, 2 if lines == 16 else 4, 4 if weight == 1 else 3)
+    warps = (1 if shape.group == 1 else 2) if lines == 16 else 4
+    return Tile(lines, 32, warps, 4 if weight == 1 else 3)
 
 
 def causal_tile(shape: AttentionShape) -> Tile:
