@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import DataError, JournalError
+from sharegen.results.equality import ballots
+from sharegen.results.record import read
 from sharegen.results.report.measure import headline, measure, settings
 from sharegen.results.report.outcomes import read_run, read_runs
 from tests.results.report_journals import (
@@ -40,6 +42,18 @@ def test_samples_are_judged_by_their_answers(tmp_path: Path) -> None:
     assert outcome.votes == {"18": 2, "20": 1}
     assert outcome.margin == pytest.approx(1 / 3)
     assert run.bad_rows == 1 and run.has_votes and run.has_verdicts
+
+
+def test_answers_are_compared_as_score_does(tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    answers = ["1 + x", "x+1", "x + 2", "(x+1)", None]
+    rows = [sample("p", i, answer=answer, gold="x+1") for i, answer in enumerate(answers)]
+    path = write_lines(tmp_path / "run.jsonl", rows)
+    (outcome,) = read_run(path, "run").outcomes
+    ((voted, right),) = ballots(read(path))
+    assert [s.key for s in outcome.samples] == voted
+    assert [s.right for s in outcome.samples] == [right.get(key or "", False) for key in voted]
+    assert [s.right for s in outcome.samples] == [True, True, False, True, False]
 
 
 def test_without_gold_there_is_a_vote_and_no_verdict(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """A journal with its verdicts, problem by problem: all that a report is made of.
 
 A verdict comes from the scores beside the journal where there are any, else from comparing the
-sample's answer with the gold answer.
+sample's answer with the gold answer, as `sharegen score` does.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from sharegen.errors import DataError
 from sharegen.results.answer import normalise
+from sharegen.results.equality import is_right
 from sharegen.results.record import Record, read
-from sharegen.results.report.scores import SampleKey, Score, read_scores, scores_path
+from sharegen.results.report.scores import SampleKey, Score, read_scores
 from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.score_file import scores_path
 from sharegen.results.vote import natural_order
 
 
@@ -169,7 +172,7 @@ def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Ou
     records.sort(key=lambda record: record.sample or 0)
     first = records[0]
     gold = next((record.gold for record in records if record.gold is not None), None)
-    wanted = normalise(gold) if gold is not None else None
+    right_answers: dict[str, bool] = {}
     samples = []
     difficulty = None
     for record in records:
@@ -177,11 +180,28 @@ def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Ou
         score = scores.get((record.problem_id, record.sample or 0)) if scores is not None else None
         if scores is not None:
             right = score.verdict if score is not None else None
+        elif gold is None:
+            right = None
+        elif key is None or record.answer is None:
+            right = False
         else:
-            right = None if wanted is None else key == wanted
+            if key not in right_answers:
+                right_answers[key] = _is_right(record.answer, gold)
+            right = right_answers[key]
         difficulty = difficulty or (score.difficulty if score is not None else None)
         samples.append(Sample(record, key, right, score))
     return Outcome(first.problem_id, gold, difficulty, tuple(samples))
+
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+def _is_right(answer: str, gold: str) -> bool:
+    """Two integers are told apart at once: there are too many to ask a library about each."""
+    given, wanted = normalise(answer), normalise(gold)
+    if _INTEGER.fullmatch(given) and _INTEGER.fullmatch(wanted):
+        return given == wanted
+    return is_right(answer, gold)
 
 
 def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> Iterable[str]:

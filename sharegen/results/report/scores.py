@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import DataError
+from sharegen.results.score_file import scores_path
 
 _UNSCORABLE = "unscorable"
 
@@ -35,11 +36,6 @@ class Score:
         return None if self.result == _UNSCORABLE else self.passed
 
 
-def scores_path(journal: Path) -> Path:
-    """`runs/a.jsonl` -> `runs/a.jsonl.scores.jsonl`."""
-    return journal.with_name(journal.name + ".scores.jsonl")
-
-
 def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey, Score] | None:
     """The scores of a journal that holds `samples`; None where it has not been scored.
 
@@ -58,12 +54,13 @@ def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey
                     " again"
                 )
             level = fields.get("difficulty")
-            scores[key] = Score(
+            score = Score(
                 fields["result"],
                 fields["passed"],
                 fields.get("tests_passed"),
                 str(level) if level is not None else None,
             )
+            scores.setdefault(key, score)  # as for those who append: the first line counts
     except FileNotFoundError:
         return None
     except OSError as error:
