@@ -163,7 +163,7 @@ def _read_text(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     import datasets
-    from datasets.exceptions import DatasetGenerationError
+    from datasets.exceptions import DatasetsError
 
     builder = {".csv": "csv", ".parquet": "parquet"}[_suffix(path)]
     if path.stat().st_size == 0:
@@ -171,7 +171,7 @@ def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     with _quiet_datasets():
         try:
             table = datasets.load_dataset(builder, data_files=str(path), split="train")
-        except (DatasetGenerationError, ValueError, OSError, RuntimeError) as error:
+        except (DatasetsError, ValueError, OSError, RuntimeError) as error:
             raise DataError(f"{path}: is not {builder}: {_first_line(error)}") from None
     for index, values in enumerate(table):
         yield f"{path}, row {index + 1}", dict(values)
@@ -192,13 +192,13 @@ def _read_hub(source: str, config: str | None, split: str) -> Rows:
 
     reachable = hub_is_reachable()
     import datasets
-    from datasets.exceptions import DatasetNotFoundError
+    from datasets.exceptions import DatasetsError
 
     datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE or not reachable
     with _quiet_datasets():
         try:
             table = datasets.load_dataset(source, config, split=split)
-        except (DatasetNotFoundError, OSError, ValueError, RuntimeError) as error:
+        except (DatasetsError, OSError, ValueError, RuntimeError) as error:
             if not reachable:
                 raise DataError(
                     f"--dataset {source}: the hub is not reachable and it is not in the local "

@@ -158,20 +158,26 @@ def test_unknown_model_folder(sharegen: Command, job: list[object]) -> None:
     check(sharegen(*job, "--model", "./nowhere"), 1, "./nowhere")
 
 
-@pytest.fixture
-def no_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A hub whose port nobody listens on."""
+@pytest.fixture(params=["refuses", "is silent"])
+def no_hub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A hub that refuses to be connected, or takes the connection and never answers."""
     from huggingface_hub import constants
 
     from sharegen import hub
+    from sharegen.engine import checkpoint
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"http://127.0.0.1:{free.getsockname()[1]}"
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    hub.hub_is_reachable.cache_clear()
-    yield
-    hub.hub_is_reachable.cache_clear()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if request.param == "is silent":
+            server.listen()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        caches = {hub.hub_is_reachable, checkpoint.hub_is_reachable}
+        for asked in caches:
+            asked.cache_clear()
+        yield
+        for asked in caches:
+            asked.cache_clear()
 
 
 def test_unreachable_hub_fails_at_once(sharegen: Command, job: list[object], no_hub: None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.errors import UsageError
+from sharegen.errors import DataError, UsageError
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 
@@ -132,3 +132,32 @@ def test_the_settings_come_back_from_a_run_file(recipe: str, tmp_path: Path) -> 
     RunFile(configuration=configuration, extent=job.extent).write(path)
     read = RunFile.read(path)
     assert read is not None and Configuration.from_settings(read.settings) == job
+
+
+@pytest.mark.parametrize(
+    ("preset", "row"),
+    [
+        ("humaneval", {"task_id": "a", "prompt": "def f():", "entry_point": "f", "test": ""}),
+        ("apps", {"problem_id": 1, "question": "Sum.", "input_output": "", "solutions": ""}),
+        ("mbpp", {"text": "Add.", "code": "x", "test_list": ["assert f()"], "task_id": 1}),
+    ],
+)
+def test_a_file_of_programs_takes_the_preset_of_its_schema(
+    tmp_path: Path, preset: str, row: dict[str, Any]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    flags = {"model": "a/b", "few_shot": {"k": 0}}
+    job = resolve("code-sample", str(path), flags)
+    assert (job.preset, job.dataset.rows, job.dataset.source) == (preset, preset, str(path))
+    assert job.dataset.config is None
+    named = resolve("code-sample", str(path), flags, schema="humaneval")
+    assert named.preset == "humaneval"
+    with pytest.raises(UsageError, match="unknown schema 'x'"):
+        resolve("code-sample", str(path), flags, schema="x")
+
+
+def test_a_file_of_no_known_schema(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}')
+    with pytest.raises(DataError, match="--schema"):
+        resolve("code-sample", str(tmp_path / "rows.jsonl"), {"model": "a/b"})
