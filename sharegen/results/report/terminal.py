@@ -77,7 +77,7 @@ def _at(curve: Curve, k: float) -> float | None:
 def _table(curves: Sequence[tuple[str, Curve]]) -> list[str]:
     ks = sorted({k for _, curve in curves for k in curve.ks})
     ks = [k for k in ks if is_round(k) or k in {curve.ks[-1] for _, curve in curves}]
-    width = max(22, *(len(name) for name, _ in curves))
+    width = max(23, *(len(name) for name, _ in curves))
     lines = ["    k" + "".join(f"  {name:>{width}}" for name, _ in curves)]
     for k in ks:
         cells = []
@@ -86,7 +86,7 @@ def _table(curves: Sequence[tuple[str, Curve]]) -> list[str]:
             if k in curve.ks:
                 i = curve.ks.index(k)
                 interval = f"[{curve.low[i]:6.1%}, {curve.high[i]:6.1%}]"
-                cell = f"{curve.mean[i]:.1%} {interval}"
+                cell = f"{curve.mean[i]:6.1%} {interval}"
             cells.append(f"  {cell:>{width}}")
         lines.append(f"{k:>5}{''.join(cells)}".rstrip())
     return lines
