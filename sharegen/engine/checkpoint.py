@@ -102,7 +102,7 @@ def load_weights(
 ) -> PreTrainedModel:
     """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
     with _explained(source, "weights"):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.name,
             config=config,
             dtype=dtype,
@@ -110,6 +110,7 @@ def load_weights(
             output_loading_info=True,
             **source.arguments,
         )
+    model, report = loaded
     missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if missing:
         raise ModelError(
@@ -133,20 +134,23 @@ def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrained
     return model.eval()
 
 
-def merge_adapter(model: PreTrainedModel, adapter: str | os.PathLike[str]) -> PreTrainedModel:
-    """Merge a LoRA adapter (a folder or hub id) into the model's weights. Raises ModelError."""
-    try:
-        from peft import PeftModel
-    except ImportError:
-        raise ModelError(
-            "an adapter needs the package peft: pip install 'sharegen[adapter]'"
-        ) from None
+def locate_adapter(adapter: str | os.PathLike[str]) -> Source:
+    """Where a LoRA adapter lies. Raises ModelError."""
     source = locate(adapter)
     if source.folder is not None and not (source.folder / "adapter_config.json").is_file():
         raise ModelError(f"adapter folder {source.name} has no adapter_config.json")
-    with _explained(source, "adapter"):
+    return source
+
+
+def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
+    """Merge a LoRA adapter into the model's weights. Raises ModelError."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise ModelError("an adapter needs peft: pip install 'sharegen[adapter]'") from None
+    with _explained(adapter, "adapter"):
         wrapped: Any = PeftModel.from_pretrained(
-            model, source.name, local_files_only=source.arguments["local_files_only"]
+            model, adapter.name, local_files_only=adapter.arguments["local_files_only"]
         )
         return wrapped.merge_and_unload().eval()
 
@@ -167,20 +171,28 @@ def load_tokenizer(path: str | os.PathLike[str], trust_remote_code: bool = False
 
 
 @contextmanager
-def _explained(source: Source, part: str) -> Iterator[None]:
-    """Quiet transformers and turn its errors into one line."""
+def quiet() -> Iterator[None]:
+    """Keep transformers' warnings and progress bars off the terminal."""
     verbosity = transformers.logging.get_verbosity()
     bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
         yield
-    except _LOADING_ERRORS as error:
-        raise ModelError(_reason(source, part, error)) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
         if bars:
             transformers.logging.enable_progress_bar()
+
+
+@contextmanager
+def _explained(source: Source, part: str) -> Iterator[None]:
+    """Turn what transformers raises into one line."""
+    with quiet():
+        try:
+            yield
+        except _LOADING_ERRORS as error:
+            raise ModelError(_reason(source, part, error)) from error
 
 
 def _reason(source: Source, part: str, error: Exception) -> str:

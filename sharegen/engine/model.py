@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +19,19 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.engine import attention, checkpoint
-from sharegen.engine.checkpoint import load_tokenizer
+from sharegen.engine.architectures import TESTED
+from sharegen.engine.checkpoint import load_tokenizer, quiet
 from sharegen.engine.probe import IMPLEMENTATION as PROBE
-from sharegen.engine.probe import LayerSpec, probe
+from sharegen.engine.probe import LayerSpec, embedding_weight, probe, refusal
+from sharegen.engine.rope import hold_frequencies
+from sharegen.engine.self_check import self_check
 from sharegen.errors import ModelError
 
 __all__ = ["LayerSpec", "LoadedModel", "load_model", "load_tokenizer", "sharegen_attention"]
 
 IMPLEMENTATION = "sharegen"
 _LAYER_ATTRIBUTE = "sharegen_layer"
+_NO_LIMIT = 2**20  # tokens, where neither config nor frequencies name a limit
 
 
 def sharegen_attention(
@@ -56,14 +61,34 @@ def sharegen_attention(
 AttentionInterface.register(IMPLEMENTATION, sharegen_attention)
 
 
+class _RowPositions:
+    """Stands in for a KV cache in models that number the rows of a batch by themselves.
+
+    Such a model adds the row's number to the length of the cache; this one's length is, row by
+    row, what makes the sum the row's true position.
+    """
+
+    def __init__(self, position_ids: torch.Tensor) -> None:
+        rows = torch.arange(len(position_ids), device=position_ids.device)
+        self._length = position_ids - rows
+
+    def get_seq_length(self, layer_idx: int = 0) -> torch.Tensor:
+        return self._length
+
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return key, value
+
+
 @dataclass(eq=False)
 class LoadedModel:
     """A model that is ready for the engine.
 
     model: the Hugging Face module, its attention switched to sharegen's until `release()`.
     layers: one LayerSpec per attention call, in the order of the calls.
-    context_length: the most positions that the engine may use; `check_length` says why.
-    vocab_size: rows of the output head. fingerprint: stable hash of config and weights' identity.
+    vocab_size: rows of the output head.
+    fingerprint: a stable hash of the config and the weights' identity.
     """
 
     model: PreTrainedModel
@@ -74,8 +99,14 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     fingerprint: str
-    _limits: list[tuple[int, str]] = field(repr=False)
-    _implementations: list[tuple[Any, str]] = field(repr=False)
+    _limits: list[tuple[int, str]] = field(repr=False)  # (tokens, why)
+    _undo: ExitStack = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        # Llama 4 scales the queries of layers without RoPE by a position that it counts itself.
+        text_config = self.config.get_text_config()
+        self._counts_rows = bool(getattr(text_config, "attn_temperature_tuning", False))
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -85,6 +116,17 @@ class LoadedModel:
         )
         return numbers * self.dtype.itemsize
 
+    @property
+    def context_length(self) -> int:
+        """The most tokens that prompt and output may have together."""
+        return min(limit for limit, _ in self._limits)
+
+    def check_length(self, length: int) -> None:
+        """Raise ModelError, naming the reason, if sequences of `length` tokens are too long."""
+        limit, reason = min(self._limits)
+        if length > limit:
+            raise ModelError(f"{length} tokens are too many for this model: {reason}")
+
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_rows: torch.Tensor
     ) -> torch.Tensor:
@@ -92,32 +134,20 @@ class LoadedModel:
 
         Attention goes to the context made current with `attention.active`.
         """
-        inputs = {"input_ids": input_ids[None], "position_ids": position_ids[None]}
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids[None],
+            "position_ids": position_ids[None],
+            "use_cache": False,
+        }
+        if self._counts_rows:
+            inputs["past_key_values"] = _RowPositions(position_ids)
         if self._takes_rows:
-            return self.model(**inputs, use_cache=False, logits_to_keep=logit_rows).logits[0]
-        return self.model(**inputs, use_cache=False).logits[0, logit_rows]
-
-    def __post_init__(self) -> None:
-        self._takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters
-
-    @property
-    def context_length(self) -> int:
-        """The most positions that prompt and output may take together."""
-        return min(limit for limit, _ in self._limits)
-
-    def check_length(self, length: int) -> None:
-        """Raise ModelError, naming the reason, if sequences of `length` tokens are not exact."""
-        for limit, reason in self._limits:
-            if length > limit:
-                raise ModelError(f"{length} tokens are too many: {reason}")
+            return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
+        return self.model(**inputs).logits[0, logit_rows]
 
     def release(self) -> None:
         """Give the Hugging Face module back its own attention."""
-        for config, implementation in self._implementations:
-            config._attn_implementation_internal = implementation
-        for module in self.model.modules():
-            if hasattr(module, _LAYER_ATTRIBUTE):
-                delattr(module, _LAYER_ATTRIBUTE)
+        self._undo.close()
 
 
 def load_model(
@@ -130,7 +160,8 @@ def load_model(
 ) -> LoadedModel:
     """Load and probe a model.
 
-    model: a local folder, a hub id, or a loaded PreTrainedModel, which is used as it is.
+    model: a local folder, a hub id, or a loaded PreTrainedModel, which is used as it is: where it
+        lies, in its dtype, and without an adapter.
     device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
     dtype: "auto" (float32 on a CPU, the checkpoint's on CUDA), "float32", "bfloat16", "float16".
     adapter: a LoRA adapter (folder or hub id), merged into the weights.
@@ -140,59 +171,76 @@ def load_model(
     could not run exactly; UsageError for a device or dtype that does not exist.
     """
     if isinstance(model, PreTrainedModel):
-        identity = checkpoint.fingerprint_of_module(model)
-        return _prepare(model.eval(), type(model).__name__, identity)
+        if model.config._attn_implementation == IMPLEMENTATION:
+            raise ModelError("the model is in use already: release the one that has it first")
+        name = type(model).__name__
+        _refuse_encoder_decoder(name, model.config)
+        return _prepare(model.eval(), name, checkpoint.fingerprint_of_module(model))
     target = checkpoint.resolve_device(device)
     source = checkpoint.locate(model, trust_remote_code)
     config = checkpoint.load_config(source)
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"model {source.name} is not supported: it is an encoder-decoder model")
+    _refuse_encoder_decoder(source.name, config)
     precision = checkpoint.resolve_dtype(dtype, target, config)
-    identity = checkpoint.fingerprint(source, config)
+    fingerprint = checkpoint.fingerprint(source, config)
     if weights:
         module = checkpoint.load_weights(source, config, precision, target)
     else:
         module = checkpoint.build_on_meta(source, config, precision)
     if adapter is not None:
-        identity = f"{identity}+{checkpoint.fingerprint(checkpoint.locate(adapter), None)}"
-        module = checkpoint.merge_adapter(module, adapter) if weights else module
-    return _prepare(module, source.name, identity)
+        lora = checkpoint.locate_adapter(adapter)
+        fingerprint = f"{fingerprint}+{checkpoint.fingerprint(lora, None)}"
+        if weights:
+            module = checkpoint.merge_adapter(module, lora)
+    return _prepare(module, source.name, fingerprint)
+
+
+def _refuse_encoder_decoder(name: str, config: Any) -> None:
+    if getattr(config, "is_encoder_decoder", False):
+        raise refusal(name, "it is an encoder-decoder model")
 
 
 def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedModel:
-    before = [(config, config._attn_implementation_internal) for config in _configs(module)]
-    try:
+    with ExitStack() as undo, quiet():
+        for config in _configs(module):
+            undo.callback(
+                setattr, config, "_attn_implementation_internal", config._attn_implementation
+            )
+        held = hold_frequencies(module)
+        for frequencies in held:
+            undo.callback(frequencies.release)
         module.set_attn_implementation(PROBE)
         recording, vocab_size = probe(module, name)
         module.set_attn_implementation(IMPLEMENTATION)
-    except ModelError:
-        for config, implementation in before:
-            config._attn_implementation_internal = implementation
-        raise
-    for index, attention_module in enumerate(recording.modules):
-        setattr(attention_module, _LAYER_ATTRIBUTE, index)
-    embedding = module.get_input_embeddings().weight
-    return LoadedModel(
-        model=module,
-        config=module.config,
-        layers=recording.layers,
-        eos_token_ids=_eos_token_ids(module),
-        vocab_size=vocab_size,
-        dtype=module.dtype,
-        device=embedding.device,
-        fingerprint=fingerprint,
-        _limits=_length_limits(module, recording.layers),
-        _implementations=before,
-    )
+        for index, attention_module in enumerate(recording.modules):
+            setattr(attention_module, _LAYER_ATTRIBUTE, index)
+            undo.callback(delattr, attention_module, _LAYER_ATTRIBUTE)
+        limits = [(frequencies.length, frequencies.reason) for frequencies in held]
+        loaded = LoadedModel(
+            model=module,
+            config=module.config,
+            layers=recording.layers,
+            eos_token_ids=_eos_token_ids(module),
+            vocab_size=vocab_size,
+            dtype=module.dtype,
+            device=embedding_weight(module).device,
+            fingerprint=fingerprint,
+            _limits=[*limits, _context_limit(module.config.get_text_config())],
+            _undo=undo,
+        )
+        foreign = not type(module).__module__.startswith("transformers.")
+        if loaded.device.type != "meta" and (foreign or module.config.model_type not in TESTED):
+            self_check(loaded, name)
+        loaded._undo = undo.pop_all()
+        return loaded
 
 
 def _configs(module: PreTrainedModel) -> list[Any]:
     """Every config whose attention implementation a switch may change, each once."""
     found: dict[int, Any] = {}
-    stack = [part.config for part in module.modules() if isinstance(part, PreTrainedModel)]
+    stack: list[Any] = [part.config for part in module.modules() if hasattr(part, "config")]
     while stack:
         config = stack.pop()
-        if config is not None and id(config) not in found:
+        if hasattr(config, "_attn_implementation_internal") and id(config) not in found:
             found[id(config)] = config
             stack.extend(getattr(config, key, None) for key in config.sub_configs)
     return list(found.values())
@@ -207,13 +255,9 @@ def _eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
     return ()
 
 
-def _length_limits(module: PreTrainedModel, layers: list[LayerSpec]) -> list[tuple[int, str]]:
-    """(most tokens, why) of everything that bounds the length of a sequence."""
-    config = module.config.get_text_config()
-    limits = []
-    for key in ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"):
+def _context_limit(config: Any) -> tuple[int, str]:
+    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
         length = getattr(config, key, None)
         if isinstance(length, int) and length > 0:
-            limits.append((length, f"the model's context length is {length}"))
-            break
-    return limits or [(2**20, "the model names no context length")]
+            return length, f"its context length is {length}"
+    return _NO_LIMIT, f"sharegen takes at most {_NO_LIMIT}"

@@ -7,6 +7,7 @@ cannot vouch for is refused by name: nothing is ever silently wrong.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -193,31 +194,33 @@ def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
     kinds = getattr(text_config, "layer_types", None) or getattr(
         text_config, "layers_block_type", None
     )
-    states = sorted(set(kinds or ()) - _ATTENTION_KINDS)
-    if states:
-        raise _refusal(name, f"it has {', '.join(states)} layers, whose state is not a KV cache")
-    size = model.get_input_embeddings().weight.shape[0]
+    others = sorted(set(kinds or ()) - _ATTENTION_KINDS)
+    if others:
+        raise refusal(name, f"it has {', '.join(others)} layers, not attention alone")
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise refusal(name, "its forward takes no position_ids")
+    size = embedding_weight(model).shape[0]
     recording, logits = _record(model, name, [size // 3, size // 2])
-    _, others = _record(model, name, [size // 4, size // 2])
+    _, changed = _record(model, name, [size // 4, size // 2])
     if not recording.layers:
-        raise _refusal(name, "it never calls transformers' attention interface")
+        raise refusal(name, "it never calls transformers' attention interface")
     if recording.problem is not None:
-        raise _refusal(name, f"it {recording.problem}")
+        raise refusal(name, f"it {recording.problem}")
     if len({id(module) for module in recording.modules}) < len(recording.modules):
-        raise _refusal(name, "it calls the attention of a layer more than once")
+        raise refusal(name, "it calls the attention of a layer more than once")
     depth = getattr(text_config, "num_hidden_layers", 0)
     if len(recording.layers) < depth:
-        raise _refusal(name, f"only {len(recording.layers)} of its {depth} layers call attention")
+        raise refusal(name, f"only {len(recording.layers)} of its {depth} layers call attention")
     if logits.device.type != "meta" and not torch.allclose(
-        logits[1].float(), others[1].float(), rtol=1e-2, atol=1e-3
+        logits[1].float(), changed[1].float(), rtol=1e-2, atol=1e-3
     ):
-        raise _refusal(name, "it mixes tokens outside attention (a state or convolution)")
+        raise refusal(name, "it mixes tokens outside attention (a state or convolution)")
     return recording, logits.shape[-1]
 
 
 def _record(model: PreTrainedModel, name: str, tokens: list[int]) -> tuple[Recording, torch.Tensor]:
     global _recording
-    device = model.get_input_embeddings().weight.device
+    device = embedding_weight(model).device
     _recording = recording = Recording()
     try:
         with torch.no_grad():
@@ -229,59 +232,19 @@ def _record(model: PreTrainedModel, name: str, tokens: list[int]) -> tuple[Recor
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError,
             NotImplementedError) as error:  # fmt: skip
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise _refusal(name, f"its forward fails on two tokens: {reason}") from error
+        raise refusal(name, f"its forward fails on two tokens: {reason}") from error
     finally:
         _recording = None
     return recording, logits
 
 
-def _refusal(name: str, reason: str) -> ModelError:
+def embedding_weight(model: PreTrainedModel) -> torch.Tensor:
+    """The input embedding: [vocabulary, hidden]; it says where the model's inputs go."""
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
+def refusal(name: str, reason: str) -> ModelError:
+    """The one line with which a model that loads but would not be exact is turned away."""
     return ModelError(f"model {name} is not supported: {reason}")
-
-
-class DenseContext:
-    """Exact attention over whole sequences that lie in one batch, in plain torch.
-
-    The ground truth of the engine's contexts, and what the self-check at load runs on.
-
-    sequence: [T] which sequence a row belongs to; position: [T] its position there. The rows of a
-    sequence may come in any order but must all be present: there is no KV cache.
-    """
-
-    def __init__(
-        self, layers: list[LayerSpec], sequence: torch.Tensor, position: torch.Tensor
-    ) -> None:
-        self._layers = layers
-        self._distance = position[:, None] - position[None, :]
-        self._visible = (sequence[:, None] == sequence[None, :]) & (self._distance >= 0)
-        self._position = position
-
-    def attend(
-        self,
-        layer_idx: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
-        layer = self._layers[layer_idx]
-        visible = self._visible
-        if layer.window is not None:
-            visible = visible & (self._distance < layer.window)
-        if layer.chunk is not None:
-            chunk = self._position // layer.chunk
-            visible = visible & (chunk[:, None] == chunk[None, :])
-        group = layer.num_heads // layer.num_kv_heads
-        keys = k.repeat_interleave(group, dim=1).float()
-        values = v.repeat_interleave(group, dim=1).float()
-        scores = torch.einsum("thd,shd->hts", q.float(), keys) * layer.scaling
-        if layer.softcap is not None:
-            scores = layer.softcap * torch.tanh(scores / layer.softcap)
-        scores = scores.masked_fill(~visible, float("-inf"))
-        if sinks is not None:
-            column = sinks.float()[:, None, None].expand(-1, len(q), 1)
-            weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
-        else:
-            weights = scores.softmax(dim=-1)
-        return torch.einsum("hts,shd->thd", weights, values).to(q.dtype)

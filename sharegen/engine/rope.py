@@ -1,0 +1,69 @@
+"""RoPE frequencies that change with length, held at what they are below the original length.
+
+"dynamic" and "longrope" recompute their frequencies from the longest position of a batch, with a
+branch on the host. Keys that were cached under other frequencies would then be wrong, and the
+frequencies of one sequence would depend on its neighbours. Below the original length they are
+constant: there the engine is exact, and lengths above it are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+_STEADY = "default"  # a type for which transformers' rotary embeddings recompute nothing
+
+
+@dataclass(frozen=True)
+class HeldFrequencies:
+    """One rotary embedding whose frequencies were frozen; length: tokens up to which they hold."""
+
+    module: Any
+    rope_type: Any
+    length: int
+    reason: str
+
+    def release(self) -> None:
+        """Let the frequencies move again."""
+        self.module.rope_type = self.rope_type
+
+
+def hold_frequencies(model: nn.Module) -> list[HeldFrequencies]:
+    """Freeze every rotary embedding of `model` that would recompute its frequencies."""
+    held = []
+    module: Any
+    for module in model.modules():
+        rope_type = getattr(module, "rope_type", None)
+        if isinstance(rope_type, str):
+            if _moves(rope_type):
+                held.append(_hold(module, rope_type, rope_type, ""))
+                module.rope_type = _STEADY
+        elif isinstance(rope_type, dict):
+            moving = {layer: kind for layer, kind in rope_type.items() if _moves(kind)}
+            for layer, kind in moving.items():
+                held.append(_hold(module, rope_type, kind, layer))
+            if moving:
+                module.rope_type = rope_type | dict.fromkeys(moving, _STEADY)
+    return held
+
+
+def _moves(rope_type: Any) -> bool:
+    return isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope")
+
+
+def _hold(module: Any, before: Any, kind: str, layer: str) -> HeldFrequencies:
+    parameters = module.config.rope_parameters
+    parameters = parameters[layer] if layer else parameters
+    prefix = f"{layer}_" if layer else ""
+    length = module.original_max_seq_len
+    if kind == "longrope":
+        length = parameters["original_max_position_embeddings"]
+    original = getattr(module, f"{prefix}original_inv_freq")
+    with torch.no_grad():  # an earlier use may have left the frequencies of a longer text
+        current = getattr(module, f"{prefix}inv_freq")
+        current.copy_(original.to(current.device))
+    reason = f"its {kind} RoPE frequencies change beyond {length} tokens"
+    return HeldFrequencies(module, before, int(length), reason)
