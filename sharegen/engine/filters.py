@@ -28,20 +28,24 @@ def survivors(
 
 
 def _threshold(scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """The least logit that top-k and top-p leave: float32 [n].
+    """The least logit that top-k and top-p leave: float32 [n], -inf where they are off.
 
-    On a CPU a row's best NARROW tokens nearly always hold the answer; only the rows where they
-    don't are sorted. Which way a row goes depends on that row alone.
+    On a CPU only the rows that ask are looked at, first their best NARROW tokens, which nearly
+    always hold the answer, and the whole row is sorted only where they don't. Which way a row goes
+    depends on that row alone.
     """
     vocab_size = scaled.shape[1]
-    if scaled.is_cuda or vocab_size <= NARROW:
+    if scaled.is_cuda:
         return _threshold_among(scaled, weights, top_k, top_p, vocab_size)[0]
-    threshold, found = _threshold_among(scaled, weights, top_k, top_p, NARROW)
-    rest = (~found).nonzero().squeeze(-1)
-    if len(rest):
-        threshold[rest] = _threshold_among(
-            scaled[rest], weights[rest], top_k[rest], top_p[rest], vocab_size
-        )[0]
+    threshold = torch.full_like(top_p, -torch.inf)
+    rows = ((top_k < vocab_size) | (top_p < 1)).nonzero().squeeze(-1)
+    for width in (min(NARROW, vocab_size), vocab_size):
+        threshold[rows], found = _threshold_among(
+            scaled[rows], weights[rows], top_k[rows], top_p[rows], width
+        )
+        rows = rows[~found]
+        if width == vocab_size or not len(rows):
+            break
     return threshold
 
 
