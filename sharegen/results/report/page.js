@@ -238,7 +238,9 @@
     const samples = details.samples.map((values) => Object.fromEntries(SAMPLE.map((name, i) => [name, values[i]])));
     const body = at("problem-body");
     body.replaceChildren(...[
-      details.prompt ? [make("h3", {}, "Question"), make("pre", { dir: "auto" }, details.prompt.trim())] : [],
+      details.prompt ? [make("h3", { id: "question" }, "Question"),
+        make("pre", { dir: "auto", class: "question", tabindex: 0, role: "region", "aria-labelledby": "question" },
+          details.prompt.trim())] : [],
       index.gold[p] === null ? [] : [make("h3", {}, "Gold answer"), make("pre", { dir: "auto" }, index.gold[p])],
       several ? [make("h3", {}, "Run"), choices(runs.map((of, r) => [of.name, r]).filter(([, r]) => problems[r][p]),
         "run", "Which run's samples to show")] : [],
