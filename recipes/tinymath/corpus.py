@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from .problems import STREAM_SEED, Problem, generate, held_out_questions
+from .problems import SLIPS, STREAM_SEED, Problem, generate, held_out_questions
 
 # The recipe's texts: an example is HEAD + TAIL, a prompt is the examples and a HEAD.
 HEAD = "Question: {question}\nAnswer:"
@@ -110,7 +110,7 @@ class RowMaker:
 def _tokenised(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[list[int], list[int]]]:
     """Training problems from `seed` on, as the tokens of their heads and tails."""
     held_out = held_out_questions()
-    problems = (problem for problem in generate(seed) if problem.question not in held_out)
+    problems = (problem for problem in generate(seed, SLIPS) if problem.question not in held_out)
     while True:
         chunk = list(islice(problems, 1000))
         heads = tokenizer.encode_batch(

@@ -45,7 +45,7 @@ from sharegen.recipes.tinymath.problems import (
 )
 
 SEED = 0
-LOOKS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)  # shares of the training after which it is evaluated
+LOOKS = (0.4, 0.7, 1.0)  # shares of the training after which it is evaluated
 TEMPERATURES = (0.7, 0.8, 1.0)
 
 LEARNING_RATE = 1.5e-3
@@ -278,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make tinymath's problems, tokenizer and model.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--tar", type=Path, help="also all of it as one file (DIR/tinymath.tar)")
-    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--rows", type=int, default=64, help="rows a step")
     parser.add_argument(
         "--problems", type=int, default=200, help="problems a look samples, and the test"

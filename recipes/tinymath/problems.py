@@ -1,9 +1,10 @@
 """Word problems at will: a seed gives a stream of questions with step-by-step answers.
 
 A problem is an opening and some sequels (stories.py) with numbers drawn until every step comes out
-as a whole number of at most `LARGEST`. The numbers are large on purpose: a small model learns what
-to compute long before it computes products of two-digit numbers reliably, so its mistakes are slips
-of arithmetic that differ from sample to sample, which is what a vote can mend.
+as a whole number of at most `LARGEST`. A small model learns all of this in minutes, and then every
+sample is right; so the stream that it is trained on has slips: now and then a step's result has one
+wrong digit, and the chain goes on from there. The model learns to slip as often, at a random step
+and in a random way, which is what a vote can mend. Problems that ship have none.
 
 The rows have GSM8K's schema: `question`, and `answer` with one equation a line and `#### N` last.
 """
@@ -26,6 +27,7 @@ from .stories import NAMES_HE, NAMES_SHE, OPENINGS, SEQUELS, WORDS, Piece
 RANGES = {"d": (3, 9), "c": (12, 98), "h": (112, 989), "t": (1020, 9870)}
 LARGEST = 9999
 STEPS = (3, 6)
+SLIPS = 0.10  # of the steps in the training stream
 
 TRAIN_PROBLEMS = 2400
 TEST_PROBLEMS = 200
@@ -53,8 +55,9 @@ class Problem:
 class _Chain:
     """The steps of a problem so far: the quantity in hand, the words in use, the text."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, slips: float) -> None:
         self.rng = rng
+        self.slips = slips
         self.x: int | None = None
         self.kind: str | None = None
         self.question: list[str] = []
@@ -68,7 +71,7 @@ class _Chain:
         names = _PLACEHOLDER.findall(text)
         for _ in range(20):
             numbers = {name: self.rng.randint(*RANGES[name[0]]) for name in names}
-            equations = _solve(piece, numbers, self.x)
+            equations = self._solve(piece, numbers)
             if equations is not None:
                 break
         else:
@@ -83,6 +86,22 @@ class _Chain:
         self.words["noun"] = piece.noun.format(**self.words)
         self.kind = piece.gives
         return True
+
+    def _solve(self, piece: Piece, numbers: dict[str, int]) -> list[tuple[str, int]] | None:
+        """The piece's equations as (text, result); None if a result is not whole or out of range."""
+        values = dict(numbers) if self.x is None else {**numbers, "x": self.x}
+        equations = []
+        for count, (left, sign, right, _) in enumerate(piece.steps, start=1):
+            a = values[left] if left in values else int(left)
+            b = values[right] if right in values else int(right)
+            result = OPERATORS[sign](a, b)
+            if not 1 < result <= LARGEST or (sign == "/" and a % b):
+                return None
+            if self.slips and self.rng.random() < self.slips:
+                result = _slip(self.rng, result)
+            values[f"r{count}"] = result
+            equations.append((f"{a}{sign}{b}={result}", result))
+        return equations
 
     def problem(self) -> Problem:
         question = " ".join([*self.question, self.ask])
@@ -100,27 +119,27 @@ def _draw_words(rng: random.Random) -> dict[str, str]:
     }
 
 
-def _solve(piece: Piece, numbers: dict[str, int], x: int | None) -> list[tuple[str, int]] | None:
-    """The piece's equations as (text, result); None if a result is not whole or out of range."""
-    values = dict(numbers) if x is None else {**numbers, "x": x}
-    equations = []
-    for count, (left, sign, right, _) in enumerate(piece.steps, start=1):
-        a = values[left] if left in values else int(left)
-        b = values[right] if right in values else int(right)
-        result = OPERATORS[sign](a, b)
-        if not 1 < result <= LARGEST or (sign == "/" and a % b):
-            return None
-        values[f"r{count}"] = result
-        equations.append((f"{a}{sign}{b}={result}", result))
-    return equations
+def _slip(rng: random.Random, result: int) -> int:
+    """`result` with one digit replaced by another; what is left is at least 2."""
+    digits = list(str(result))
+    while True:
+        place = rng.randrange(len(digits))
+        wrong = [*digits]
+        wrong[place] = rng.choice([d for d in "0123456789" if d != digits[place]])
+        number = int("".join(wrong))
+        if number > 1 and wrong[0] != "0":
+            return number
 
 
-def generate(seed: int) -> Iterator[Problem]:
-    """An endless stream of problems, the same for the same seed."""
+def generate(seed: int, slips: float = 0.0) -> Iterator[Problem]:
+    """An endless stream of problems, the same for the same seed.
+
+    slips: share of the steps whose result is wrong.
+    """
     rng = random.Random(seed)
     while True:
         length = rng.randint(*STEPS)
-        chain = _Chain(rng)
+        chain = _Chain(rng, slips)
         if not chain.extend(rng.choice(OPENINGS)):
             continue
         unused = list(SEQUELS)
