@@ -14,6 +14,7 @@ import sys
 import typer
 
 from sharegen import __version__
+from sharegen.cli import code as code_command
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
@@ -49,11 +50,9 @@ app.command("plan")(plan_command.plan)
 app.command("vote")(votes_command.vote)
 app.command("show")(votes_command.show)
 app.command("report")(report_command.report)
-if importlib.util.find_spec("sharegen.cli.code"):
-    code_command = importlib.import_module("sharegen.cli.code")
-    app.command("code-sample")(code_command.code_sample)
-    app.command("score")(code_command.score)
-    app.command("convert")(code_command.convert)
+app.command("code-sample")(code_command.code_sample)
+app.command("score")(code_command.score)
+app.command("convert")(code_command.convert)
 if importlib.util.find_spec("sharegen.cli.bench"):
     app.add_typer(importlib.import_module("sharegen.cli.bench").app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")

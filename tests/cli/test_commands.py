@@ -162,7 +162,20 @@ def test_version(sharegen: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "plan", "vote", "show", "recipes", "recipes show", "report", "version"]
+    "command",
+    [
+        "run",
+        "plan",
+        "vote",
+        "show",
+        "recipes",
+        "recipes show",
+        "report",
+        "code-sample",
+        "score",
+        "convert",
+        "version",
+    ],
 )
 def test_help_has_a_worked_example(sharegen: Command, command: str) -> None:
     ran = sharegen(*command.split(), "--help")
