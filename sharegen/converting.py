@@ -11,15 +11,19 @@ from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
 from sharegen.results.record import read
 from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.scoring import row_ids
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.dataset import read_rows
 from sharegen.workload.problem import Problem, load_problems
 
 
 def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int]:
     """Write a journal's samples to `output`; returns how many problems and samples that were.
 
-    Problems come in the order of the dataset, samples by index. Raises DataError for a file that
-    is no journal or has no samples, and UsageError without the run.json that names its dataset.
+    Problems come in the order of the dataset, samples by index. bigcode knows problems by their
+    position alone, so there a row without samples has an empty list. Raises DataError for a file
+    that is no journal or has no samples, and UsageError without the run.json that names its
+    dataset.
     """
     if format_of(journal) != "sharegen":
         raise DataError(f"{journal}: is not a journal of sharegen: only these can be converted")
@@ -41,9 +45,23 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
         raise DataError(
             f"{journal}: its problem {min(missing)!r} is not in the dataset that its run.json names"
         )
-    samples = sum(map(len, completions.values()))
-    write_generations(output, kind, _sampled(problems, completions, configuration))
-    return len(problems), samples
+    sampled = {p.problem_id: p for p in _sampled(problems, completions, configuration)}
+    if kind == "bigcode":
+        _fill_up(sampled, configuration)
+    write_generations(output, kind, sampled.values())
+    return len(problems), sum(map(len, completions.values()))
+
+
+def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -> None:
+    """Put every row of the dataset up to the last one with samples in its place."""
+    dataset = configuration.dataset
+    assert dataset.source is not None
+    rows = read_rows(dataset.source, dataset.config, dataset.split).rows
+    ids = row_ids(rows, dataset)
+    last = max(ids.index(problem_id) for problem_id in sampled)
+    for problem_id in ids[: last + 1]:
+        found = sampled.pop(problem_id, None)
+        sampled[problem_id] = found or SampledProblem(problem_id, "", "", "", (), ())
 
 
 def _sampled(

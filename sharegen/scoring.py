@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class ProblemSet:
         self.schema = (
             schema_named(dataset.rows) if dataset.rows else schema_of(first.values, first.where)
         )
-        self._ids = [_id(row, dataset.id) for row in found.rows]
+        self._ids = row_ids(found.rows, dataset)
         self._rows = dict(zip(self._ids, found.rows, strict=True))
         self._read: dict[str, ProgramProblem] = {}
 
@@ -109,9 +109,14 @@ class ProblemSet:
         return self._read[problem_id]
 
 
-def _id(row: Row, columns: list[str]) -> str:
-    column = next((c for c in columns if row.values.get(c) is not None), None)
-    return str(row.values[column]) if column is not None else str(row.index)
+def row_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
+    """The ids of all rows, as the journal knows them."""
+
+    def row_id(row: Row) -> str:
+        column = next((c for c in dataset.id if row.values.get(c) is not None), None)
+        return str(row.values[column]) if column is not None else str(row.index)
+
+    return [row_id(row) for row in rows]
 
 
 def dataset_of(
@@ -140,7 +145,7 @@ def dataset_of(
 def score_programs(
     samples: Samples,
     dataset: Dataset,
-    isolation: Isolation,
+    isolate: Callable[[], Isolation],
     limits: Limits,
     workers: int,
     *,
@@ -150,6 +155,7 @@ def score_programs(
 ) -> list[Verdict]:
     """Run every program that has no verdict yet; returns the verdicts on all of the file's.
 
+    isolate: asked only when something has to run; it may refuse by raising.
     planned: told how many programs there are and how many have a verdict; scored: each new score.
     Everything is checked before anything runs. Raises DataError, JournalError and SandboxError.
     """
@@ -171,9 +177,11 @@ def score_programs(
         done = sum(key in file.verdicts for key in keys)
         if planned is not None:
             planned(len(keys), done)
+        if done == len(keys):
+            return [file.verdicts[key] for key in keys]
         tasks = _tasks(samples, problems, set(file.verdicts))
         difficulty: dict[str, str | None] = {}
-        for (problem_id, sample), score in score_all(tasks, isolation, limits, workers):
+        for (problem_id, sample), score in score_all(tasks, isolate(), limits, workers):
             if problem_id not in difficulty:
                 difficulty[problem_id] = problems.problem(problem_id).difficulty
             file.append(problem_id, sample, score, difficulty[problem_id])

@@ -19,6 +19,7 @@ from sharegen.results.formats import Format, default_path
 
 if TYPE_CHECKING:
     from sharegen.results.passk import Estimate
+    from sharegen.results.sandbox.system import Isolation
     from sharegen.results.score_file import Verdict
     from sharegen.scoring import Samples
 
@@ -98,7 +99,8 @@ def score(
         bool,
         typer.Option(
             "--unsafe-execution",
-            help="Run them even where nothing can isolate them from your files and network.",
+            help="With --execute: run them even where nothing can isolate them from your files "
+            "and network.",
             rich_help_panel=_SANDBOX,
         ),
     ] = False,
@@ -252,23 +254,27 @@ def _programs(
     from sharegen.results.workers import available_cores
     from sharegen.scoring import dataset_of, score_programs
 
-    tests = dataset_of(samples, *where)
-    if not (execute or unsafe):
-        raise UsageError(
-            f"{samples.path}: scoring runs programs that a model wrote: add --execute to run them "
-            "in a sandbox"
-        )
-    isolation = choose_isolation(unsafe)
-    limits = Limits(cpu_seconds=timeout, wall_seconds=2 * timeout + 2, memory=memory)
     errors = Console(stderr=True, highlight=False)
-    if isolation == "none":
-        errors.print("the programs run without isolation", style="bold red")
+
+    def isolate() -> Isolation:
+        if not execute:
+            raise UsageError(
+                f"{samples.path}: scoring runs programs that a model wrote: add --execute to run "
+                "them in a sandbox"
+            )
+        isolation = choose_isolation(unsafe)
+        if isolation == "none":
+            errors.print("the programs run without isolation", style="bold red")
+        return isolation
+
+    tests = dataset_of(samples, *where)
+    limits = Limits(cpu_seconds=timeout, wall_seconds=2 * timeout + 2, memory=memory)
     try:
         with interrupts(), ScoreProgress(errors) as progress:
             verdicts = score_programs(
                 samples,
                 tests,
-                isolation,
+                isolate,
                 limits,
                 workers or available_cores(),
                 overwrite=overwrite,

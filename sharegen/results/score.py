@@ -8,6 +8,7 @@ the assertions alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
@@ -76,16 +77,16 @@ class Scorer:
 
     def __init__(self, isolation: Isolation, limits: Limits | None = None):
         self.limits = limits or Limits()
-        self._candidates = Sandbox(isolation, self.limits)
-        self._checks: Sandbox | None = None
+        self._stack = contextlib.ExitStack()
+        self._candidates = self._stack.enter_context(Sandbox(isolation, self.limits))
+        self._check_stack = self._stack.enter_context(contextlib.ExitStack())
+        self._checker: Program | None = None
 
     def __enter__(self) -> Scorer:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._candidates.close()
-        if self._checks is not None:
-            self._checks.close()
+        self._stack.close()
 
     def score(self, problem: ProgramProblem, completion: str) -> Score:
         """Run a completion's program against all tests of its problem."""
@@ -118,24 +119,31 @@ class Scorer:
 
     def _check(self, program: Program, tests: CheckTests, check: str) -> Result:
         """Run assertions in their own sandbox, forwarding the calls that they make."""
-        job = {"setup": tests.setup, "names": list(tests.functions)}
-        with self._checker().program(check, check=job) as checker:
-            checker.open_session()
-            program.open_session()
-            try:
-                return _converse(program, checker)
-            finally:
-                program.close_session()
+        checker = self._open_checker()
+        checker.open_session()
+        program.open_session()
+        try:
+            job = {"check": check, "setup": tests.setup, "names": list(tests.functions)}
+            return _converse(program, checker, job)
+        finally:
+            program.close_session()
+            checker.close_session()
 
-    def _checker(self) -> Sandbox:
-        if self._checks is None:
+    def _open_checker(self) -> Program:
+        """The sandbox in which assertions run: one for all, with a fresh process for each check.
+
+        It has a warmed parent of its own, so that no program is forked from one that knew a test.
+        """
+        if self._checker is None or self._checker.is_lost:
+            self._check_stack.close()
             limits = dataclasses.replace(
                 self.limits,
                 cpu_seconds=self.limits.cpu_seconds + _CHECK_SECONDS,
                 wall_seconds=self.limits.wall_seconds + _CHECK_SECONDS,
             )
-            self._checks = Sandbox(self._candidates.isolation, limits)
-        return self._checks
+            sandbox = self._check_stack.enter_context(Sandbox(self._candidates.isolation, limits))
+            self._checker = self._check_stack.enter_context(sandbox.program("", checks=True))
+        return self._checker
 
 
 def _count(tests: ScriptTests | CallTests | CheckTests) -> int:
@@ -153,12 +161,12 @@ def _judge_call(answer: Answer, expected: Any) -> Result:
     return _raised(reply["raised"])
 
 
-def _converse(program: Program, checker: Program) -> Result:
+def _converse(program: Program, checker: Program, job: dict[str, Any]) -> Result:
     """Carry calls to the program and values to the assertions until these have a verdict.
 
     "unscorable" only where the program had no say yet: afterwards it might be its own doing.
     """
-    message: dict[str, Any] = {}
+    message = job
     raised: str | None = None
     has_answered = False
     while True:

@@ -16,20 +16,19 @@ from . import literal, wire
 from .candidate import REPLY, REQUEST, new_module, run_and_exit, silence
 
 
-def serve_check(source: str, setup: str, names: list[str]) -> NoReturn:
-    """Run the assertions of `source` after `setup`, with a proxy for each of `names`.
+def serve_check() -> NoReturn:
+    """Run one check, which the first request brings: {"check", "setup", "names"}, code and names.
 
-    Each request is answered by one reply. The first request starts the check; a call leaves as
-    {"call": {"name", "args", "kwargs"}} and the next request is {"value": ...} or {"raised": name}.
-    The last reply is {"verdict": ...}: "passed"; "failed", an assertion does not hold; "raised",
-    nor does one after a call raised an exception; "broken", the assertions are no Python or ask
-    for what is not a literal.
+    Each request is answered by one reply. A call leaves as {"call": {"name", "args", "kwargs"}},
+    and the next request is {"value": ...} or {"raised": name}. The last reply is {"verdict": ...}:
+    "passed"; "failed", an assertion does not hold; "raised", nor does one after a call raised an
+    exception; "broken", the assertions are no Python or ask for what is not a literal.
     """
     silence()
 
     def serve() -> None:
-        wire.read_message(REQUEST)
-        verdict = _check(source, setup, names)
+        job = json.loads(wire.read_message(REQUEST))
+        verdict = _check(job["check"], job["setup"], job["names"])
         wire.write_message(REPLY, json.dumps({"verdict": verdict}).encode())
 
     run_and_exit(serve)

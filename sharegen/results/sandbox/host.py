@@ -56,6 +56,11 @@ class Program:
         self._limits = limits
         self._lost: Status | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its supervisor is gone, so that it answers nothing any more."""
+        return self._lost is not None
+
     def run_script(self, standard_input: str) -> Answer:
         """Run it once, from its first line, on this input."""
         self._send({"op": "script"}, standard_input.encode(errors="replace"))
@@ -128,12 +133,12 @@ class Sandbox:
         prelude: str = "",
         *,
         limits: Limits | None = None,
-        check: dict[str, Any] | None = None,
+        checks: bool = False,
     ) -> Iterator[Program]:
         """A program in a sandbox of its own: nothing of it is left after the block.
 
         prelude: runs before it, in the same names; limits: instead of the sandbox's.
-        check: {"setup", "names"} makes a session of it a check (see `checker.py`).
+        checks: sessions run assertions that come as messages (see `checker.py`), no program.
         """
         limits = limits or self.limits
         channel, theirs = socket.socketpair()
@@ -142,7 +147,7 @@ class Sandbox:
                 _set_timeout(channel, limits.wall_seconds + _GRACE_SECONDS)
                 self._hand_over(theirs)
             program = Program(channel, limits)
-            job = {"limits": dataclasses.asdict(limits), "prelude": prelude, "check": check}
+            job = {"limits": dataclasses.asdict(limits), "prelude": prelude, "checks": checks}
             program._send(job, source.encode(errors="replace"))
             try:
                 yield program

@@ -28,11 +28,10 @@ PACKAGES = "/packages"
 _USER = 1000
 _NOBODY = 65534
 _WARM = (
-    *("abc", "array", "ast", "base64", "bisect", "calendar", "cmath", "collections", "copy"),
-    *("dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "hashlib", "heapq"),
-    *("io", "itertools", "json", "keyword", "math", "numbers", "operator", "os", "pprint"),
-    *("queue", "random", "re", "statistics", "string", "struct", "sys", "textwrap", "threading"),
-    *("time", "timeit", "traceback", "types", "typing", "unittest", "zlib"),
+    *("array", "ast", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime"),
+    *("decimal", "enum", "fractions", "functools", "hashlib", "heapq", "io", "itertools", "json"),
+    *("math", "operator", "os", "queue", "random", "re", "statistics", "string", "struct", "sys"),
+    *("threading", "time", "types", "typing"),
 )
 
 

@@ -12,7 +12,7 @@ import os
 import select
 import shutil
 import tempfile
-from typing import IO, Any
+from typing import IO
 
 from . import candidate, checker, tree, wire
 from . import namespaces as ns
@@ -28,11 +28,12 @@ _OTHERS = 3
 class Supervisor:
     """Serves one program on a channel; then everything of it is gone.
 
-    The first frame is {"limits", "prelude", "check": null | {"setup", "names"}} with the program as
-    payload. Then each order: {"op": "script"} runs it with the payload as its standard input;
-    {"op": "open"} starts a session, {"op": "ask"} sends it the payload as a message and waits for
-    one, {"op": "close"} ends it. Script and ask are answered by {"status", "seconds"} with what the
-    program wrote as payload.
+    The first frame is {"limits", "prelude", "checks"} with the program as payload; with "checks",
+    there is none and sessions run a dataset's assertions (see `checker.py`). Then each order:
+    {"op": "script"} runs it with the payload as its standard input; {"op": "open"} starts a
+    session, {"op": "ask"} sends it the payload as a message and waits for one, {"op": "close"}
+    ends it. Script and ask are answered by {"status", "seconds"} with what the program wrote as
+    payload.
     """
 
     def __init__(self, channel: int, is_isolated: bool):
@@ -42,7 +43,7 @@ class Supervisor:
         self.limits = Limits(**job["limits"])
         self.source = source.decode(errors="replace")
         self.prelude: str = job["prelude"]
-        self.check: dict[str, Any] | None = job["check"]
+        self.checks: bool = job["checks"]
         self.session: Process | None = None
         self.folder: str | None = None
         if is_isolated:
@@ -98,10 +99,10 @@ class Supervisor:
             confine(self.limits, _OTHERS, self.is_isolated)
             if standard_input is not None:
                 candidate.run_script(self.source, self.prelude)
-            elif self.check is None:
-                candidate.serve_calls(self.source, self.prelude)
+            elif self.checks:
+                checker.serve_check()
             else:
-                checker.serve_check(self.source, self.check["setup"], self.check["names"])
+                candidate.serve_calls(self.source, self.prelude)
 
         return Process(become_program, standard_input, self.limits, self.is_isolated)
 
