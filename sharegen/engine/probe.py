@@ -78,9 +78,11 @@ class Recording:
     def note_mask(self, mask_function: Callable[..., Any], **kwargs: Any) -> torch.Tensor:
         """Stand in for transformers' mask functions: [1, 1, q, kv] of zeros."""
         size = kwargs.get("local_size")
-        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"))
+        device = torch.device(kwargs["device"])
+        on_meta = device.type == "meta"
+        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"), on_meta)
         shape = (kwargs["batch_size"], 1, kwargs["q_length"], kwargs["kv_length"])
-        tensor = torch.zeros(shape, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
+        tensor = torch.zeros(shape, dtype=kwargs.get("dtype"), device=device)
         self.masks.append(_Mask(tensor, window, chunk, causal))
         return tensor
 
@@ -134,7 +136,7 @@ class Recording:
 
 
 def _mask_kind(
-    visible: Callable[..., Any], size: int | None, config: Any
+    visible: Callable[..., Any], size: int | None, config: Any, on_meta: bool
 ) -> tuple[int | None, int | None, bool]:
     """(window, chunk, whether it is one of the kinds known) of a transformers mask function."""
     span = size or 8
@@ -142,11 +144,14 @@ def _mask_kind(
     starts = []
     for query in (0, 1, span - 1, span, span + 1, 2 * span, 2 * span + 1):
         keys = torch.arange(query + 3)
-        seen = visible(zero, zero, torch.tensor(query), keys)
-        if seen.device.type == "meta":  # closes over tensors that hold no numbers
-            if size is not None and size == getattr(config, "attention_chunk_size", None):
-                return None, size, True
-            return size, None, True
+        try:
+            seen = visible(zero, zero, torch.tensor(query), keys)
+        except RuntimeError:
+            if not on_meta:
+                raise
+            # It closes over tensors that hold no numbers, as chunks do (over the padding).
+            chunked = size is not None and size == getattr(config, "attention_chunk_size", None)
+            return (None, size, True) if chunked else (size, None, True)
         start = int(seen.long().argmax())
         if not torch.equal(seen.expand(query + 3), (keys >= start) & (keys <= query)):
             return None, None, False
@@ -197,13 +202,13 @@ def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
     others = sorted(set(kinds or ()) - _ATTENTION_KINDS)
     if others:
         raise refusal(name, f"it has {', '.join(others)} layers, not attention alone")
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise refusal(name, "its forward takes no position_ids")
     size = embedding_weight(model).shape[0]
     recording, logits = _record(model, name, [size // 3, size // 2])
     _, changed = _record(model, name, [size // 4, size // 2])
     if not recording.layers:
         raise refusal(name, "it never calls transformers' attention interface")
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise refusal(name, "its forward takes no position_ids")
     if recording.problem is not None:
         raise refusal(name, f"it {recording.problem}")
     if len({id(module) for module in recording.modules}) < len(recording.modules):
@@ -221,17 +226,22 @@ def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
 def _record(model: PreTrainedModel, name: str, tokens: list[int]) -> tuple[Recording, torch.Tensor]:
     global _recording
     device = embedding_weight(model).device
+    inputs = {"input_ids": torch.tensor([tokens], device=device)}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        inputs["position_ids"] = torch.tensor([[0, 1]], device=device)
+    if device.type == "meta":  # keeps transformers from looking into the positions
+        inputs["attention_mask"] = torch.ones((1, 2), device=device, dtype=torch.long)
     _recording = recording = Recording()
     try:
         with torch.no_grad():
-            logits = model(
-                input_ids=torch.tensor([tokens], device=device),
-                position_ids=torch.tensor([[0, 1]], device=device),
-                use_cache=False,
-            ).logits[0]
+            logits = model(**inputs, use_cache=False).logits[0]
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError,
             NotImplementedError) as error:  # fmt: skip
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if device.type == "meta":
+            raise ModelError(
+                f"model {name} cannot be planned from its config alone: its forward needs numbers"
+            ) from error
         raise refusal(name, f"its forward fails on two tokens: {reason}") from error
     finally:
         _recording = None
