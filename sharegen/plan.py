@@ -109,6 +109,24 @@ def make_plan(
     )
 
 
+def most_blocks(
+    prompts: Sequence[Sequence[int]],
+    samples: int,
+    max_tokens: int,
+    *,
+    block_size: int,
+    max_sequences: int,
+) -> int:
+    """KV blocks that a job can use at most: every node, and a full batch at its full length.
+
+    A sequence may own two blocks more than it fills, which are assigned ahead.
+    """
+    tree = PrefixTree.build(prompts, block_size)
+    nodes = sum(math.ceil(node.length / block_size) for node in tree.nodes())
+    rows = min(max_sequences, samples * len(prompts))
+    return nodes + rows * (math.ceil(max_tokens / block_size) + 2)
+
+
 def _fit(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> int:
     """Sequences that fit together at their full length, taking the problems in order."""
     size = tree.block_size

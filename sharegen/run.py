@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.interrupt import Interrupted, interrupts
-from sharegen.plan import Plan, make_plan
+from sharegen.plan import Plan, make_plan, most_blocks
 from sharegen.results.answer import extract
 from sharegen.results.journal import Journal, Key, Record, read
 from sharegen.results.progress import Progress
@@ -28,6 +28,8 @@ from sharegen.workload.problem import Problem, Workload, load_workload, random_k
 from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
 
 if TYPE_CHECKING:
+    import torch
+
     from sharegen.engine.engine import EngineStats
     from sharegen.engine.model import LoadedModel
     from sharegen.engine.request import Completion, Request, SamplingParams
@@ -121,7 +123,6 @@ def run_job(
 def plan_job(configuration: Configuration) -> Plan:
     """What the job would share, from the model's config alone: nothing is sampled or loaded."""
     from sharegen.engine.checkpoint import resolve_device
-    from sharegen.engine.memory import free_memory
 
     workload = load_workload(configuration)
     model, tokenizer = _load(configuration, weights=False)
@@ -129,18 +130,49 @@ def plan_job(configuration: Configuration) -> Plan:
     machine = configuration.machine
     device = resolve_device(machine.device)
     weights = sum(weight.nbytes for weight in model.model.parameters())
-    on_gpu = device.type == "cuda"
-    memory = machine.kv_cache_memory or free_memory(device) - on_gpu * weights
+    memory = _kv_cache_memory(configuration, model, device, prompts, taken=weights)
     return make_plan(
         prompts,
         [problem.id for problem in workload.problems],
         configuration.sampling.samples,
         configuration.sampling.max_tokens,
         block_size=machine.block_size,
-        num_blocks=max(0, memory) // (model.kv_bytes_per_token * machine.block_size),
+        num_blocks=memory // (model.kv_bytes_per_token * machine.block_size),
         kv_bytes_per_token=model.kv_bytes_per_token,
-        max_sequences=machine.max_sequences or (1024 if on_gpu else 256),
+        max_sequences=_max_sequences(configuration, device),
     )
+
+
+def _max_sequences(configuration: Configuration, device: torch.device) -> int:
+    """As the engine chooses it."""
+    return configuration.machine.max_sequences or (1024 if device.type == "cuda" else 256)
+
+
+def _kv_cache_memory(
+    configuration: Configuration,
+    model: LoadedModel,
+    device: torch.device,
+    prompts: Sequence[Sequence[int]],
+    taken: int = 0,
+) -> int:
+    """Bytes for the KV cache: what is free on the device, and no more than the job can use.
+
+    taken: bytes of a GPU that the weights will take.
+    """
+    from sharegen.engine.memory import free_memory
+
+    machine, sampling = configuration.machine, configuration.sampling
+    if machine.kv_cache_memory is not None:
+        return machine.kv_cache_memory
+    blocks = most_blocks(
+        prompts,
+        sampling.samples,
+        sampling.max_tokens,
+        block_size=machine.block_size,
+        max_sequences=_max_sequences(configuration, device),
+    )
+    free = free_memory(device) - (taken if device.type == "cuda" else 0)
+    return min(max(free, 0), blocks * model.kv_bytes_per_token * machine.block_size)
 
 
 class _Job:
@@ -158,18 +190,19 @@ class _Job:
         self.watcher = watcher
         self.params = sampling_params(configuration)
         self.model, self.tokenizer = _load(configuration)
+        self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         machine = configuration.machine
+        memory = _kv_cache_memory(configuration, self.model, self.model.device, self.prompts)
         self.engine = Engine(
             self.model,
             self.tokenizer,
             EngineConfig(
                 max_sequences=machine.max_sequences,
-                kv_cache_memory=machine.kv_cache_memory,
+                kv_cache_memory=memory,
                 block_size=machine.block_size,
                 seed=configuration.sampling.seed,
             ),
         )
-        self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         self.loading_seconds = time.monotonic() - started
 
     def open_journal(self, overwrite: bool) -> Journal:

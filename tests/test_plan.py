@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sharegen.plan import Branch, Plan, make_plan
+from sharegen.plan import Branch, Plan, make_plan, most_blocks
 
 SHOT = list(range(100))
 
@@ -69,3 +69,12 @@ def test_a_forest_and_a_prompt_within_another() -> None:
 def test_json_and_back() -> None:
     made = plan(prompts(10))
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_a_job_never_uses_more_than_its_most_blocks() -> None:
+    sizes = {"block_size": 16, "max_sequences": 5}
+    # 7 blocks of examples, 3 problems of 2, 5 sequences of 2 and 2 ahead
+    assert most_blocks(prompts(3), 4, 20, **sizes) == 7 + 3 * 2 + 5 * 4
+    assert most_blocks(prompts(1), 4, 20, **sizes) == 9 + 4 * 4  # 130 tokens are one node
+    blocks = most_blocks(prompts(3), 4, 20, block_size=16, max_sequences=99)
+    assert plan(prompts(3), num_blocks=blocks).fit == 12
