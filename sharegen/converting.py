@@ -9,8 +9,8 @@ from pathlib import Path
 from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
-from sharegen.results.record import read
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.record import Record, read
+from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.scoring import row_ids
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
@@ -45,11 +45,32 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
         raise DataError(
             f"{journal}: its problem {min(missing)!r} is not in the dataset that its run.json names"
         )
+    if kind == "sharegen":
+        _write_sorted(journal, run, output, [problem.id for problem in problems])
+        return len(problems), sum(map(len, completions.values()))
     sampled = {p.problem_id: p for p in _sampled(problems, completions, configuration)}
     if kind == "bigcode":
         _fill_up(sampled, configuration)
     write_generations(output, kind, sampled.values())
     return len(problems), sum(map(len, completions.values()))
+
+
+def _write_sorted(journal: Path, run: RunFile, output: Path, order: list[str]) -> None:
+    """The journal itself, with its run.json, in the order of the dataset; bad rows come last."""
+    if output.resolve() == journal.resolve():
+        raise UsageError(f"{output}: is the journal itself: choose another --output")
+    place = {problem_id: index for index, problem_id in enumerate(order)}
+
+    def position(record: Record) -> tuple[int, int]:
+        return place.get(record.problem_id, len(order)), record.sample or 0
+
+    lines = b"".join(record.to_line() for record in sorted(read(journal), key=position))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(output, lines)
+        run.write(run_file_path(output))
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {error.strerror}") from None
 
 
 def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -> None:

@@ -188,7 +188,8 @@ def convert(
     """Write a journal in the format of another tool.
 
     human-eval: JSONL of `task_id` and `completion`. bigcode: a JSON list of lists of programs.
-    monkeys: a folder with a YAML file a problem. Prints the path that was written.
+    monkeys: a folder with a YAML file a problem. sharegen: the journal, in the dataset's order.
+    Prints the path that was written.
 
     \b
     Examples:

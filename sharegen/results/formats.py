@@ -164,12 +164,12 @@ def _read_monkeys(path: Path) -> Iterator[Generation]:
 
 def default_path(journal: Path, kind: Format) -> Path:
     """Where a converted journal goes: beside it, under a name that says what it is."""
-    suffix = {"human-eval": ".human-eval.jsonl", "bigcode": ".bigcode.json"}.get(kind, f".{kind}")
-    return journal.with_name(journal.name.removesuffix(".jsonl") + suffix)
+    suffix = {"bigcode": ".json", "monkeys": ""}.get(kind, ".jsonl")
+    return journal.with_name(f"{journal.name.removesuffix('.jsonl')}.{kind}{suffix}")
 
 
 def write_generations(path: Path, kind: Format, problems: Iterable[SampledProblem]) -> None:
-    """Write all samples in a format, replacing what was there. Raises DataError."""
+    """Write all samples in another tool's format, replacing what was there. Raises DataError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if kind == "human-eval":

@@ -1,0 +1,313 @@
+"""`code-sample`, `score` and `convert` as commands, from dataset to pass@k."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.results.record import Record
+from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.sandbox.host import SandboxError, choose_isolation
+from sharegen.workload.configuration import resolve
+from tests.cli.conftest import Command, write_jsonl
+
+APPS: list[dict[str, Any]] = [
+    {
+        "problem_id": number,
+        "question": f"Add {number} to the number.",
+        "solutions": json.dumps([f"print(int(input()) + {number})"]),
+        "input_output": json.dumps(
+            {"inputs": ["1\n", "5\n"], "outputs": [f"{number + 1}\n", f"{number + 5}\n"]}
+        ),
+        "difficulty": ("introductory", "interview")[number % 2],
+        "starter_code": "",
+    }
+    for number in range(4)
+]  # fmt: skip
+HUMANEVAL = [
+    {
+        "task_id": f"Add/{number}",
+        "prompt": f'def add(x):\n    """Add {number}."""\n',
+        "entry_point": "add",
+        "canonical_solution": f"    return x + {number}\n",
+        "test": f"def check(candidate):\n    assert candidate(1) == {number + 1}\n",
+    }
+    for number in range(3)
+]
+
+SMALL = ["-n", 2, "--max-tokens", 6, "--kv-cache-memory", "4MiB", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def _isolated() -> None:
+    try:
+        choose_isolation()
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def apps(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "apps.jsonl", APPS)
+
+
+@pytest.fixture
+def humaneval(tmp_path: Path) -> Path:
+    return write_jsonl(tmp_path / "humaneval.jsonl", HUMANEVAL)
+
+
+def journal_of(path: Path, dataset: Path, completions: dict[str, list[str]], **flags: Any) -> Path:
+    """A finished journal as a run with these completions would leave it."""
+    job = resolve("code-sample", str(dataset), {"model": "none", "few_shot": {"k": 0}} | flags)
+    records = [
+        Record(problem, index, "hash", text)
+        for problem, texts in completions.items()
+        for index, text in reversed(list(enumerate(texts)))
+    ]
+    path.write_bytes(b"".join(record.to_line() for record in records))
+    RunFile(configuration=job.identity, extent=job.extent).write(run_file_path(path))
+    return path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+RIGHT = {str(n): [f"print(int(input()) + {n})", "print(0)", "1 +"] for n in range(4)}
+
+
+def test_sample_then_score_then_convert(sharegen: Command, model: Path, apps: Path) -> None:
+    ran = sharegen("code-sample", apps, "--model", model, "--few-shot", 0, *SMALL, "-o", "a.jsonl")
+    assert (ran.code, ran.out) == (0, "a.jsonl\n"), ran.err
+    assert len(lines(Path("a.jsonl"))) == 8
+    same = sharegen("run", "code-sample", "--dataset", apps, "--model", model, "--few-shot", 0,
+                    *SMALL, "-o", "b.jsonl")  # fmt: skip
+    assert same.code == 0
+    assert sorted(Path("a.jsonl").read_text()) == sorted(Path("b.jsonl").read_text())
+    assert sharegen("score", "a.jsonl", "--execute").code == 0
+    scores = lines(Path("a.jsonl.scores.jsonl"))
+    assert {(s["problem_id"], s["sample"]) for s in scores} == {
+        (str(n), i) for n in range(4) for i in range(2)
+    }
+    for kind, output in (("human-eval", "a.human-eval.jsonl"), ("monkeys", "a.monkeys")):
+        ran = sharegen("convert", "a.jsonl", "--format", kind)
+        assert (ran.code, ran.out) == (0, f"{output}\n")
+        assert Path(output).exists()
+
+
+def test_a_run_writes_a_journal_whatever_the_format(
+    sharegen: Command, model: Path, apps: Path
+) -> None:
+    command = ["code-sample", apps, "--model", model, "--few-shot", 0, *SMALL, "-o", "a.jsonl",
+               "--format", "bigcode", "--difficulty", "interview"]  # fmt: skip
+    ran = sharegen(*command)
+    assert (ran.code, ran.out) == (0, "a.jsonl\na.bigcode.json\n")
+    assert [len(programs) for programs in json.loads(Path("a.bigcode.json").read_text())] == [
+        *(0, 2),
+        *(0, 2),
+    ]
+    before = Path("a.jsonl").read_text()
+    assert sharegen(*command, "-n", 3).code == 0
+    assert Path("a.jsonl").read_text().startswith(before)
+    assert [len(p) for p in json.loads(Path("a.bigcode.json").read_text())] == [0, 3, 0, 3]
+
+
+def test_few_shot_comes_from_a_file_and_plan_shows_the_tree(
+    sharegen: Command, model: Path, apps: Path
+) -> None:
+    ran = sharegen("plan", "code-sample", "--dataset", apps, "--few-shot-file", apps, "--model",
+                   model, "-n", 5)  # fmt: skip
+    assert ran.code == 0 and "problem 1" in ran.out, ran.err
+    ran = sharegen("code-sample", apps, "--model", model, *SMALL)
+    assert ran.code == 1 and "--few-shot-file" in ran.err
+
+
+def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    ran = sharegen("score", journal, "--execute")
+    assert ran.code == 0
+    by_sample = {
+        (s["problem_id"], s["sample"]): s for s in lines(tmp_path / "a.jsonl.scores.jsonl")
+    }
+    assert len(by_sample) == 12
+    for number in range(4):
+        first, second, third = (by_sample[str(number), sample] for sample in range(3))
+        assert (first["passed"], first["result"], first["tests_passed"]) == (True, "passed", 2)
+        assert (second["passed"], second["result"]) == (False, "wrong answer")
+        assert (third["passed"], third["result"]) == (False, "compile error")
+        assert first["difficulty"] == APPS[number]["difficulty"] and first["seconds"] > 0
+    for word in ("pass@1", "33.3%", "introductory", "interview", "all"):
+        assert word in ran.out
+    assert "pass@5" not in ran.out
+    assert "passed 4" in ran.err and "compile error 4" in ran.err
+
+
+def test_scoring_continues_and_then_needs_no_execution(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    table = sharegen("score", journal, "--execute").out
+    scores = tmp_path / "a.jsonl.scores.jsonl"
+    whole = lines(scores)
+    kept = scores.read_text().splitlines(keepends=True)[:5]
+    scores.write_text("".join(kept) + '{"problem_id": "3", "sam')
+    refused = sharegen("score", journal)
+    assert refused.code == 2 and "--execute" in refused.err
+    assert sharegen("score", journal, "--execute").out == table
+    assert scores.read_text().startswith("".join(kept))
+    drop = ("seconds",)
+    assert sorted(
+        [(k, v) for k, v in sorted(s.items()) if k not in drop] for s in lines(scores)
+    ) == sorted([(k, v) for k, v in sorted(s.items()) if k not in drop] for s in whole)
+    assert sharegen("score", journal).out == table
+    changed = sharegen("score", journal, "--execute", "--timeout", 9)
+    assert changed.code == 1 and "timeout was 4.0 and is now 9.0" in changed.err
+
+
+@pytest.mark.parametrize("kind", ["human-eval", "bigcode", "monkeys"])
+def test_converted_samples_score_the_same(
+    sharegen: Command, humaneval: Path, tmp_path: Path, kind: str
+) -> None:
+    completions = {
+        f"Add/{n}": [f"    return x + {n}\n", "    return 0\n", "    return x + 2\n"]
+        for n in (0, 2)
+    }
+    journal = journal_of(tmp_path / "a.jsonl", humaneval, completions)
+    assert sharegen("score", journal, "--execute").code == 0
+    output = sharegen("convert", journal, "--format", kind).out.strip()
+    refused = sharegen("score", output, "--execute")
+    assert refused.code == 2 and "give --dataset" in refused.err
+    ran = sharegen("score", output, "--execute", "--dataset", humaneval)
+    assert ran.code == 0, ran.err
+
+    def verdicts(path: str) -> set[tuple[str, int, bool]]:
+        rows = lines(Path(path + ".scores.jsonl"))
+        return {(row["problem_id"], row["sample"], row["passed"]) for row in rows}
+
+    assert verdicts(output) == verdicts(str(journal)) and len(verdicts(output)) == 6
+    assert ("Add/2", 2, True) in verdicts(output) and ("Add/0", 2, False) in verdicts(output)
+
+
+def test_chats_are_judged_by_their_last_fenced_block(
+    sharegen: Command, humaneval: Path, tmp_path: Path
+) -> None:
+    answers = [
+        "Sure:\n```python\ndef add(x):\n    return x + 1\n```\nDone.",
+        "```python\nprint(0)\n```\nor better\n```python\n    return x + 1\n```",
+        "I cannot.",
+    ]
+    journal = journal_of(
+        tmp_path / "a.jsonl", humaneval, {"Add/1": answers}, chat={"enabled": True}
+    )
+    assert sharegen("score", journal, "--execute").code == 0
+    scores = {s["sample"]: s["result"] for s in lines(tmp_path / "a.jsonl.scores.jsonl")}
+    assert scores == {0: "passed", 1: "passed", 2: "compile error"}
+    assert sharegen("convert", journal, "--format", "human-eval", "-o", "h.jsonl").code == 0
+    assert lines(Path("h.jsonl"))[0]["completion"] == "\ndef add(x):\n    return x + 1\n"
+
+
+def test_unscorable_problems_are_left_out(sharegen: Command, tmp_path: Path) -> None:
+    rows = [
+        APPS[0],
+        APPS[1] | {"input_output": ""},
+        APPS[2] | {"input_output": '{"inputs": [[1' + "0" * 5000},
+    ]
+    apps = write_jsonl(tmp_path / "apps.jsonl", rows)
+    journal = journal_of(tmp_path / "a.jsonl", apps, {n: RIGHT[n] for n in "012"})
+    ran = sharegen("score", journal, "--execute")
+    assert ran.code == 0 and "unscorable 6" in ran.err and "33.3%" in ran.out
+    only = journal_of(tmp_path / "b.jsonl", apps, {"1": RIGHT["1"]})
+    ran = sharegen("score", only, "--execute")
+    assert ran.code == 0 and "no problem can be scored" in ran.out
+
+
+def test_mathematics_is_scored_from_answers_alone(sharegen: Command, tmp_path: Path) -> None:
+    records = [
+        Record(f"p{problem}", sample, "h", "text", answer=answer, gold="0.5")
+        for problem in range(3)
+        for sample, answer in enumerate(["1/2", "0.50", "3", None, "7"])
+    ]
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b"".join(record.to_line() for record in records))
+    ran = sharegen("score", path)
+    assert ran.code == 0, ran.err
+    for word in ("pass@1", "40.0%", "pass@5", "maj@1", "maj@5", "100.0%"):
+        assert word in ran.out
+    assert not (tmp_path / "m.jsonl.scores.jsonl").exists()
+
+
+def error_of(sharegen: Command, *arguments: object) -> str:
+    ran = sharegen(*arguments)
+    assert ran.code in (1, 2) and ran.err.count("\n") == 1, ran.err
+    assert "Traceback" not in ran.err and ran.out == ""
+    return ran.err
+
+
+def test_what_cannot_be_scored_is_one_line(
+    sharegen: Command, apps: Path, humaneval: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    assert "no such file" in error_of(sharegen, "score", "missing.jsonl", "--execute")
+    other = error_of(sharegen, "score", journal, "--execute", "--dataset", humaneval)
+    assert "problem '3'" in other or "problem '0'" in other
+    assert "another dataset" in other and not (tmp_path / "a.jsonl.scores.jsonl").exists()
+    assert "unknown schema" in error_of(
+        sharegen, "score", journal, "--execute", "--dataset", apps, "--schema", "nope"
+    )
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
+    assert "neither a journal nor samples" in error_of(sharegen, "score", "x.jsonl", "--execute")
+    unknown = error_of(sharegen, "score", journal, "--execute", "--dataset", "x.jsonl")
+    assert "no known schema has the columns a" in unknown
+    broken = journal_of(tmp_path / "b.jsonl", apps, RIGHT)
+    broken.write_text(broken.read_text() + "{no\n")
+    assert "b.jsonl, line 13" in error_of(sharegen, "score", broken, "--execute")
+    apps.unlink()
+    assert "apps.jsonl" in error_of(sharegen, "score", journal, "--execute")
+
+
+def test_without_isolation_it_refuses(
+    sharegen: Command, apps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sharegen.results.sandbox import host
+
+    monkeypatch.setattr(host, "_working_isolation", lambda: (None, ("no namespaces here",)))
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    assert "--unsafe-execution" in error_of(sharegen, "score", journal, "--execute")
+    assert not lines(tmp_path / "a.jsonl.scores.jsonl")
+    assert "add --execute" in error_of(sharegen, "score", journal, "--unsafe-execution")
+
+
+def test_what_cannot_be_converted_is_one_line(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, {"99": ["x"]})
+    message = error_of(sharegen, "convert", journal, "--format", "bigcode")
+    assert "'99' is not in the dataset" in message
+    run_file_path(journal).unlink()
+    assert "a.run.json" in error_of(sharegen, "convert", journal, "--format", "monkeys")
+    (tmp_path / "h.jsonl").write_text('{"task_id": "a", "completion": "b"}\n')
+    assert "not a journal" in error_of(sharegen, "convert", "h.jsonl", "--format", "bigcode")
+    assert "is the argument" in error_of(
+        sharegen, "code-sample", apps, "--dataset", apps, "--model", "none"
+    )
+    assert "unknown schema" in error_of(
+        sharegen, "code-sample", apps, "--schema", "nope", "--model", "none"
+    )
+
+
+def test_conversion_to_our_own_format_sorts_a_journal(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    shuffled = {key: RIGHT[key] for key in "3102"}
+    journal = journal_of(tmp_path / "a.jsonl", apps, shuffled)
+    before = journal.read_text()
+    assert sharegen("convert", journal, "--format", "sharegen", "-o", "b.jsonl").code == 0
+    keys = [(row["problem_id"], row["sample"]) for row in lines(Path("b.jsonl"))]
+    assert keys == [(str(n), i) for n in range(4) for i in range(3)]
+    assert sorted(Path("b.jsonl").read_text()) == sorted(before)
+    assert sharegen("score", "b.jsonl", "--execute").code == 0
+    message = error_of(sharegen, "convert", journal, "--format", "sharegen", "-o", journal)
+    assert "is the journal itself" in message and journal.read_text() == before
