@@ -6,6 +6,7 @@ for samples of other tools it is what the caller names.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -181,12 +182,13 @@ def score_programs(
             return [file.verdicts[key] for key in keys]
         tasks = _tasks(samples, problems, set(file.verdicts))
         difficulty: dict[str, str | None] = {}
-        for (problem_id, sample), score in score_all(tasks, isolate(), limits, workers):
-            if problem_id not in difficulty:
-                difficulty[problem_id] = problems.problem(problem_id).difficulty
-            file.append(problem_id, sample, score, difficulty[problem_id])
-            if scored is not None:
-                scored(score)
+        with contextlib.closing(score_all(tasks, isolate(), limits, workers)) as scores:
+            for (problem_id, sample), score in scores:
+                if problem_id not in difficulty:
+                    difficulty[problem_id] = problems.problem(problem_id).difficulty
+                file.append(problem_id, sample, score, difficulty[problem_id])
+                if scored is not None:
+                    scored(score)
         return [file.verdicts[key] for key in keys]
 
 

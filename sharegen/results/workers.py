@@ -6,11 +6,13 @@ handed a problem with a few of its programs at a time and send back one score a 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -46,7 +48,7 @@ def available_cores() -> int:
 
 def score_all(
     tasks: Iterator[Task], isolation: Isolation, limits: Limits, workers: int
-) -> Iterator[tuple[Sample, Score]]:
+) -> Generator[tuple[Sample, Score], None, None]:
     """Score every program, in whatever order they finish.
 
     Closing the generator early ends the workers and what they run. Raises SandboxError when a
@@ -59,12 +61,12 @@ def score_all(
     try:
         for chunk in chunks:
             ours, theirs = context.Pipe()
-            process: BaseProcess = context.Process(
+            crew[ours] = context.Process(
                 target=_work, args=(theirs, isolation, limits), daemon=True
             )
-            process.start()
+            with _deaf():
+                crew[ours].start()
             theirs.close()
-            crew[ours] = process
             waiting[ours] = _hand_over(ours, chunk)
             if len(crew) == workers:
                 break
@@ -84,6 +86,19 @@ def score_all(
             process.terminate()
         for process in crew.values():
             process.join()
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started inside ignore Ctrl-C from the first moment: it is the parent's to hear."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _chunks(task: Task) -> Iterator[Task]:
@@ -112,7 +127,7 @@ def _receive(connection: Connection) -> Score:
 
 
 def _work(connection: Connection, isolation: Isolation, limits: Limits) -> None:
-    """In a worker: score what comes until nothing more does. Ctrl-C is the parent's to handle."""
+    """In a worker: score what comes until nothing more does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Scorer(isolation, limits) as scorer:

@@ -212,6 +212,8 @@ def test_mbpp_tests_call_the_programs_functions_only() -> None:
     assert how_judged(MBPP | {"test_list": several}).functions == ["mk", "rev"]
     imported = MBPP | {"test_imports": ["from math import floor"], "test_list": ["floor(f(1))"]}
     assert how_judged(imported).functions == ["f"]
+    builtin = MBPP | {"code": "def sum(x): return x", "test_list": ["assert sum(max(1, 2)) == 2"]}
+    assert how_judged(builtin).functions == ["sum"]
     assert isinstance(how_judged(MBPP | {"test_list": []}), NoTests)
     assert isinstance(how_judged(MBPP | {"test_list": ["assert ("]}), NoTests)
     assert isinstance(how_judged(MBPP | {"test_list": ["assert 1"]}), NoTests)

@@ -1,0 +1,138 @@
+"""Many programs over several processes, and what happens when one of these dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sharegen.program_tests import ProgramProblem, ScriptTests
+from sharegen.results.sandbox.host import SandboxError, choose_isolation
+from sharegen.results.sandbox.limits import Limits
+from sharegen.results.sandbox.system import Isolation
+from sharegen.results.workers import Task, available_cores, score_all
+
+ADD = ProgramProblem(ScriptTests(["1\n"], ["2\n"]))
+COMPLETIONS = [(n, f"print(int(input()) + {n % 2})") for n in range(21)]
+
+
+@pytest.fixture(scope="module")
+def isolation() -> Isolation:
+    try:
+        return choose_isolation()
+    except SandboxError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_every_program_is_scored_once(isolation: Isolation, workers: int) -> None:
+    tasks = [Task("a", ADD, COMPLETIONS), Task("b", ADD, COMPLETIONS[:2]), Task("c", ADD, [])]
+    scores = list(score_all(iter(tasks), isolation, Limits(), workers))
+    assert sorted(key for key, _ in scores) == [
+        *(("a", n) for n in range(21)),
+        *(("b", n) for n in range(2)),
+    ]
+    assert all(score.passed == (sample % 2 == 1) for (_, sample), score in scores)
+    assert not multiprocessing.active_children()
+
+
+def test_nothing_to_do_starts_nothing(isolation: Isolation) -> None:
+    assert list(score_all(iter([]), isolation, Limits(), 4)) == []
+
+
+def test_closing_early_ends_what_runs(isolation: Isolation) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    slow = [(n, "print(2)" if n == 0 else "while True: pass") for n in range(8)]
+    tasks = iter([Task("a", ADD, slow)])
+    scores = score_all(tasks, isolation, Limits(cpu_seconds=60, wall_seconds=60), 2)
+    assert next(scores)[1].passed
+    started = time.monotonic()
+    scores.close()
+    time.sleep(0.2)
+    assert time.monotonic() - started < 5
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not [p for p in left if "resource_tracker" not in " ".join(p.cmdline())]
+
+
+def test_a_dead_worker_is_one_line(isolation: Isolation) -> None:
+    slow = [(n, "print(2)" if n == 0 else "while True: pass") for n in range(8)]
+    scores = score_all(iter([Task("a", ADD, slow)]), isolation, Limits(), 1)
+    next(scores)
+    (worker,) = multiprocessing.active_children()
+    worker.kill()
+    with pytest.raises(SandboxError, match="died"):
+        list(scores)
+
+
+def test_a_worker_without_a_sandbox_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SandboxError, match="bubblewrap: not installed"):
+        list(score_all(iter([Task("a", ADD, COMPLETIONS)]), "bubblewrap", Limits(), 1))
+
+
+def test_available_cores_counts_what_we_may_use() -> None:
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_keeps_its_verdicts(
+    isolation: Isolation, number: signal.Signals, tmp_path: Path
+) -> None:
+    """From the terminal, Ctrl-C reaches every process of the command."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"problem_id": 1, "question": "", "input_output": "{\\"inputs\\": [\\"\\"], '
+        '\\"outputs\\": [\\"1\\"]}"}\n'
+    )
+    samples = tmp_path / "samples.jsonl"
+    line = '{"task_id": 1, "completion": "import time\\ntime.sleep(0.2)\\nprint(1)"}\n'
+    samples.write_text(line * 40)
+    command = [
+        *(sys.executable, "-c", "import sys; from sharegen.cli import main; main(sys.argv[1:])"),
+        *("score", "samples.jsonl", "--dataset", "rows.jsonl", "--execute", "--workers", "2"),
+    ]
+    scores = tmp_path / "samples.jsonl.scores.jsonl"
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (scores.exists() and scores.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted" in err and "Traceback" not in err
+    text = scores.read_text()
+    assert 1 <= text.count("\n") < 40 and text.endswith("\n")
+    deadline = time.monotonic() + 5
+    while _of_session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _of_session(process.pid)
+    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0 and "100.0%" in again.stdout
+    assert scores.read_text().startswith(text) and scores.read_text().count("\n") == 40
+
+
+def _of_session(session: int) -> list[int]:
+    found = []
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == session:
+                found.append(pid)
+        except ProcessLookupError:
+            continue
+    return found
