@@ -123,7 +123,7 @@ class LoadedModel:
 
     def check_length(self, length: int) -> None:
         """Raise ModelError, naming the reason, if sequences of `length` tokens are too long."""
-        limit, reason = min(self._limits)
+        limit, reason = min(self._limits, key=lambda pair: pair[0])
         if length > limit:
             raise ModelError(f"{length} tokens are too many for this model: {reason}")
 

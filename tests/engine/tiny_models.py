@@ -7,6 +7,7 @@ are drawn wide so that logits are far from ties.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ _LONGROPE = {
 _DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 # fmt: off
-_TABLE: dict[str, tuple[str, dict[str, Any]]] = {
+TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "afmoe": ("afmoe", _EXPERTS | _WINDOW | {"num_dense_layers": 1}),
     "apertus": ("apertus", {"rope_parameters": _LLAMA3_ROPE}),
     "arcee": ("arcee", {}),
@@ -170,7 +171,8 @@ _TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "persimmon": ("persimmon", {}),
     "phi": ("phi", {"qk_layernorm": True}),
     "phi3": ("phi3", {"sliding_window": 9}),
-    "phi3-longrope": ("phi3", {"rope_parameters": _LONGROPE}),
+    "phi3-longrope": ("phi3", {
+        "rope_parameters": _LONGROPE, "original_max_position_embeddings": 64}),
     "phimoe": ("phimoe", _EXPERTS | {"sliding_window": 9}),
     "qwen2": ("qwen2", _WINDOW | {"use_sliding_window": True}),
     "qwen2-yarn-rope": ("qwen2", {"rope_parameters": _YARN_ROPE}),
@@ -188,14 +190,62 @@ _TABLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # fmt: on
 
-TINY = {name: line for name, line in _TABLE.items() if line[0] in CONFIG_MAPPING}
+TINY = {name: line for name, line in TABLE.items() if line[0] in CONFIG_MAPPING}
 """The lines whose architecture the installed transformers has."""
 
 
+_HEADS: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
+_LINEAR: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 2,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_NO_INTERFACE = "it never calls transformers' attention interface"
+_STATES = "it has linear_attention layers, not attention alone"
+
+# fmt: off
+_REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bamba": ("bamba", _MAMBA | {"attn_layer_indices": [1]}, _STATES),
+    "bert": ("bert", {"is_decoder": False},
+             "it uses a mask that is neither causal, a window nor chunks"),
+    "bloom": ("bloom", {"n_layer": 2, "n_head": 4}, _NO_INTERFACE),
+    "codegen": ("codegen", _HEADS, _NO_INTERFACE),
+    "diffllama": ("diffllama", {}, "it calls the attention of a layer more than once"),
+    "doge": ("doge", {}, "it builds its own attention mask"),
+    "falcon": ("falcon", {"multi_query": False, "head_dim": None}, _NO_INTERFACE),
+    "gpt_neo": ("gpt_neo", {"num_layers": 2, "num_heads": 4,
+                            "attention_types": [[["global", "local"], 1]]}, _NO_INTERFACE),
+    "gptj": ("gptj", _HEADS, _NO_INTERFACE),
+    "hrm_text": ("hrm_text", {}, "it calls the attention of a layer more than once"),
+    "jamba": ("jamba", _EXPERTS | {"attn_layer_period": 2, "attn_layer_offset": 1}, _STATES),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]},
+             "it has conv layers, not attention alone"),
+    "mamba": ("mamba", {}, _STATES),
+    "mbart": ("mbart", {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4,
+                        "decoder_ffn_dim": 48}, "it is an encoder-decoder model"),
+    "minimax": ("minimax", _EXPERTS | {"layer_types": ["linear_attention", "full_attention"]},
+                _STATES),
+    "mpt": ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}, _NO_INTERFACE),
+    "qwen3_next": ("qwen3_next", _EXPERTS | _LINEAR, _STATES),
+    "rwkv": ("rwkv", {"attention_hidden_size": 32}, _NO_INTERFACE),
+    "t5": ("t5", {"d_model": 32}, "it is an encoder-decoder model"),
+    "xglm": ("xglm", {"d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
+             _NO_INTERFACE),
+}
+# fmt: on
+
+REFUSED = {name: line for name, line in _REFUSED.items() if line[0] in CONFIG_MAPPING}
+"""Architectures that the engine refuses, and the reason that it must name."""
+
+
 def tiny_config(name: str) -> PreTrainedConfig:
-    """The config of one line of the table."""
-    model_type, changes = TINY[name]
-    return CONFIG_MAPPING[model_type](**(_COMMON | changes))
+    """The config of one line of either table."""
+    model_type, changes = TINY[name] if name in TINY else REFUSED[name][:2]
+    values = deepcopy(_COMMON | changes)  # configs complete their dicts in place
+    return CONFIG_MAPPING[model_type](**{k: v for k, v in values.items() if v is not None})
 
 
 def make_tiny(name: str, seed: int = 0) -> PreTrainedModel:
