@@ -23,14 +23,18 @@ import transformers
 from huggingface_hub import constants
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from sharegen.errors import ModelError, UsageError
 
 _HUB_TIMEOUT = 3.0  # seconds
 _FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
-_LOADING_ERRORS = (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError,
-                   RuntimeError)  # fmt: skip
+# What transformers is seen to raise for folders and repositories that it cannot load.
+_LOADING_ERRORS = (
+    OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError,
+    SafetensorError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,11 @@ def load_weights(
             dtype=dtype,
             attn_implementation="eager",
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused below in our words
             **source.arguments,
         )
     model, report = loaded
-    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    missing = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
     if missing:
         raise ModelError(
             f"model {source.name}: {len(missing)} weights are missing or of another shape, "

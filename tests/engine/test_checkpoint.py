@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sharegen.engine import checkpoint
+from sharegen.engine.model import load_model, load_tokenizer
+from sharegen.errors import ModelError
+from tests.engine.tiny_models import make_tiny
+from tests.tiny import save_tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_tiny("llama").save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(checkpoint.constants, "ENDPOINT", "http://127.0.0.1:9")
+    checkpoint.hub_is_reachable.cache_clear()
+    yield
+    checkpoint.hub_is_reachable.cache_clear()
+
+
+def message(*args: object, **options: object) -> str:
+    with pytest.raises(ModelError) as error:
+        load_model(*args, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_unknown_folder_is_told_at_once() -> None:
+    started = time.perf_counter()
+    assert message("./no/such") == (
+        "no folder ./no/such: give a model folder or a hub id like owner/name"
+    )
+    assert message("/no/such").startswith("no folder /no/such")
+    assert message("what is this?") == (
+        "'what is this?' is neither a folder nor a hub id: give a model folder or owner/name"
+    )
+    assert time.perf_counter() - started < 1
+
+
+def test_a_file_is_not_a_model(folder: Path) -> None:
+    file = folder / "config.json"
+    assert message(file) == f"model {file} is a file: give the folder that holds config.json"
+
+
+@pytest.mark.usefixtures("unreachable_hub")
+def test_unreachable_hub_is_told_at_once() -> None:
+    started = time.perf_counter()
+    assert message("owner/name") == (
+        "cannot load the config of owner/name: the hub (http://127.0.0.1:9) is not reachable and "
+        "it is not in the local cache: give a model folder"
+    )
+    with pytest.raises(ModelError, match="the hub .* is not reachable"):
+        load_tokenizer("owner/name")
+    assert time.perf_counter() - started < 5
+
+
+def test_offline_mode_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(
+        checkpoint.urllib.request, "urlopen", lambda *_, **__: pytest.fail("asked the hub")
+    )
+    checkpoint.hub_is_reachable.cache_clear()
+    assert checkpoint.hub_is_reachable() is False
+    checkpoint.hub_is_reachable.cache_clear()
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    assert message(tmp_path) == f"model folder {tmp_path} has no config.json"
+
+
+def test_broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    assert message(folder).startswith(f"cannot load the config of model folder {folder}: ")
+
+
+def test_unknown_architecture(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "quokka"}))
+    assert "quokka" in message(folder)
+
+
+def test_folder_without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert message(folder).startswith(f"cannot load the weights of model folder {folder}: ")
+
+
+def test_torn_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert message(folder).startswith(f"cannot load the weights of model folder {folder}: ")
+
+
+def test_missing_weights_are_never_made_up(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.self_attn.q_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert message(folder, device="cpu") == (
+        f"model {folder}: 1 weights are missing or of another shape, such as "
+        "model.layers.1.self_attn.q_proj.weight: the folder is incomplete or not of this "
+        "architecture"
+    )
+
+
+def test_weights_of_another_shape(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = torch.zeros(64, 32)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "lm_head.weight" in message(folder, device="cpu")
+
+
+def test_quantised_checkpoint_without_its_package(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "gptq" in message(folder, device="cpu").lower()
+
+
+def test_code_of_the_model_is_not_run_unless_asked_for(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = "quokka"
+    config["auto_map"] = {
+        "AutoConfig": "quokka.QuokkaConfig",
+        "AutoModelForCausalLM": "quokka.QuokkaForCausalLM",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "quokka.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class QuokkaConfig(LlamaConfig):\n    model_type = 'quokka'\n"
+        "class QuokkaForCausalLM(LlamaForCausalLM):\n    config_class = QuokkaConfig\n"
+    )
+    assert message(folder) == (
+        f"model {folder} brings its own code: read it, then allow it with --trust-remote-code"
+    )
+    loaded = load_model(folder, device="cpu", trust_remote_code=True)
+    assert type(loaded.model).__name__ == "QuokkaForCausalLM"
+
+
+def test_tokenizer_of_a_folder(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    text = "Tom has 3 apples"
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_folder_without_a_tokenizer(folder: Path) -> None:
+    with pytest.raises(ModelError) as error:
+        load_tokenizer(folder)
+    assert str(error.value) == (
+        f"model folder {folder} has no tokenizer (no tokenizer.json, tokenizer.model or "
+        "vocab.json): save the model's tokenizer there"
+    )
+
+
+def test_large_files_are_sampled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_FULLY_HASHED", 1000)
+    before = load_model(folder).fingerprint
+    assert load_model(folder).fingerprint == before
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert load_model(folder).fingerprint != before
