@@ -1,0 +1,470 @@
+"""The sandbox, attacked. Every program here runs inside it and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sharegen.results.sandbox.host import Sandbox
+from sharegen.results.sandbox.limits import MIB, Limits
+from tests.results.sandboxes import HASTY, LIMITS, attempt, run
+
+
+def test_fork_bomb_is_contained_and_swept_away(sandbox: Sandbox) -> None:
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    before = set(psutil.pids())
+    assert run(sandbox, bomb, limits=HASTY).status in ("timeout", "memory")
+    mine = [p for p in set(psutil.pids()) - before if _descends_from(p, sandbox._process.pid)]
+    assert mine == []
+
+
+def _descends_from(pid: int, ancestor: int) -> bool:
+    try:
+        return any(parent.pid == ancestor for parent in psutil.Process(pid).parents())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_processes_are_limited_in_number(sandbox: Sandbox) -> None:
+    source = (
+        "import os, time\nn = 0\n"
+        "try:\n"
+        "    while n < 1000:\n"
+        "        if os.fork() == 0: time.sleep(60)\n"
+        "        n += 1\n"
+        "except BlockingIOError: pass\n"
+        "print(n)"
+    )
+    assert int(run(sandbox, source, limits=Limits()).output) == Limits().processes - 1
+
+
+def test_memory_is_limited_over_all_processes(sandbox: Sandbox) -> None:
+    source = (
+        "import os, time\n"
+        "for _ in range(8):\n"
+        "    if os.fork() == 0:\n"
+        "        x = bytearray(os.urandom(1 << 20)) * 100\n"
+        "        time.sleep(60)\n"
+        "time.sleep(60)"
+    )
+    started = time.monotonic()
+    assert run(sandbox, source).status == "memory"
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: pass",
+        "import signal\nfor s in range(1, 65):\n"
+        "    try: signal.signal(s, signal.SIG_IGN)\n"
+        "    except (OSError, ValueError): pass\nwhile True: pass",
+        "import time\ntime.sleep(1000)",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+        "import sys\nsys.setrecursionlimit(10**9)\nwhile True:\n"
+        "    try:\n        while True: pass\n    except BaseException: pass",
+        "x = 9 ** (9 ** 9)",
+        "import os\nif os.fork(): os.wait()\nwhile True: pass",
+    ],
+    ids=["loop", "ignores signals", "sleeps", "stops itself", "catches all", "in C", "child"],
+)
+def test_time_is_limited(sandbox: Sandbox, source: str) -> None:
+    started = time.monotonic()
+    assert run(sandbox, source, limits=HASTY).status == "timeout"
+    assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True: print('x' * 1000)",
+        "import os\nwhile True: os.write(1, b'x' * 65536)",
+        "import os\nif os.fork() == 0:\n    while True: os.write(1, b'x' * 65536)\nos.wait()",
+    ],
+)
+def test_output_is_limited(sandbox: Sandbox, source: str) -> None:
+    assert run(sandbox, source).status == "output"
+
+
+def test_output_to_the_error_stream_goes_nowhere(sandbox: Sandbox) -> None:
+    source = "import sys\nfor _ in range(10**4): sys.stderr.write('x' * 10**4)\nprint(1)"
+    answer = run(sandbox, source)
+    assert (answer.status, answer.output) == ("ok", b"1\n")
+
+
+@pytest.mark.parametrize("folder", [".", "/home", "/tmp", "/dev/shm"])
+def test_own_folders_are_empty_writable_and_small(sandbox: Sandbox, folder: str) -> None:
+    source = (
+        f"import os\nprint(os.listdir({folder!r}))\n"
+        "try:\n"
+        "    for n in range(20):\n"
+        f"        with open(f'{folder}/{{n}}', 'wb') as file: file.write(bytes(1 << 20))\n"
+        "except OSError: print(n)"
+    )
+    empty, count = run(sandbox, source).output.decode().split()
+    assert empty == "[]" and int(count) <= LIMITS.disk // MIB
+
+
+def test_one_file_is_limited_too(sandbox: Sandbox) -> None:
+    assert attempt(sandbox, "os.truncate(open('big', 'w').name, 1 << 30)") == "denied"
+
+
+def test_many_small_files_are_limited(sandbox: Sandbox) -> None:
+    assert attempt(sandbox, "for n in range(100000): open(f'f{n}', 'w').close()") == "denied"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/x",
+            "/usr/x",
+            "/usr/bin/env",
+            "/bin/sh",
+            "/etc/x",
+            "/sandbox/x",
+            "/packages/x",
+            "/dev/x",
+        ),
+        *(
+            "/proc/x",
+            "/proc/sys/kernel/core_pattern",
+            "/proc/1/oom_score_adj",
+            "/proc/sysrq-trigger",
+        ),
+        *("/sandbox/sandbox/server.py", "/root/x", "/lib/x", "/../x", sys.prefix + "/x"),
+        *(sys.base_prefix + "/x", sys.base_prefix + "/lib/x", os.path.abspath("x"), "/old/x"),
+    ],
+)
+def test_nothing_outside_can_be_written(sandbox: Sandbox, path: str) -> None:
+    assert attempt(sandbox, f"open({path!r}, 'r+').write('x')") == "denied"
+    assert attempt(sandbox, f"open({path!r}, 'w').write('x')") == "denied"
+    assert attempt(sandbox, f"os.unlink({path!r})") == "denied"
+    assert not os.path.lexists(path) or not path.endswith("/x")
+
+
+def test_the_users_files_and_environment_are_not_there(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the expected value")
+    secret.chmod(0o644)
+    here = os.path.abspath(__file__)
+    for path in (
+        secret,
+        here,
+        "/etc/shadow",
+        "/etc/passwd",
+        "/var/log",
+        os.path.expanduser("~/.bashrc"),
+    ):
+        assert attempt(sandbox, f"os.stat({str(path)!r})") == "denied", path
+    monkeypatch.setenv("SHAREGEN_SECRET", "the expected value")
+    with Sandbox(sandbox.isolation) as fresh:
+        variables = run(fresh, "import os\nprint(sorted(os.environ))").output.decode()
+        assert "SECRET" not in variables and "USER" not in variables
+        source = "import glob\nprint(*[open(f, 'rb').read() for f in glob.glob('/proc/*/environ')])"
+        assert b"SECRET" not in run(fresh, source).output
+
+
+def test_folders_of_the_user_that_lead_to_python_are_bare(sandbox: Sandbox) -> None:
+    """The interpreter may live in the user's home: then that home shows nothing else."""
+    source = (
+        "import os\nfor folder, folders, files in os.walk('/'):\n"
+        "    folders[:] = [f for f in folders if not os.path.join(folder, f).startswith("
+        f"{('/proc', '/usr', '/dev', sys.base_prefix, '/lib', '/etc/alternatives')!r})]\n"
+        "    for file in files: print(os.path.join(folder, file))"
+    )
+    seen = run(sandbox, source).output.decode().split()
+    allowed = ("/etc/", "/sandbox/sandbox/", "/packages/", "/bin", "/sbin", "/nix")
+    assert seen and not [path for path in seen if not path.startswith(allowed)]
+
+
+def test_earlier_programs_leave_nothing_to_read(sandbox: Sandbox) -> None:
+    run(sandbox, "open('/tmp/note', 'w').write('x')\nopen('/home/note', 'w').write('x')")
+    assert (
+        run(sandbox, "import os\nprint(os.listdir('/tmp') + os.listdir('/home'))").output == b"[]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "socket.socket(socket.AF_INET).connect(('127.0.0.1', PORT))",
+        "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', PORT))",
+        "socket.create_connection(('8.8.8.8', 53), 1)",
+        "socket.socket(socket.AF_UNIX).connect('PATH')",
+        "socket.socket(socket.AF_UNIX).connect('\\0NAME')",
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+        "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+        "socket.getaddrinfo('example.com', 80)",
+    ],
+)
+def test_no_network(sandbox: Sandbox, source: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as unix:
+        path = tempfile.mktemp(prefix="sharegen-test-")
+        unix.bind(path)
+        unix.listen()
+        port = server.getsockname()[1]
+        source = source.replace("PORT", str(port)).replace("PATH", path).replace("NAME", path)
+        assert attempt(sandbox, source) == "denied"
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+        os.unlink(path)
+
+
+def test_no_network_even_without_the_filter_of_system_calls(sandbox: Sandbox) -> None:
+    """The warmed parent itself, which nothing filters, has no interface but an idle loopback."""
+    inside = psutil.Process(sandbox._process.pid).children(recursive=True)[-1].pid
+    interfaces = Path(f"/proc/{inside}/net/dev").read_text().splitlines()[2:]
+    assert {line.split(":")[0].strip() for line in interfaces} <= {"lo", "sit0", "ip6tnl0", "tunl0"}
+    assert Path(f"/proc/{inside}/net/fib_trie").read_text().count("32 host") <= 2
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "call('ptrace', 16, 1, 0, 0)",  # PTRACE_ATTACH
+        "call('ptrace', 0x4206, 1, 0, 0)",  # PTRACE_SEIZE
+        "call('ptrace', 0, 0, 0, 0)",  # PTRACE_TRACEME
+        "b = ctypes.create_string_buffer(16)\ncall('process_vm_readv', 1, b, 1, b, 1, 0)",
+        "call('unshare', 0x10000000)",
+        "call('unshare', 0x00020000)",
+        "call('setns', os.open('/proc/1/ns/mnt', os.O_RDONLY), 0)",
+        "call('mount', b'none', b'/tmp', b'tmpfs', 0, None)",
+        "call('mount', b'none', b'/', None, 32 | 4096, None)",  # remount read-write
+        "call('umount2', b'/proc', 2)",
+        "call('umount2', b'/home', 2)",
+        "call('chroot', b'/tmp')",
+        "call('shmget', 0, 1 << 20, 0o1600)",
+        "call('memfd_create', b'x', 0)",
+        "call('personality', 0x0040000) if False else call('keyctl', 0, 0, 0, 0, 0)",
+        "call('syscall', 435, None, 0)",  # clone3
+        "call('syscall', 425, 8, None)",  # io_uring_setup
+        "call('syscall', 321, 0, None, 0)",  # bpf
+        "os.setuid(0)",
+        "os.setgroups([0])",
+        "os.mknod('disk', 0o60600, os.makedev(254, 0))",
+        "os.sethostname(b'x') if hasattr(os, 'sethostname') else call('sethostname', b'x', 1)",
+        "os.nice(-5)",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+        "open('/proc/1/mem', 'rb').read(1)",
+        "open('/proc/1/environ', 'rb').read(1)",
+        "open('/proc/1/maps').read(1)",
+        "os.listdir('/proc/1/fd')",
+        "open('/proc/1/fd/3', 'rb')",
+        "os.readlink('/proc/1/fd/3')",
+        "os.listdir('/proc/1/map_files')",
+        "os.open('/proc/1/ns/pid', os.O_RDONLY)",
+        "os.listdir('/proc/1/root')",
+        "os.readlink('/proc/1/cwd')",
+        "open('/proc/kcore', 'rb').read(1)",
+        "open('/proc/kmsg').read(1)",
+        "open('/dev/mem', 'rb').read(1)",
+        "open('/dev/kmsg', 'rb').read(1)",
+        "open('/dev/sda', 'rb').read(1)",
+        "os.listdir('/sys')",
+        "os.symlink('/etc/shadow', 'link'); open('link').read()",
+        "os.symlink('/proc/1/root/etc', 'link'); os.listdir('link')",
+        "os.symlink('/', 'link'); open('link/usr/x', 'w')",
+        "os.link('/usr/bin/env', 'env')",
+        "os.rename('/usr', '/tmp/usr')",
+        "os.chmod('/usr/bin/env', 0o777)",
+        "os.open('/usr', os.O_TMPFILE | os.O_RDWR)",
+        "os.open('/proc/self/root/../../../../../var', os.O_RDONLY)",
+        "fd = os.open('/', os.O_RDONLY); os.stat('../../etc/shadow', dir_fd=fd)",
+    ],
+)
+def test_ways_out_are_shut(sandbox: Sandbox, source: str) -> None:
+    assert attempt(sandbox, source) == "denied"
+
+
+def test_other_processes_cannot_be_seen(sandbox: Sandbox) -> None:
+    source = "import os\nprint(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
+    assert run(sandbox, source).output == b"[1, 2]\n"
+
+
+@pytest.mark.parametrize("target", ["1", "os.getppid()", "-1", "0"])
+@pytest.mark.parametrize("number", [9, 15, 19, 11])
+def test_the_supervisor_cannot_be_killed(sandbox: Sandbox, target: str, number: int) -> None:
+    with sandbox.program(
+        f"import os\nif input() == 'kill': os.kill({target}, {number})\nprint('alive')",
+        limits=HASTY,
+    ) as program:
+        killed = program.run_script("kill\n")
+        assert killed.status in ("ok", "error") or number == 19
+        assert program.run_script("no\n").output == b"alive\n"
+
+
+def test_limits_of_the_supervisor_are_not_worth_changing(sandbox: Sandbox) -> None:
+    source = (
+        "import resource\n"
+        "try: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))\nexcept OSError: pass\n"
+        "try: resource.prlimit(1, resource.RLIMIT_NOFILE, (3, 3))\nexcept OSError: pass\n"
+    )
+    assert run(sandbox, source).status in ("ok", "error")
+    assert run(sandbox, "print(1)").output == b"1\n"
+
+
+def test_descriptors_of_the_supervisor_are_not_inherited(sandbox: Sandbox) -> None:
+    source = "import os\nprint(sorted(os.listdir('/proc/self/fd'), key=int))"
+    assert run(sandbox, source).output == b"['0', '1', '2', '3']\n"  # 3: the listing itself
+    with sandbox.program(
+        "import os\ndef f(): return sorted(os.listdir('/proc/self/fd'))"
+    ) as program:
+        opened = json.loads(program.call("f", []).output)["value"]
+    assert len(opened) <= 7
+
+
+def test_a_daemon_does_not_outlive_its_run(sandbox: Sandbox) -> None:
+    daemon = (
+        "import os, time\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        while True:\n            open('/tmp/alive', 'a').write('x'); time.sleep(0.01)\n"
+        "    os._exit(0)\ntime.sleep(0.2)\nprint(input())"
+    )
+    reader = "import os\nprint(os.path.getsize('/tmp/alive'))"
+    with sandbox.program(
+        f"if input() == 'read':\n    {reader.splitlines()[0]}\n"
+        f"    {reader.splitlines()[1]}\nelse:\n"
+        + "\n".join("    " + line for line in daemon.splitlines())
+    ) as program:
+        assert program.run_script("go\n1\n").output == b"1\n"
+        first = program.run_script("read\n").output
+        time.sleep(0.2)
+        assert program.run_script("read\n").output == first
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.write(4, b'\\xff\\xff\\xff\\xff')",
+        "import os\nos.write(4, b'\\0\\0\\0\\x02{]')",
+        "import os\nos.close(4)",
+        "import os\nwhile True: os.write(4, b'\\0' * 65536)",
+        "import os\nos._exit(0)",
+        "import sys\nsys.exit(0)",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+        "while True: pass",
+    ],
+)
+def test_junk_on_the_channel_is_no_more_than_a_bad_answer(sandbox: Sandbox, source: str) -> None:
+    body = source.replace("\n", "\n    ")
+    with sandbox.program(f"def f():\n    {body}", limits=HASTY) as program:
+        program.open_session()
+        answers = [program.ask({"name": "f", "args": [], "kwargs": {"d": []}}) for _ in range(3)]
+    for answer in answers:
+        assert answer.status != "ok" or answer.output in (b"", b"{]", b'{"value": null}')
+    assert answers[-1].status != "ok" or "os.write(4" in source
+    assert run(sandbox, "print(1)").output == b"1\n"
+
+
+def test_limits_hold_while_a_session_waits(sandbox: Sandbox) -> None:
+    source = (
+        "import threading\n"
+        "def f():\n"
+        "    def grow():\n"
+        "        x = []\n"
+        "        while True: x.append(bytes(10**6))\n"
+        "    threading.Thread(target=grow).start()\n"
+    )
+    limits = Limits(wall_seconds=1, memory=4096 * MIB)
+    with sandbox.program("import time\ndef f(): return 1", limits=limits) as program:
+        program.open_session()
+        message = {"name": "f", "args": [], "kwargs": {"d": []}}
+        assert program.ask(message).status == "ok"
+        time.sleep(1.2)
+        assert program.ask(message).status == "timeout"
+    with sandbox.program(source) as program:
+        program.open_session()
+        program.ask(message)
+        time.sleep(1.5)
+        assert program.ask(message).status in ("memory", "error", "ok")
+
+
+def test_a_broken_down_parent_is_replaced(sandbox: Sandbox) -> None:
+    with Sandbox(sandbox.isolation, HASTY) as fresh:
+        with fresh.program("print(1)") as program:
+            fresh._process.kill()
+            time.sleep(0.2)
+            assert program.run_script("").status != "ok"
+        assert run(fresh, "print(1)").output == b"1\n"
+
+
+HOSTILE = [
+    "import os\nwhile True:\n    try: os.fork()\n    except OSError: break",
+    "import os, time\nfor _ in range(5):\n    if os.fork() == 0: os.setsid(); time.sleep(100)",
+    "open('/tmp/a', 'w').write('x' * 10**6)\nimport os\nos.symlink('/', '/tmp/b')",
+    "import os\nos.kill(1, 9)\nos.kill(-1, 9)",
+    "x = ' ' * 10**12",
+    "print('x' * 10**7)",
+    "import os\nos.mkfifo('p')\nif os.fork() == 0: open('p')",
+    "import os, threading, time\nfor _ in range(9):\n"
+    "    threading.Thread(target=time.sleep, args=[9]).start()\nos._exit(0)",
+    "import subprocess\nsubprocess.Popen(['sleep', '100'], start_new_session=True)",
+    "import os\nfrom multiprocessing.shared_memory import SharedMemory\n"
+    "SharedMemory('x', True, 1000)\nos.abort()",
+]
+
+
+def test_two_hundred_hostile_programs_leave_nothing_behind(sandbox: Sandbox) -> None:
+    def state() -> tuple[object, ...]:
+        children = psutil.Process(sandbox._process.pid).children(recursive=True)
+        files = [sorted(os.listdir(folder)) for folder in ("/dev/shm", tempfile.gettempdir())]
+        mounts = [
+            Path(f"/proc/{pid}/mountinfo").read_text()
+            for pid in ("self", *(child.pid for child in children))
+        ]
+        opened = [len(os.listdir(f"/proc/{child.pid}/fd")) for child in children]
+        own = len(os.listdir("/proc/self/fd"))
+        return sorted(child.pid for child in children), files[0], mounts, opened, own
+
+    limits = Limits(cpu_seconds=1, wall_seconds=2, memory=256 * MIB, disk=8 * MIB, output=MIB)
+    before = state()
+    leftovers = set(os.listdir(tempfile.gettempdir()))
+    for number in range(200):
+        run(sandbox, HOSTILE[number % len(HOSTILE)], limits=limits)
+    assert state() == before
+    left = set(os.listdir(tempfile.gettempdir())) - leftovers
+    assert not [name for name in left if name.startswith("sharegen-")]
+
+
+def test_closing_ends_every_process(sandbox: Sandbox) -> None:
+    fresh = Sandbox(sandbox.isolation)
+    family = [fresh._process.pid]
+    family += [c.pid for c in psutil.Process(family[0]).children(recursive=True)]
+    assert len(family) >= 2
+    fresh.close()
+    deadline = time.monotonic() + 5
+    while any(psutil.pid_exists(pid) for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(psutil.pid_exists(pid) for pid in family)
+
+
+def test_a_killed_scorer_takes_its_sandbox_along(sandbox: Sandbox) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from sharegen.results.sandbox.host import Sandbox\n"
+        f"sandbox = Sandbox({sandbox.isolation!r})\n"
+        "print(sandbox._process.pid, flush=True)\n"
+        "with sandbox.program('while True: pass') as program:\n"
+        "    program._send({'op': 'script'})\n"
+        "    time.sleep(0.3)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    pid = int(ended.stdout)
+    deadline = time.monotonic() + 5
+    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not psutil.pid_exists(pid)
