@@ -7,12 +7,10 @@ the hub or only its local cache is asked, and every failure is one line that say
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from sharegen.errors import ModelError, UsageError
 
 _HUB_TIMEOUT = 3.0  # seconds
-_FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
 # What transformers is seen to raise for folders and repositories that it cannot load.
 _LOADING_ERRORS = (
     OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError,
@@ -248,46 +245,3 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, config: Any) -
     if dtype not in names.values():
         raise UsageError(f"dtype {dtype} is not supported: use auto, {', '.join(names)}")
     return dtype
-
-
-def fingerprint(source: Source, config: Any) -> str:
-    """A stable hash of the config and the weights' identity, wherever the folder lies."""
-    digest = hashlib.blake2b(digest_size=16)
-    if source.folder is not None:
-        for file in sorted(source.folder.iterdir()):
-            if file.name.endswith((".safetensors", ".bin")) or file.name in _CONFIG_FILES:
-                digest.update(f"{file.name}:{file.stat().st_size}:".encode())
-                _hash_file(file, digest.update)
-    else:
-        commit = getattr(config, "_commit_hash", None)
-        digest.update(json.dumps([source.name, commit]).encode())
-    return digest.hexdigest()
-
-
-_CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
-
-
-def _hash_file(file: Path, update: Callable[[bytes], None]) -> None:
-    """All of a small file; of a large one its head, its tail and samples in between."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        if size <= _FULLY_HASHED:
-            update(stream.read())
-            return
-        for offset in range(0, size, size // 64):
-            stream.seek(offset)
-            update(stream.read(2**16))
-        stream.seek(-(2**16), os.SEEK_END)
-        update(stream.read())
-
-
-def fingerprint_of_module(model: PreTrainedModel) -> str:
-    """The same for a model that was already loaded: its config and a sample of every weight."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(model.config.to_json_string(use_diff=True).encode())
-    for name, weight in model.named_parameters():
-        sample = weight.detach().flatten()
-        sample = sample[:: max(1, sample.numel() // 256)].float().cpu()
-        digest.update(f"{name}:{tuple(weight.shape)}:{weight.dtype}:".encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()

@@ -21,6 +21,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from sharegen.engine import attention, checkpoint
 from sharegen.engine.architectures import TESTED
 from sharegen.engine.checkpoint import load_tokenizer, quiet
+from sharegen.engine.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.probe import LayerSpec, embedding_weight, probe, refusal
 from sharegen.engine.rope import hold_frequencies
@@ -175,20 +176,20 @@ def load_model(
             raise ModelError("the model is in use already: release the one that has it first")
         name = type(model).__name__
         _refuse_encoder_decoder(name, model.config)
-        return _prepare(model.eval(), name, checkpoint.fingerprint_of_module(model))
+        return _prepare(model.eval(), name, fingerprint_of_module(model))
     target = checkpoint.resolve_device(device)
     source = checkpoint.locate(model, trust_remote_code)
     config = checkpoint.load_config(source)
     _refuse_encoder_decoder(source.name, config)
     precision = checkpoint.resolve_dtype(dtype, target, config)
-    fingerprint = checkpoint.fingerprint(source, config)
+    fingerprint = fingerprint_of_source(source, config)
     if weights:
         module = checkpoint.load_weights(source, config, precision, target)
     else:
         module = checkpoint.build_on_meta(source, config, precision)
     if adapter is not None:
         lora = checkpoint.locate_adapter(adapter)
-        fingerprint = f"{fingerprint}+{checkpoint.fingerprint(lora, None)}"
+        fingerprint = f"{fingerprint}+{fingerprint_of_source(lora, None)}"
         if weights:
             module = checkpoint.merge_adapter(module, lora)
     return _prepare(module, source.name, fingerprint)

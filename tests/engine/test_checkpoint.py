@@ -61,7 +61,7 @@ def test_unreachable_hub_is_told_at_once() -> None:
         "cannot load the config of owner/name: the hub (http://127.0.0.1:9) is not reachable and "
         "it is not in the local cache: give a model folder"
     )
-    with pytest.raises(ModelError, match="the hub .* is not reachable"):
+    with pytest.raises(ModelError, match=r"the hub .* is not reachable"):
         load_tokenizer("owner/name")
     assert time.perf_counter() - started < 5
 
@@ -160,14 +160,3 @@ def test_folder_without_a_tokenizer(folder: Path) -> None:
         f"model folder {folder} has no tokenizer (no tokenizer.json, tokenizer.model or "
         "vocab.json): save the model's tokenizer there"
     )
-
-
-def test_large_files_are_sampled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_FULLY_HASHED", 1000)
-    before = load_model(folder).fingerprint
-    assert load_model(folder).fingerprint == before
-    weights = folder / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert load_model(folder).fingerprint != before

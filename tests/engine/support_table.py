@@ -1,0 +1,82 @@
+"""docs/models.md, from the tables that the tests run: what is exact, what is refused and why.
+
+Written by `python -m tests.engine.support_table`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from sharegen.engine.model import load_model
+from sharegen.engine.probe import LayerSpec
+from sharegen.errors import ModelError
+from tests.engine.tiny_models import REFUSED, TABLE, TINY, make_tiny, tiny_config
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+VERSIONS = ("5.17", "5.23")  # of transformers, that the whole table was run with
+NEWER = {"flint", "iquestcoder", "kolibri1"}  # architectures that only the last of them has
+
+HEAD = f"""# Models
+
+sharegen runs Hugging Face's own modelling code and plugs its attention in, so a model works when
+its attention goes through transformers' attention interface and its layers keep nothing but keys
+and values. Every line below is a test with a tiny random model: *exact* means that logits equal
+the model's own eager attention to 1e-4 and greedy tokens equal `generate()` in float32, windows
+and chunks smaller than the texts; *refused* means one line at load that names the reason. Versions
+of transformers tried: {" and ".join(VERSIONS)}.
+
+Another architecture is loaded if nothing speaks against it, and then compared with its own eager
+attention on two prompts before the first token: it runs exactly or is refused, too.
+
+This page is written by `python -m tests.engine.support_table`; a test compares it.
+"""
+
+
+def features(layers: list[LayerSpec]) -> str:
+    """What is out of the ordinary in a model's attention."""
+    notes = {
+        "windows": any(layer.window for layer in layers),
+        "chunks": any(layer.chunk for layer in layers),
+        "softcap": any(layer.softcap for layer in layers),
+        "sinks": any(layer.has_sinks for layer in layers),
+        "keys and values of two sizes": any(x.key_size != x.value_size for x in layers),
+        "layers of different sizes": len({(x.num_kv_heads, x.key_size) for x in layers}) > 1,
+    }
+    return ", ".join(note for note, present in notes.items() if present)
+
+
+def exact_row(name: str) -> str:
+    loaded = load_model(make_tiny(name))
+    model_type = TINY[name][0]
+    versions = VERSIONS[-1] if model_type in NEWER else ", ".join(VERSIONS)
+    return f"| {name} | `{model_type}` | exact | {features(loaded.layers)} | {versions} |"
+
+
+def refused_row(name: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        tiny_config(name).save_pretrained(folder)
+        try:
+            load_model(folder, weights=False)
+        except ModelError as error:
+            reason = str(error).partition("is not supported: ")[2]
+    return f"| {name} | `{REFUSED[name][0]}` | refused | {reason} | {', '.join(VERSIONS)} |"
+
+
+def page() -> str:
+    """The whole page, as docs/models.md should be."""
+    lines = [
+        HEAD,
+        f"Exact: {len({model_type for model_type, _ in TABLE.values()})} architectures.",
+        "",
+        "| model | model type | | attention | transformers |",
+        "|---|---|---|---|---|",
+        *map(exact_row, TINY),
+        *map(refused_row, REFUSED),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page())
