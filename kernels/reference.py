@@ -1,18 +1,16 @@
 """Exact shared-prefix attention in plain torch: the ground truth, and the path without a GPU.
 
 softmax(q K^T) V over a row's whole context equals the parts over its shared nodes and over its own
-tokens, each with its log-sum-exp, merged (Hydragen, section 3.1, equations 2-5). Every shared node
-is one matrix product with the queries of all rows under it (section 3.2; ChunkAttention's
-chunk-first phase), and its keys and values are read once.
+tokens, each with its maximum and its sum, merged (Hydragen, section 3.1, equations 2-5). Every
+shared node is one matrix product with the queries of all rows under it (section 3.2;
+ChunkAttention's chunk-first phase), and its keys and values are read once.
 
-Conventions: a partial is `(out, lse)`, out [rows, num_heads, value_size] in float32, lse
-[rows, num_heads] in float32, natural logarithm; a part without keys has lse = -inf and out = 0 and
-merges cleanly. A row sees keys from `lowest[row]` to its own position (windows and chunks). Sinks
-enter once, at the end.
+Rows are taken in tree order, so that a node's rows are a slice. A row sees keys from
+`lowest[row]` to its own position (windows and chunks). Sinks enter once, at the end.
 
 The arithmetic of a row depends neither on the other rows nor on how many there are: suffixes are
-read in steps of fixed width, and products are padded (a BLAS takes other paths for few or odd
-rows).
+read in steps of fixed width, products are padded (a BLAS takes other paths for few or odd rows),
+and a level of the tree that a row does not have adds an exact zero.
 """
 
 from __future__ import annotations
@@ -20,51 +18,139 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels.layout import SharedLayout
 
-Partial = tuple[torch.Tensor, torch.Tensor]
+_LEAST = 16  # rows come in multiples of this, keys at least so many
+_SUFFIX_STEP = 32  # suffix tokens read at once
+_NOTHING = -1e30  # the maximum over no keys: finite, so that differences are
 
-_LEAST = 16  # rows come in multiples of this, keys at least so many: a BLAS treats odd ends apart
-_SUFFIX_STEP = 64  # suffix tokens read at once
+
+@dataclass(frozen=True)
+class Partial:
+    """Attention over some of the keys: sum of exp(score - top) v, and of exp(score - top).
+
+    out: [rows, num_heads, value_size], top, total: [rows, num_heads]; float32. The result is
+    out / total, its log-sum-exp top + log(total). Without keys: 0, _NOTHING, 0.
+    """
+
+    out: Tensor
+    top: Tensor
+    total: Tensor
+
+    @staticmethod
+    def empty(rows: int, num_heads: int, value_size: int, device: torch.device) -> Partial:
+        return Partial(
+            torch.zeros(rows, num_heads, value_size, device=device),
+            torch.full((rows, num_heads), _NOTHING, device=device),
+            torch.zeros(rows, num_heads, device=device),
+        )
+
+    def __getitem__(self, rows: slice | Tensor) -> Partial:
+        return Partial(self.out[rows], self.top[rows], self.total[rows])
+
+    def __setitem__(self, rows: slice | Tensor, part: Partial) -> None:
+        self.out[rows], self.top[rows], self.total[rows] = part.out, part.top, part.total
+
+
+def merge(a: Partial, b: Partial) -> Partial:
+    """Two partials of the same rows as one (Hydragen, equation 5)."""
+    top = torch.maximum(a.top, b.top)
+    weight_a, weight_b = torch.exp(a.top - top), torch.exp(b.top - top)
+    out = torch.addcmul(a.out * weight_a[..., None], b.out, weight_b[..., None])
+    return Partial(out, top, a.total * weight_a + b.total * weight_b)
+
+
+def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
+    """The output of all parts. sinks: [num_heads] one more logit a head, without a value."""
+    total = partial.total
+    if sinks is not None:
+        total = total + torch.exp(sinks.float() - partial.top)
+    return partial.out / torch.where(total == 0, 1.0, total)[..., None]
 
 
 @dataclass(frozen=True)
 class _Node:
-    rows: torch.Tensor | slice  # which query rows
-    slots: torch.Tensor | slice  # where the keys lie
+    level: int
+    rows: slice  # of the rows in tree order
+    slots: Tensor | slice  # where the keys lie
     position: int  # absolute position of the first key
 
 
 class ReferencePlan:
-    """A SharedLayout with its indices as tensors, made once a batch and used by every layer."""
+    """A SharedLayout with its indices as tensors, made once a batch and used by every layer.
+
+    order: [live rows] the batch's rows in tree order.
+    """
 
     def __init__(self, layout: SharedLayout, block_size: int, device: torch.device) -> None:
+        self.order = torch.from_numpy(layout.order).to(device, torch.int64)
         self.nodes: list[_Node] = []
-        num_rows = len(layout.order)
-        in_order = bool((layout.order[1:] > layout.order[:-1]).all())
-        order = torch.from_numpy(layout.order).to(device, torch.int64)
         offsets = torch.arange(block_size, device=device)
+        above: list[int] = []  # where the rows of the open nodes end
         for i in range(layout.num_nodes):
             start, end = int(layout.row_start[i]), int(layout.row_end[i])
-            everything = in_order and end - start == num_rows == int(layout.order[-1]) + 1
-            rows = slice(0, num_rows) if everything else order[start:end]
+            while above and above[-1] <= start:
+                above.pop()
             blocks = layout.blocks[layout.block_start[i] : layout.block_start[i + 1]]
             length = int(layout.length[i])
-            slots: torch.Tensor | slice
+            slots: Tensor | slice
             if layout.contiguous[i]:
                 first = int(blocks[0]) * block_size
                 slots = slice(first, first + length)
             else:
                 table = torch.from_numpy(blocks).to(device, torch.int64)
                 slots = (table[:, None] * block_size + offsets).flatten()[:length]
-            self.nodes.append(_Node(rows, slots, int(layout.position[i])))
+            node = _Node(len(above), slice(start, end), slots, int(layout.position[i]))
+            self.nodes.append(node)
+            above.append(end)
+        self.num_levels = max((node.level + 1 for node in self.nodes), default=0)
 
 
-def lowest_visible(
-    position: torch.Tensor, window: int | None, chunk: int | None
-) -> torch.Tensor | None:
+@dataclass(frozen=True)
+class _SuffixStep:
+    rows: Tensor | slice  # of the rows in tree order
+    blocks: Tensor  # [rows * blocks read] flat
+    position: Tensor  # [rows] absolute position of the first key
+    seen: Tensor  # [rows] how many of the keys the row has
+
+
+class SuffixPlan:
+    """Which suffix blocks are read together in this step; made once and used by every layer.
+
+    block_tables: [rows, max_blocks]; prefix_length, position: [rows] of the batch. A dead row has
+    position = prefix_length - 1 and is not in the order.
+    """
+
+    def __init__(
+        self,
+        plan: ReferencePlan,
+        block_size: int,
+        block_tables: Tensor,
+        prefix_length: Tensor,
+        position: Tensor,
+    ) -> None:
+        tables, prefix = block_tables[plan.order], prefix_length[plan.order]
+        self.position = position[plan.order]
+        length = self.position - prefix + 1
+        width = max(1, _SUFFIX_STEP // block_size)  # blocks
+        self.num_keys = width * block_size
+        self.steps: list[_SuffixStep] = []
+        longest = int(length.max()) if len(length) else 0
+        for first in range(0, -(-longest // block_size), width):
+            begin = first * block_size
+            rows: Tensor | slice = (length > begin).nonzero()[:, 0]
+            if len(rows) == len(length):
+                rows = slice(0, len(length))
+            blocks = tables[rows, first : first + width]
+            blocks = pad(blocks, (0, width - blocks.shape[1]))
+            seen = length[rows] - begin
+            self.steps.append(_SuffixStep(rows, blocks.flatten(), prefix[rows] + begin, seen))
+
+
+def lowest_visible(position: Tensor, window: int | None, chunk: int | None) -> Tensor | None:
     """[rows] the first position that each row may see; None when it is 0 for all.
 
     window: a row at p sees the last `window` positions, its own included. chunk: it sees from the
@@ -77,231 +163,188 @@ def lowest_visible(
     return None
 
 
-def merge(a: Partial, b: Partial) -> Partial:
-    """Two partials of the same rows as one (Hydragen, equation 5)."""
-    top = torch.maximum(a[1], b[1])
-    top = torch.where(top == float("-inf"), 0.0, top)
-    weight_a, weight_b = torch.exp(a[1] - top), torch.exp(b[1] - top)
-    total = weight_a + weight_b
-    safe = torch.where(total == 0, 1.0, total)
-    out = a[0] * (weight_a / safe)[..., None] + b[0] * (weight_b / safe)[..., None]
-    return out, top + torch.log(total)
-
-
-def finish(partial: Partial, sinks: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    """The output of the merged partials. sinks: [num_heads] one more logit without a value."""
-    out, lse = partial
-    if sinks is not None:
-        out = out * torch.sigmoid(lse - sinks.float())[..., None]
-    return out.to(dtype)
-
-
-def store(
-    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
-    slots: torch.Tensor,
-) -> None:  # fmt: skip
+def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Put k, v [T, num_kv_heads, *] into their slots [T] of the caches [blocks, block, heads, *]."""
     k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slots, k)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slots, v)
 
 
 def decode_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
     plan: ReferencePlan,
-    block_tables: torch.Tensor,
-    prefix_length: torch.Tensor,
-    position: torch.Tensor,
+    suffix: SuffixPlan,
     *,
     scale: float,
     window: int | None = None,
     chunk: int | None = None,
     softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
-    q: [rows, num_heads, key_size]; the keys and values of the step are in the caches already.
-    block_tables: [rows, max_blocks] the suffix's blocks. prefix_length: [rows] tokens above the
-    suffix. position: [rows] of the query; a dead row has position = prefix_length - 1 and gets 0.
-    Returns [rows, num_heads, value_size].
+    q: [rows, num_heads, key_size]; the step's keys and values are in the caches already.
+    Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
-    lowest = lowest_visible(position, window, chunk)
-    partial = _shared(q, k_cache, v_cache, plan, lowest, scale, softcap)
-    partial = _suffix(
-        q, k_cache, v_cache, block_tables, prefix_length, position, lowest, partial, scale, softcap
-    )
-    return finish(partial, sinks, q.dtype)
+    ordered = q[plan.order].float() * scale
+    lowest = lowest_visible(suffix.position, window, chunk)
+    partial = _shared(ordered, k_cache, v_cache, plan, lowest, softcap)
+    partial = _suffix(ordered, k_cache, v_cache, suffix, lowest, softcap, partial)
+    out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
+    out[plan.order] = finish(partial, sinks).to(q.dtype)
+    return out
 
 
 def prefill_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
     plan: ReferencePlan,
     chunk_starts: list[int],
-    position: torch.Tensor,
+    position: Tensor,
     *,
     scale: float,
     window: int | None = None,
     chunk: int | None = None,
     softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Packed stretches of prompts: causal among themselves, dense over the nodes above.
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *]. chunk_starts: [num_chunks + 1] where
     each stretch begins in the batch. position: [T]. Returns [T, num_heads, value_size].
     """
+    queries = q.float() * scale
     lowest = lowest_visible(position, window, chunk)
-    shared_out, shared_lse = _shared(q, k_cache, v_cache, plan, lowest, scale, softcap)
-    out = torch.empty_like(shared_out)
+    above = Partial.empty(len(q), q.shape[1], v.shape[-1], q.device)
+    ordered_lowest = None if lowest is None else lowest[plan.order]
+    above[plan.order] = _shared(
+        queries[plan.order], k_cache, v_cache, plan, ordered_lowest, softcap
+    )
+    out = torch.empty_like(above.out)
     for start, end in zip(chunk_starts[:-1], chunk_starts[1:], strict=True):
         rows = slice(start, end)
         own = position[rows]
         visible = own[None, :] <= own[:, None]
         if lowest is not None:
             visible &= own[None, :] >= lowest[rows, None]
-        causal = _dense(q[rows], k[rows], v[rows], visible, scale, softcap)
-        out[rows] = finish(
-            merge((shared_out[rows], shared_lse[rows]), causal), sinks, torch.float32
-        )
+        causal = _dense(queries[rows], k[rows], v[rows], visible, softcap)
+        out[rows] = finish(merge(above[rows], causal), sinks)
     return out.to(q.dtype)
 
 
 def _shared(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
     plan: ReferencePlan,
-    lowest: torch.Tensor | None,
-    scale: float,
+    lowest: Tensor | None,
     softcap: float | None,
 ) -> Partial:
-    """All shared nodes, merged from the root down."""
-    keys, values = k_cache.view(-1, *k_cache.shape[2:]), v_cache.view(-1, *v_cache.shape[2:])
-    num_rows, num_heads = q.shape[:2]
-    out = q.new_zeros(num_rows, num_heads, v_cache.shape[-1], dtype=torch.float32)
-    lse = q.new_full((num_rows, num_heads), float("-inf"), dtype=torch.float32)
-    for node in plan.nodes:
-        k, v = keys[node.slots], values[node.slots]
-        visible = None
-        if lowest is not None:
-            key_position = torch.arange(len(k), device=q.device) + node.position
-            visible = key_position[None, :] >= lowest[node.rows, None]
-        partial = _dense(q[node.rows], k, v, visible, scale, softcap)
-        merged = merge((out[node.rows], lse[node.rows]), partial)
-        out[node.rows], lse[node.rows] = merged
-    return out, lse
+    """All shared nodes, a level at a time from the root down. q: rows in tree order, scaled."""
+    keys, values = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
+    shape = (len(q), q.shape[1], v_cache.shape[-1])
+    merged = Partial.empty(*shape, q.device)
+    for level in range(plan.num_levels):
+        nodes = [node for node in plan.nodes if node.level == level]
+        of_level = Partial.empty(*shape, q.device)
+        for node in nodes:
+            k, v = keys[node.slots], values[node.slots]
+            visible = None
+            if lowest is not None:
+                key_position = torch.arange(len(k), device=q.device) + node.position
+                visible = key_position[None, :] >= lowest[node.rows, None]
+            of_level[node.rows] = _dense(q[node.rows], k, v, visible, softcap)
+        merged = merge(merged, of_level) if level else of_level
+    return merged
 
 
 def _suffix(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    prefix_length: torch.Tensor,
-    position: torch.Tensor,
-    lowest: torch.Tensor | None,
-    partial: Partial,
-    scale: float,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    suffix: SuffixPlan,
+    lowest: Tensor | None,
     softcap: float | None,
+    partial: Partial,
 ) -> Partial:
     """Each row's own blocks, in steps of fixed width, folded into `partial`."""
-    out, lse = partial
-    block_size = k_cache.shape[1]
-    step = max(1, _SUFFIX_STEP // block_size)
-    length = position - prefix_length + 1
-    longest = int(length.max())
-    offsets = torch.arange(step * block_size, device=q.device)
-    for first in range(0, -(-longest // block_size), step):
-        begin = first * block_size
-        rows = (length > begin).nonzero()[:, 0]
-        blocks = block_tables[rows, first : first + step].to(torch.int64)
-        if blocks.shape[1] < step:
-            blocks = pad(blocks, (0, step - blocks.shape[1]))
-        visible = offsets[None, :] < (length[rows] - begin)[:, None]
+    offsets = torch.arange(suffix.num_keys, device=q.device)
+    for step in suffix.steps:
+        visible = offsets[None, :] < step.seen[:, None]
         if lowest is not None:
-            key_position = prefix_length[rows, None] + begin + offsets
-            visible &= key_position >= lowest[rows, None]
-        k, v = k_cache[blocks].flatten(1, 2), v_cache[blocks].flatten(1, 2)
-        own = _dense_each(q[rows], k, v, visible, scale, softcap)
-        out[rows], lse[rows] = merge((out[rows], lse[rows]), own)
-    return out, lse
+            visible &= step.position[:, None] + offsets >= lowest[step.rows, None]
+        shape = (len(step.seen), suffix.num_keys, *k_cache.shape[2:3], -1)
+        k = k_cache.index_select(0, step.blocks).view(shape)
+        v = v_cache.index_select(0, step.blocks).view(shape)
+        own = _dense_each(q[step.rows], k, v, visible, softcap)
+        if isinstance(step.rows, slice):
+            partial = merge(partial, own)
+        else:
+            partial[step.rows] = merge(partial[step.rows], own)
+    return partial
 
 
 def _dense(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    visible: torch.Tensor | None,
-    scale: float,
-    softcap: float | None,
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
 ) -> Partial:
     """Rows q [T, num_heads, D] against common keys k [L, num_kv_heads, D], v; visible: [T, L]."""
     num_rows, num_heads, _ = q.shape
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
-    queries = q.float().view(num_rows, num_kv_heads, group, -1).transpose(0, 1).flatten(1, 2)
+    queries = q.view(num_rows, num_kv_heads, group, -1).transpose(0, 1).flatten(1, 2)
     keys, values = k.float().transpose(0, 1), v.float().transpose(0, 1)
     if visible is not None:
         visible = visible.repeat_interleave(group, dim=0)
     rows, length = queries.shape[1], keys.shape[1]
     more_rows, more_keys = -rows % _LEAST, max(0, _LEAST - length)
     if more_rows or more_keys:
-        if visible is None:
-            visible = torch.ones(rows, length, dtype=torch.bool, device=q.device)
-        visible = pad(visible, (0, more_keys, 0, more_rows))
         queries = pad(queries, (0, 0, 0, more_rows))
         keys, values = pad(keys, (0, 0, 0, more_keys)), pad(values, (0, 0, 0, more_keys))
-    scores = torch.bmm(queries * scale, keys.transpose(1, 2))
-    out, lse = _softmax(scores, values, visible, softcap)
-    out = out[:, :rows].view(num_kv_heads, num_rows, group, -1).transpose(0, 1).flatten(1, 2)
-    return out, lse[:, :rows].view(num_kv_heads, num_rows, group).transpose(0, 1).flatten(1, 2)
+        if visible is not None or more_keys:
+            if visible is None:
+                visible = torch.ones(rows, length, dtype=torch.bool, device=q.device)
+            visible = pad(visible, (0, more_keys, 0, more_rows))
+    out, top, total = _softmax(torch.bmm(queries, keys.transpose(1, 2)), values, visible, softcap)
+
+    def by_row(result: Tensor) -> Tensor:
+        heads = result[:, :rows].view(num_kv_heads, num_rows, group, -1)
+        return heads.transpose(0, 1).flatten(1, 2)
+
+    return Partial(by_row(out), by_row(top)[..., 0], by_row(total)[..., 0])
 
 
 def _dense_each(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    visible: torch.Tensor,
-    scale: float,
-    softcap: float | None,
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None
 ) -> Partial:
-    """Rows q [T, num_heads, D] against their own keys k [T, L, num_kv_heads, D], v; visible: [T, L]."""
+    """Rows q [T, num_heads, D] against their own keys k [T, L, num_kv_heads, D], v.
+
+    visible: [T, L].
+    """
     if len(q) == 1:  # one product alone would not be computed as one of many
-        out, lse = _dense_each(*(t.repeat(2, *[1] * (t.dim() - 1)) for t in (q, k, v, visible)),
-                               scale, softcap)  # fmt: skip
-        return out[:1], lse[:1]
+        twice = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
+        return _dense_each(*twice, softcap)[:1]
     num_kv_heads = k.shape[2]
-    queries = q.float().view(len(q), num_kv_heads, -1, q.shape[2]) * scale
-    outs, lses = [], []
-    for head in range(num_kv_heads):  # a copy-free view per head; heads are few
+    queries = q.view(len(q), num_kv_heads, -1, q.shape[2])
+    parts = []
+    for head in range(num_kv_heads):  # a view per head copies nothing; heads are few
         scores = torch.bmm(queries[:, head], k[:, :, head].float().transpose(1, 2))
-        out, lse = _softmax(scores, v[:, :, head].float(), visible[:, None], softcap)
-        outs.append(out)
-        lses.append(lse)
-    return torch.stack(outs, dim=1).flatten(1, 2), torch.stack(lses, dim=1).flatten(1, 2)
+        parts.append(_softmax(scores, v[:, :, head].float(), visible[:, None], softcap))
+    out, top, total = (torch.cat(heads, dim=1) for heads in zip(*parts, strict=True))
+    return Partial(out, top[..., 0], total[..., 0])
 
 
 def _softmax(
-    scores: torch.Tensor, values: torch.Tensor, visible: torch.Tensor | None, softcap: float | None
-) -> Partial:
-    """scores [N, M, L] (overwritten) and values [N, L, D] -> out [N, M, D], lse [N, M]."""
+    scores: Tensor, values: Tensor, visible: Tensor | None, softcap: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """scores [N, M, L] (overwritten), values [N, L, D] -> out [N, M, D], top, total [N, M, 1]."""
     if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+        scores = torch.tanh(scores / softcap).mul_(softcap)
     if visible is not None:
         scores.masked_fill_(~visible, float("-inf"))
-    top = scores.amax(dim=-1, keepdim=True)
-    if visible is not None:
-        top = torch.where(top == float("-inf"), 0.0, top)
+    top = scores.amax(dim=-1, keepdim=True).clamp_(min=_NOTHING)
     weights = scores.sub_(top).exp_()
-    total = weights.sum(dim=-1, keepdim=True)
-    out = torch.bmm(weights, values)
-    lse = (top + torch.log(total))[..., 0]
-    if visible is not None:
-        total = torch.where(total == 0, 1.0, total)
-    return out.div_(total), lse
+    return torch.bmm(weights, values), top, weights.sum(dim=-1, keepdim=True)

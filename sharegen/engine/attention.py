@@ -90,10 +90,8 @@ class DecodeAttention:
     layers: Sequence[LayerSpec]
     cache: KVCache
     plan: reference.ReferencePlan
+    suffix: reference.SuffixPlan
     slots: torch.Tensor
-    block_tables: torch.Tensor
-    prefix_length: torch.Tensor
-    position: torch.Tensor
 
     def attend(
         self,
@@ -107,7 +105,7 @@ class DecodeAttention:
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
         reference.store(k, v, keys, values, self.slots)
         return reference.decode_attention(
-            q, keys, values, self.plan, self.block_tables, self.prefix_length, self.position,
+            q, keys, values, self.plan, self.suffix,
             scale=spec.scaling, window=spec.window, chunk=spec.chunk, softcap=spec.softcap,
             sinks=sinks,
         )  # fmt: skip

@@ -19,7 +19,7 @@ from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.sampling import SamplingState, row_key, sample, token_logprobs
 from sharegen.engine.sequence import Group
-from sharegen.kernels.reference import ReferencePlan
+from sharegen.kernels.reference import ReferencePlan, SuffixPlan
 
 _LEAST_ROWS = 16  # a matrix product treats few rows, and an odd end, apart and rounds otherwise
 
@@ -122,10 +122,8 @@ class Runner:
             layers=self.model.layers,
             cache=self.cache,
             plan=self.plan,
+            suffix=SuffixPlan(self.plan, size, block_tables, prefix_length, position),
             slots=blocks * size + output % size,
-            block_tables=block_tables,
-            prefix_length=prefix_length,
-            position=position,
         )
         every = torch.arange(count, device=self.device)
         with active(context):
