@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from sharegen.engine.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.attention import attention_for
+from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.block_pool import BlockPool
 from sharegen.engine.detokenize import completion_text
+from sharegen.engine.drawn import Drawn
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import free_memory
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
-from sharegen.engine.runner import Drawn, Runner, padded_rows
+from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.sequence import Sequence
 from sharegen.engine.stopping import Stops, end_token_reason
@@ -45,7 +48,10 @@ class EngineConfig:
 
 @dataclass
 class EngineStats:
-    """Counts since the engine was made; running, waiting and blocks_used are of this moment."""
+    """Counts since the engine was made; running, waiting and blocks_used are of this moment.
+
+    slow_attention: why the kernels do not serve this model on this GPU, where they don't.
+    """
 
     prompt_tokens_asked: int = 0
     prompt_tokens_computed: int = 0
@@ -62,6 +68,7 @@ class EngineStats:
     peak_blocks: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    slow_attention: str | None = None
 
 
 class Engine:
@@ -75,7 +82,9 @@ class Engine:
         self.tokenizer = tokenizer
         self.config = config
         on_gpu = model.device.type == "cuda"
+        padded = graph_rows if on_gpu else padded_rows
         max_sequences = config.max_sequences or (1024 if on_gpu else 256)
+        chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         num_blocks = self._num_blocks(config)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self.pool = BlockPool(num_blocks, config.block_size)
@@ -83,13 +92,25 @@ class Engine:
             self.pool,
             max_sequences=max_sequences,
             context_length=model.context_length,
-            chunk_tokens=config.prefill_tokens or (8192 if on_gpu else 512),
+            chunk_tokens=chunk_tokens,
             ahead_tokens=2048 if on_gpu else 0,
-            padded=padded_rows,
+            padded=padded,
             scratch_block=cache.scratch_block,
         )
-        self.runner = Runner(model, cache, max_sequences, tokenizer, config.seed)
-        self.stats = EngineStats(blocks_total=num_blocks)
+        attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens)
+        if attention.fallback is not None:
+            warnings.warn(f"slow attention: {attention.fallback}", stacklevel=2)
+        self.runner = Runner(
+            model,
+            cache,
+            attention,
+            max_sequences=max_sequences,
+            padded=padded,
+            tokenizer=tokenizer,
+            seed=config.seed,
+            capture=on_gpu and attention.fallback is None,
+        )
+        self.stats = EngineStats(blocks_total=num_blocks, slow_attention=attention.fallback)
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
         self._lag = 1 if on_gpu else 0
         self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
@@ -186,7 +207,7 @@ class Engine:
         for group in batch.groups:
             part = slice(len(sequences), len(sequences) + len(group.request.samples))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
-        if drawn.top_ids is not None:
+        if drawn.has_top:
             _note_top(list(enumerate(sequences)), drawn.get_top(), logprobs)
         self.stats.generated_tokens += len(sequences)
         return self._finish_ended(sequences)
@@ -201,7 +222,7 @@ class Engine:
             sequence.tokens.append(tokens[row])
             sequence.cumulative_logprob += logprobs[row]
             grown.append((row, sequence))
-        if drawn.top_ids is not None:
+        if drawn.has_top:
             _note_top(grown, drawn.get_top(), logprobs)
         self.stats.generated_tokens += len(grown)
         return self._finish_ended([sequence for _, sequence in grown])

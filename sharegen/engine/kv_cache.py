@@ -25,6 +25,7 @@ class KVCache:
         device: torch.device,
     ) -> None:
         self.block_size = block_size
+        self.dtype, self.device = dtype, device
         self.scratch_block = num_blocks
         shape = (num_blocks + 1, block_size)
         self.keys = [

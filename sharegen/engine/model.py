@@ -49,13 +49,11 @@ def sharegen_attention(
     The per-layer constants (scaling, window, softcap) were read by the probe; only the sinks are
     tensors and are read from the call.
     """
-    out = attention.current().attend(
-        getattr(module, _LAYER_ATTRIBUTE),
-        query[0].transpose(0, 1),
-        key[0].transpose(0, 1),
-        value[0].transpose(0, 1),
-        sinks=s_aux,
-    )
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if torch.compiler.is_compiling():
+        out = attention.attend_in_order(q, k, v, s_aux)
+    else:
+        out = attention.current().attend(getattr(module, _LAYER_ATTRIBUTE), q, k, v, sinks=s_aux)
     return out.unsqueeze(0).contiguous(), None  # models view it
 
 

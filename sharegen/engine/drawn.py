@@ -1,0 +1,55 @@
+"""What a step drew, on its way to the host."""
+
+from __future__ import annotations
+
+import torch
+
+
+class Drawn:
+    """Tokens that may still be being computed: asking for them waits.
+
+    tokens, logprobs: [n], in the batch's order. top_ids, top_logprobs: [n, k] the likeliest tokens
+    of each place, where some sequence wants them. The copy to the host is ordered before whatever
+    is launched next, so the step's own outputs may be overwritten then.
+    """
+
+    def __init__(
+        self,
+        tokens: torch.Tensor,
+        logprobs: torch.Tensor,
+        top_ids: torch.Tensor | None = None,
+        top_logprobs: torch.Tensor | None = None,
+    ) -> None:
+        self._on_host = [_to_host(t) for t in (tokens, logprobs, top_ids, top_logprobs)]
+        self._done: torch.cuda.Event | None = None
+        if tokens.is_cuda:
+            self._done = torch.cuda.Event()
+            self._done.record()
+
+    @property
+    def has_top(self) -> bool:
+        return self._on_host[2] is not None
+
+    def get(self) -> tuple[list[int], list[float]]:
+        """The tokens and their log-probabilities."""
+        tokens, logprobs = self._wait(0), self._wait(1)
+        return tokens.tolist(), logprobs.tolist()
+
+    def get_top(self) -> list[dict[int, float]]:
+        """The likeliest tokens of each place, best first."""
+        pairs = zip(self._wait(2).tolist(), self._wait(3).tolist(), strict=True)
+        return [dict(zip(ids, logprobs, strict=True)) for ids, logprobs in pairs]
+
+    def _wait(self, index: int) -> torch.Tensor:
+        if self._done is not None:
+            self._done.synchronize()
+        tensor = self._on_host[index]
+        assert tensor is not None
+        return tensor
+
+
+def _to_host(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    if tensor is None or not tensor.is_cuda:
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
