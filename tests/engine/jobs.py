@@ -1,0 +1,191 @@
+"""Whole jobs for the tests of the engine: prompts that share, an engine that is checked after
+every step, and the model's own eager attention as the judge of every token."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from transformers import PreTrainedModel
+
+from sharegen.engine.draws import row_key, uniform
+from sharegen.engine.engine import Engine, EngineConfig, EngineStats
+from sharegen.engine.model import LoadedModel, load_model
+from sharegen.engine.request import Completion, Request, SamplingParams
+from tests.engine.tiny_models import make_tiny
+
+TIE = 1e-4  # a greedy token counts as wrong only where the best two logits differ by more
+VOCAB_SIZE = 128
+FIRST_TOKEN = 3  # pad, BOS and EOS come before
+CONTEXT = 256
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+Result = tuple[list[int], float, str]
+"""What must not depend on how a sample was computed: tokens, log-probability, finish reason."""
+
+
+@cache
+def loaded(name: str) -> LoadedModel:
+    """A tiny model of the table, ready for the engine; one for all tests."""
+    return load_model(make_tiny(name))
+
+
+@cache
+def original(name: str) -> PreTrainedModel:
+    """The same model with its own eager attention."""
+    return make_tiny(name)
+
+
+def random_tokens(count: int, rng: random.Random) -> list[int]:
+    return [rng.randrange(FIRST_TOKEN, VOCAB_SIZE) for _ in range(count)]
+
+
+def forest(seed: int = 0) -> list[list[int]]:
+    """Prompts that branch at four levels, ragged; two equal ones, prefixes, and strangers."""
+    rng = random.Random(seed)
+    root = random_tokens(21, rng)
+    prompts = []
+    for branches in (3, 1, 2):
+        middle = root + random_tokens(rng.randint(3, 19), rng)
+        for _ in range(branches):
+            inner = middle + random_tokens(rng.randint(1, 17), rng)
+            prompts += [inner + random_tokens(rng.randint(1, 9), rng) for _ in range(2)]
+        prompts.append(middle)
+    return [*prompts, root, prompts[0], random_tokens(1, rng), random_tokens(30, rng)]
+
+
+def requests_of(
+    prompts: Sequence[Sequence[int]], params: SamplingParams, samples: int = 1
+) -> list[Request]:
+    return [Request(i, prompt, params, range(samples)) for i, prompt in enumerate(prompts)]
+
+
+class CheckedEngine(Engine):
+    """Asserts after every step that all books agree, and at the end that nothing is left."""
+
+    def _step(self) -> list[Completion]:
+        finished = super()._step()
+        self.scheduler.check_integrity()
+        return finished
+
+    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        yield from super().generate(requests)
+        assert_empty(self)
+
+
+def assert_empty(engine: Engine) -> None:
+    """Every block is free, and nothing runs, waits or stands in the tree."""
+    engine.scheduler.check_integrity()
+    assert engine.pool.num_used == 0
+    assert not engine.scheduler.has_work
+    assert engine.scheduler.num_running == 0
+    assert not engine.scheduler.tree.root_nodes
+    assert (engine.stats.running, engine.stats.waiting, engine.stats.blocks_used) == (0, 0, 0)
+
+
+def make_engine(
+    model: LoadedModel,
+    *,
+    blocks: int = 400,
+    block_size: int = 4,
+    max_sequences: int = 64,
+    prefill_tokens: int = 24,
+    tokenizer: object = None,
+    seed: int = 0,
+) -> CheckedEngine:
+    config = EngineConfig(
+        max_sequences=max_sequences,
+        kv_cache_memory=blocks * block_size * model.kv_bytes_per_token,
+        block_size=block_size,
+        seed=seed,
+        prefill_tokens=prefill_tokens,
+    )
+    return CheckedEngine(model, tokenizer, config)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished job: what came out, by (request key, sample), and the engine's counts."""
+
+    completions: dict[tuple[int, int], Completion]
+    stats: EngineStats
+
+    @property
+    def results(self) -> dict[tuple[int, int], Result]:
+        return {
+            key: (c.token_ids, c.cumulative_logprob, c.finish_reason)
+            for key, c in self.completions.items()
+        }
+
+    @property
+    def tokens(self) -> dict[tuple[int, int], list[int]]:
+        return {key: c.token_ids for key, c in self.completions.items()}
+
+
+def run(engine: Engine, requests: Sequence[Request]) -> Ran:
+    """Every sample exactly once, or an AssertionError."""
+    completions: dict[tuple[int, int], Completion] = {}
+    for completion in engine.generate(requests):
+        key = (completion.request.key, completion.sample)
+        assert key not in completions, f"{key} came twice"
+        completions[key] = completion
+    wanted = {(request.key, sample) for request in requests for sample in request.samples}
+    assert set(completions) == wanted
+    return Ran(completions, engine.stats)
+
+
+@torch.no_grad()
+def judge(completion: Completion, name: str) -> int:
+    """Assert that a completion is what the model's eager attention makes of its prompt.
+
+    Every token is the greedy choice, or the inverse CDF at the sample's own random number; the
+    log-probability is that of the raw distribution; the end is the first that is allowed.
+    For plain requests: temperature, stop token ids and limits, seed 0. Returns how many tokens
+    rest on a tie (two logits, or a number and a step of the CDF, nearer than TIE).
+    """
+    model, params = original(name), completion.request.params
+    prompt, output = list(completion.request.prompt_token_ids), completion.token_ids
+    ids = torch.tensor([prompt + output[:-1]])
+    logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :].double()
+    drawn = torch.tensor(output)
+    assert len(logits) == len(output) > 0
+    if params.temperature == 0:
+        exact = logits.argmax(-1) == drawn
+        near = logits.amax(-1) - logits.gather(-1, drawn[:, None])[:, 0] <= TIE
+    else:
+        cdf = (logits / params.temperature).softmax(-1).cumsum(-1)
+        upper = cdf.gather(-1, drawn[:, None])[:, 0]
+        below = cdf.gather(-1, (drawn - 1).clamp(min=0)[:, None])[:, 0]
+        lower = torch.where(drawn > 0, below, 0.0)
+        key = row_key(0, completion.request.key, completion.sample)
+        number = uniform(torch.full((len(output),), key), torch.arange(len(output))).double()
+        exact = (lower <= number) & (number < upper)
+        near = (lower - TIE <= number) & (number < upper + TIE)
+    assert near.all(), f"wrong token at {int((~near).nonzero()[0, 0])} of {output}"
+    logprob = logits.log_softmax(-1).gather(-1, drawn[:, None]).sum().item()
+    assert abs(completion.cumulative_logprob - logprob) <= 1e-4 * len(output)
+    assert_end(completion, model)
+    return int((~exact).sum())
+
+
+def assert_end(completion: Completion, model: PreTrainedModel) -> None:
+    """The sample ended where it had to, for the reason that it gives."""
+    params, output = completion.request.params, completion.token_ids
+    eos = () if params.ignore_eos else (model.generation_config.eos_token_id,)
+    ends = {*eos, *params.stop_token_ids}
+    assert not ends & set(output[:-1])
+    room = CONTEXT - len(completion.request.prompt_token_ids)
+    assert len(output) <= min(params.max_tokens, room)
+    if output[-1] in eos:
+        reason = "eos"
+    elif output[-1] in params.stop_token_ids:
+        reason = "stop"
+        assert completion.stop_reason == output[-1]
+    else:
+        reason = "length" if len(output) == params.max_tokens else "context"
+        assert len(output) == min(params.max_tokens, room)
+    assert completion.finish_reason == reason

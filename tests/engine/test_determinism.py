@@ -1,0 +1,148 @@
+"""Tokens and log-probabilities are those of the request alone, bit for bit (float32, CPU)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from sharegen.engine.request import Request, SamplingParams
+from tests.engine.jobs import Ran, Result, forest, judge, loaded, make_engine, requests_of, run
+
+NAMES = ["llama", "gemma2", "gpt2"]
+PARAMS = SamplingParams(temperature=1.2, top_p=0.97, max_tokens=14, stop_token_ids=[5, 50, 95])
+SAMPLES = 3
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def job() -> list[Request]:
+    """Every prompt of the forest, sampled in one of four ways, all mixed in one batch."""
+    ways = [
+        PARAMS,
+        replace(PARAMS, temperature=0.6, top_k=9, top_p=1.0, repetition_penalty=1.3),
+        replace(PARAMS, temperature=0.0, presence_penalty=0.5, stop_token_ids=[9]),
+        replace(PARAMS, min_p=0.02, seed=77, logit_bias={40: 2.0}, min_tokens=4, logprobs=2),
+    ]
+    return [
+        Request(i, prompt, ways[i % len(ways)], range(SAMPLES)) for i, prompt in enumerate(forest())
+    ]
+
+
+def run_job(name: str, requests: list[Request] | None = None, **config: int) -> Ran:
+    return run(make_engine(loaded(name), **config), job() if requests is None else requests)
+
+
+@cache
+def reference(name: str) -> dict[tuple[int, int], Result]:
+    """The job all at once, in a pool that holds everything."""
+    return run_job(name).results
+
+
+@pytest.mark.parametrize(
+    ("name", "max_sequences"),
+    [("llama", 1), *((name, rows) for name in NAMES for rows in (5, 17))],
+)
+def test_any_batch_size(name: str, max_sequences: int) -> None:
+    assert run_job(name, max_sequences=max_sequences).results == reference(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_order(name: str) -> None:
+    requests = job()
+    random.Random(1).shuffle(requests)
+    assert run_job(name, requests, max_sequences=7).results == reference(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("blocks", [28, 60])
+def test_preemption(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(loaded(name), blocks=blocks)
+    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+    assert run(engine, job()).results == reference(name)
+    assert engine.stats.preemptions > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiny_pool_without_preemption(name: str) -> None:
+    assert run_job(name, blocks=28).results == reference(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_step_behind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host reads tokens a step late, as it does beside a GPU."""
+    engine = make_engine(loaded(name), blocks=60, max_sequences=19)
+    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+    engine._lag = 1
+    assert run(engine, job()).results == reference(name)
+    assert engine.stats.preemptions > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("llama", 0.1), ("llama", 0.9), *((name, 0.5) for name in NAMES)]
+)
+def test_resuming(name: str, share: float) -> None:
+    """A part of the samples stands in the journal; the others come out as they would have."""
+    rng = random.Random(2)
+    left = [
+        replace(request, samples=[s for s in request.samples if rng.random() > share])
+        for request in job()
+    ]
+    resumed = run_job(name, left, max_sequences=6).results
+    assert 0 < len(resumed) < len(reference(name))
+    assert resumed == {key: reference(name)[key] for key in resumed}
+
+
+def test_more_samples_extend_a_job() -> None:
+    more = [replace(request, samples=range(SAMPLES + 4)) for request in job()]
+    extended = run_job("llama", more).results
+    assert len(extended) > len(reference("llama"))
+    assert extended | reference("llama") == extended
+
+
+def test_two_threads(two_threads: None) -> None:
+    """How many threads share a product does not show either, whatever the batch."""
+    whole = run_job("llama").results
+    assert run_job("llama", max_sequences=5).results == whole
+    assert run_job("llama", blocks=28).results == whole
+
+
+def test_an_engine_keeps_nothing_from_one_call_to_the_next() -> None:
+    engine = make_engine(loaded("llama"), max_sequences=9)
+    first = run(engine, job()).results
+    again = run(engine, job()).results
+    assert first == again == reference("llama")
+
+
+def test_seed_key_and_sample_tell_samples_apart() -> None:
+    params = replace(PARAMS, max_tokens=30, stop_token_ids=(), ignore_eos=True)
+    prompt = forest()[0]
+
+    def tokens(seed: int, key: int, sample: int) -> tuple[int, ...]:
+        engine = make_engine(loaded("llama"), seed=seed)
+        return tuple(run(engine, [Request(key, prompt, params, [sample])]).tokens[key, sample])
+
+    drawn = [tokens(0, 0, 0), tokens(1, 0, 0), tokens(0, 1, 0), tokens(0, 0, 1)]
+    assert len(set(drawn)) == 4
+    own = Request(0, prompt, replace(params, seed=1), [0])
+    assert tuple(run(make_engine(loaded("llama")), [own]).tokens[0, 0]) == drawn[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sampled_tokens_are_those_of_eager_attention(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
+    params = SamplingParams(temperature=0.9, max_tokens=20, stop_token_ids=[7, 8])
+    requests = requests_of(forest(1), params, samples=4)
+    ran = run(make_engine(loaded(name), max_sequences=11), requests)
+    record_property("ties", sum(judge(c, name) > 0 for c in ran.completions.values()))

@@ -1,0 +1,135 @@
+"""The oracle: greedy tokens equal transformers' own generate(), however they were computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+
+from sharegen.engine.block_pool import BlockPool
+from tests.engine.jobs import (
+    GREEDY,
+    CheckedEngine,
+    forest,
+    judge,
+    loaded,
+    make_engine,
+    original,
+    requests_of,
+    run,
+)
+
+ARCHITECTURES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "phi3", "gpt_neox", "gpt2"]
+PROMPTS = forest()
+
+
+@cache
+def generated(name: str) -> list[list[int]]:
+    """What generate() makes of PROMPTS, one at a time: no padding, no other way to be wrong."""
+    model = original(name)
+    model.generation_config.eos_token_id = None
+    outputs = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        whole = model.generate(ids, max_new_tokens=GREEDY.max_tokens, do_sample=False)
+        outputs.append(whole[0, len(prompt) :].tolist())
+    return outputs
+
+
+def plain(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it comes: all at once."""
+
+
+def expect_nothing(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admission leaves no room for growth: blocks run out, and the youngest are preempted."""
+    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+
+
+def fragment(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two blocks in a row are free for a node: all nodes longer than a block are scattered."""
+    monkeypatch.setattr(BlockPool, "allocate_node", _every_other_block)
+
+
+def one_step_behind(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host reads tokens a step late, as it does beside a GPU."""
+    expect_nothing(engine, monkeypatch)
+    engine._lag = 1
+
+
+def _every_other_block(pool: BlockPool, count: int) -> tuple[list[int], bool] | None:
+    free = [b for b in range(pool.num_blocks) if pool._owners[b] == 0][::-2][:count]
+    if len(free) < count:
+        return None
+    for block in free:
+        pool._take(block, block + 1)
+    return free, len(free) == 1
+
+
+SETTINGS: dict[str, tuple[Callable, dict[str, int]]] = {
+    "plain": (plain, {}),
+    "few slots": (plain, {"max_sequences": 3, "prefill_tokens": 7}),
+    "preemption": (expect_nothing, {"blocks": 45}),
+    "tiny pool": (plain, {"blocks": 26, "max_sequences": 7}),
+    "scattered nodes": (fragment, {}),
+    "one step behind": (one_step_behind, {"blocks": 45, "max_sequences": 7}),
+}
+
+
+def check_against_generate(name: str, engine: CheckedEngine) -> int:
+    """Assert that the engine's greedy tokens are generate()'s; returns how many prompts tie."""
+    ran = run(engine, requests_of(PROMPTS, GREEDY))
+    ties = 0
+    for (key, _), completion in ran.completions.items():
+        judged = judge(completion, name)
+        if completion.token_ids != generated(name)[key]:
+            assert judged > 0, f"{name}: prompt {key} differs from generate(), and not by a tie"
+            ties += 1
+    return ties
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_greedy_tokens_equal_generate(
+    name: str,
+    setting: str,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    prepare, config = SETTINGS[setting]
+    engine = make_engine(loaded(name), **config)
+    prepare(engine, monkeypatch)
+    record_property("ties", check_against_generate(name, engine))
+    if setting in ("preemption", "one step behind"):
+        assert engine.stats.preemptions > 0
+    if setting == "few slots":
+        assert engine.stats.decode_steps > 3 * GREEDY.max_tokens
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_any_block_size(
+    name: str, block_size: int, record_property: Callable[[str, object], None]
+) -> None:
+    engine = make_engine(loaded(name), block_size=block_size, blocks=1200 // block_size)
+    record_property("ties", check_against_generate(name, engine))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("block_size", [1, 2, 4, 16, 32])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_with_every_block_size(
+    name: str,
+    block_size: int,
+    setting: str,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    prepare, config = SETTINGS[setting]
+    # As many tokens as with blocks of four, and room for what blocks leave empty.
+    blocks = -(-config.get("blocks", 400) * 4 // block_size) + (8 if block_size > 4 else 0)
+    engine = make_engine(loaded(name), **(config | {"block_size": block_size, "blocks": blocks}))
+    prepare(engine, monkeypatch)
+    record_property("ties", check_against_generate(name, engine))
