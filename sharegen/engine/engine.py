@@ -18,6 +18,7 @@ import numpy as np
 from sharegen.engine.attention import attention_for
 from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.block_pool import BlockPool
+from sharegen.engine.compiling import compile_layers
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.kv_cache import KVCache
@@ -37,13 +38,14 @@ WINDOW = 16_384  # requests whose sharing is looked for together
 class EngineConfig:
     """max_sequences: rows decoded together. kv_cache_memory: bytes; a share of what is free where
     not given. block_size: tokens of a KV block. seed: of requests that bring none.
-    prefill_tokens: tokens of one prefill batch."""
+    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU)."""
 
     max_sequences: int | None = None
     kv_cache_memory: int | None = None
     block_size: int = 16
     seed: int = 0
     prefill_tokens: int | None = None
+    compile: bool = True
 
 
 @dataclass
@@ -85,6 +87,8 @@ class Engine:
         padded = graph_rows if on_gpu else padded_rows
         max_sequences = config.max_sequences or (1024 if on_gpu else 256)
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
+        if on_gpu and config.compile:
+            compile_layers(model)
         num_blocks = self._num_blocks(config)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self.pool = BlockPool(num_blocks, config.block_size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
@@ -12,13 +13,15 @@ Outputs = tuple[torch.Tensor, ...]
 class StepGraphs:
     """One graph for each key (rows, sampling features, ...), all in one memory pool.
 
-    A replay overwrites the outputs of the one before.
+    A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
+    experts are chosen on the host, say) runs step by step, and a warning says why.
     """
 
     def __init__(self) -> None:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
         self._generation = 0
         self._pool: tuple[int, int] | None = None
+        self._refused = False
 
     def run(
         self,
@@ -33,13 +36,25 @@ class StepGraphs:
         changing: tensors that the step both reads and writes.
         """
         if generation != self._generation:
-            self._graphs.clear()
+            self.clear()
             self._generation = generation
-        if key not in self._graphs:
-            self._graphs[key] = self._capture(step, changing)
+        if key not in self._graphs and not self._refused:
+            try:
+                self._graphs[key] = self._capture(step, changing)
+            except RuntimeError as error:
+                self._refused = True
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)
+        if self._refused:
+            return step()
         graph, outputs = self._graphs[key]
         graph.replay()
         return outputs
+
+    def clear(self) -> None:
+        """Forget all graphs."""
+        self._graphs.clear()
+        self._pool = None  # a pool ends with its last graph
 
     def _capture(
         self, step: Callable[[], Outputs], changing: Sequence[torch.Tensor]

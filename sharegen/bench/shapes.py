@@ -1,0 +1,87 @@
+"""Models of well-known shapes with random weights, and the workloads of the measurements."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+
+from sharegen.errors import UsageError
+
+_LLAMA: dict[str, dict[str, Any]] = {
+    "llama3-8b": {
+        "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 32_768, "rope_theta": 500_000.0,
+    },
+    "llama2-7b": {
+        "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "max_position_embeddings": 32_768,
+    },
+    "codellama-13b": {
+        "vocab_size": 32_016, "hidden_size": 5120, "intermediate_size": 13_824,
+        "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40,
+        "max_position_embeddings": 32_768, "rope_theta": 1_000_000.0,
+    },
+}  # fmt: skip
+SHAPES = tuple(_LLAMA)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Random prompts: one shared prefix, then a problem each; a fixed number of new tokens."""
+
+    prefix: int
+    problem: int
+    problems: int
+    samples: int
+    output: int
+
+    def prompts(self, vocab_size: int, seed: int = 0) -> list[list[int]]:
+        rng = random.Random(seed)
+        prefix = [rng.randrange(3, vocab_size) for _ in range(self.prefix)]
+        return [
+            prefix + [rng.randrange(3, vocab_size) for _ in range(self.problem)]
+            for _ in range(self.problems)
+        ]
+
+
+WORKLOADS = {
+    "gsm8k": Workload(1024, 96, 96, 32, 128),
+    "apps": Workload(2400, 512, 8, 128, 128),
+    "longdoc": Workload(8192, 64, 32, 32, 128),
+    "noshare": Workload(0, 1024, 512, 1, 128),
+}
+
+
+def workload(text: str) -> Workload:
+    """A workload by name, or as PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."""
+    if text in WORKLOADS:
+        return WORKLOADS[text]
+    try:
+        numbers = [int(part) for part in text.split(",")]
+        return Workload(*numbers)
+    except (ValueError, TypeError):
+        raise UsageError(
+            f"workload {text!r} is neither one of {', '.join(WORKLOADS)} nor five whole numbers "
+            "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT"
+        ) from None
+
+
+def random_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """A model of a known shape, or of a folder's config, with random weights made on the device."""
+    if shape in _LLAMA:
+        config: Any = LlamaConfig(**_LLAMA[shape], eos_token_id=2, bos_token_id=1)
+    elif (Path(shape) / "config.json").is_file():
+        config = AutoConfig.from_pretrained(shape)
+    else:
+        raise UsageError(f"shape {shape!r} is neither one of {', '.join(SHAPES)} nor a model folder")
+    config.dtype = dtype
+    torch.manual_seed(0)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()

@@ -1,0 +1,50 @@
+"""torch.compile for the layers of a model: fewer, fused kernels around attention and products."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from sharegen.engine.attention import active
+from sharegen.engine.model import LoadedModel
+
+_TRIAL_TOKENS = 32
+
+
+class _ValuesOnly:
+    """Lets every token see only itself: enough to see whether a compiled model runs."""
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+
+
+def compile_layers(model: LoadedModel) -> bool:
+    """Compile the decoder layers, with a dynamic number of tokens; False when they can't be.
+
+    Layers of one kind share one compilation. A model that does not compile runs as it is, and a
+    warning says why.
+    """
+    layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.compile(dynamic=True, fullgraph=True)
+    try:
+        with torch.inference_mode(), active(_ValuesOnly()):
+            for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
+                ids = torch.zeros(count, dtype=torch.int64, device=model.device)
+                model.forward(ids, torch.arange(count, device=model.device), ids[:8])
+    except Exception as error:  # whatever the compiler could not do, the model still runs without
+        for layer in layers:
+            layer._compiled_call_impl = None
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+        return False
+    return bool(layers)
