@@ -165,14 +165,17 @@ class Engine:
             self._observe()
 
     def _fill(self, source: Iterator[Request]) -> None:
-        requests = list(islice(source, WINDOW // 2 if self.scheduler.has_work else WINDOW))
-        if not requests:
-            return
-        for request in requests:
-            if request.samples:
-                self.check(request)
-            self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
-        self.scheduler.add(requests)
+        """Read requests until there is work: a whole window may have no samples left to draw."""
+        window = WINDOW // 2 if self.scheduler.has_work else WINDOW
+        while requests := list(islice(source, window)):
+            for request in requests:
+                if request.samples:
+                    self.check(request)
+                asked = len(request.prompt_token_ids) * len(request.samples)
+                self.stats.prompt_tokens_asked += asked
+            self.scheduler.add(requests)
+            if self.scheduler.has_work:
+                break
 
     def _step(self) -> list[Completion]:
         """Schedule a batch, run it, and collect the oldest one that is due."""

@@ -142,15 +142,20 @@ class Scheduler:
             self._leave(group)
 
     def clear(self) -> None:
-        """Drop everything that waits or runs."""
+        """Drop everything that waits or runs, whatever was interrupted half-way."""
         for sequence in list(self._running()):
             self._vacate(sequence)
-        for group in list(self._unfinished):
-            self._leave(group)
+        for node in self.tree.nodes():
+            self.pool.free(node.blocks)
+        self.tree = PrefixTree(self.pool.block_size)
+        self._unfinished.clear()
         self.waiting.clear()
         self.ready.clear()
         self._ending.clear()
         self.num_waiting = 0
+        # What the last batch was to change may never have arrived.
+        self._changed.update(range(self.max_sequences))
+        self._growth = []
 
     @property
     def num_running(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -75,7 +75,7 @@ def assert_spells(tree: PrefixTree, ends: list[Node], prompts: list[Prompt]) -> 
         assert tuple(token for step in path for token in step.tokens.tolist()) == prompt
         assert [step.position for step in path] == [0, *(step.end for step in path[:-1])]
         assert path[0] in tree.root_nodes
-        for above, below in zip(path, path[1:], strict=False):
+        for above, below in pairwise(path):
             assert below in above.children and below.parent is above
 
 

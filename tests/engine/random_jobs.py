@@ -1,0 +1,123 @@
+"""Hypothesis' idea of a job: a random forest of prompts, and a machine that is barely enough."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from sharegen.engine.model import LoadedModel
+from sharegen.engine.prefix_tree import PrefixTree
+from sharegen.engine.request import Request, SamplingParams
+from tests.engine.jobs import (
+    CONTEXT,
+    FIRST_TOKEN,
+    VOCAB_SIZE,
+    CheckedEngine,
+    make_engine,
+    random_tokens,
+)
+
+
+@dataclass(frozen=True)
+class RandomJob:
+    """Requests, and the sizes of the engine that runs them.
+
+    blocks: as few as one sample needs, or more. optimistic: admission leaves no room for growth.
+    lag: how many steps the host is behind.
+    """
+
+    requests: list[Request]
+    blocks: int
+    block_size: int
+    max_sequences: int
+    prefill_tokens: int
+    ahead_tokens: int
+    optimistic: bool
+    lag: int
+
+    def engine(self, model: LoadedModel) -> CheckedEngine:
+        engine = make_engine(
+            model,
+            blocks=self.blocks,
+            block_size=self.block_size,
+            max_sequences=self.max_sequences,
+            prefill_tokens=self.prefill_tokens,
+        )
+        engine.scheduler.ahead_tokens = self.ahead_tokens
+        engine._lag = self.lag
+        if self.optimistic:
+            engine.scheduler._expected_length = lambda: 0.0  # type: ignore[method-assign]
+        return engine
+
+    @property
+    def tree(self) -> PrefixTree:
+        return PrefixTree.build([r.prompt_token_ids for r in self.requests], self.block_size)
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[list[int]]:
+    """Prompts that go on from (a part of) an earlier one, or begin anew; some up to the context."""
+    prompts: list[list[int]] = []
+    for index in range(draw(st.integers(1, 8))):
+        stem: list[int] = []
+        if prompts and draw(st.booleans()):
+            stem = prompts[draw(st.integers(0, len(prompts) - 1))]
+            stem = stem[: draw(st.sampled_from([len(stem), len(stem) // 2, len(stem) - 1]))]
+        length = draw(st.integers(0, 20) | st.sampled_from([33, 64]))
+        own = random_tokens(CONTEXT, random.Random(index))
+        prompt = (stem + own[:length])[: CONTEXT - 1] or own[:1]
+        if draw(st.integers(0, 15)) == 0:
+            prompt = (prompt + own)[: CONTEXT - draw(st.integers(1, 5))]
+        prompts.append(prompt)
+    return prompts
+
+
+@st.composite
+def params(draw: st.DrawFn, max_tokens: int = 20) -> SamplingParams:
+    """Greedy or sampled, with limits and with stop tokens that come sooner or later."""
+    often = draw(st.sampled_from([0, 1, 6, 30]))
+    stops = range(FIRST_TOKEN, VOCAB_SIZE, VOCAB_SIZE // often) if often else ()
+    return SamplingParams(
+        temperature=draw(st.sampled_from([0.0, 0.7, 1.4])),
+        max_tokens=draw(st.integers(1, max_tokens)),
+        stop_token_ids=list(stops),
+        ignore_eos=draw(st.booleans()),
+    )
+
+
+@st.composite
+def jobs(draw: st.DrawFn, max_tokens: int = 20) -> RandomJob:
+    prompts = draw(forests())
+    requests = [
+        Request(key, prompt, draw(params(max_tokens)), range(draw(st.integers(0, 5))))
+        for key, prompt in enumerate(prompts)
+    ]
+    block_size = draw(st.sampled_from([1, 2, 3, 4, 7, 16]))
+    return RandomJob(
+        requests=requests,
+        blocks=least_blocks(requests, block_size) + draw(st.integers(0, 12) | st.just(300)),
+        block_size=block_size,
+        max_sequences=draw(st.sampled_from([1, 2, 3, 5, 17, 40])),
+        prefill_tokens=draw(st.sampled_from([1, 5, 16, 64, 512])),
+        ahead_tokens=draw(st.sampled_from([0, 50])),
+        optimistic=draw(st.booleans()),
+        lag=draw(st.integers(0, 1)),
+    )
+
+
+def least_blocks(requests: list[Request], block_size: int) -> int:
+    """What the largest of the samples needs: blocks for its path and for its own tokens."""
+
+    def up(tokens: int) -> int:
+        return -(-tokens // block_size)
+
+    tree = PrefixTree(block_size)
+    leaves = tree.insert([request.prompt_token_ids for request in requests])
+    most = 2
+    for request, leaf in zip(requests, leaves, strict=True):
+        limit = min(request.params.max_tokens, CONTEXT - leaf.end)
+        path = sum(up(node.length) for node in leaf.path())
+        most = max(most, path + max(1, up(limit - 1)), up(leaf.end) + up(limit))
+    return most
