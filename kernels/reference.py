@@ -15,6 +15,7 @@ and a level of the tree that a row does not have adds an exact zero.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -141,9 +142,8 @@ class SuffixPlan:
         longest = int(length.max()) if len(length) else 0
         for first in range(0, -(-longest // block_size), width):
             begin = first * block_size
-            rows: Tensor | slice = (length > begin).nonzero()[:, 0]
-            if len(rows) == len(length):
-                rows = slice(0, len(length))
+            live = (length > begin).nonzero()[:, 0]
+            rows: Tensor | slice = slice(0, len(length)) if len(live) == len(length) else live
             blocks = tables[rows, first : first + width]
             blocks = pad(blocks, (0, width - blocks.shape[1]))
             seen = length[rows] - begin
@@ -164,7 +164,7 @@ def lowest_visible(position: Tensor, window: int | None, chunk: int | None) -> T
 
 
 def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    """Put k, v [T, num_kv_heads, *] into their slots [T] of the caches [blocks, block, heads, *]."""
+    """Put k, v [T, num_kv_heads, *] into slots [T] of the caches [blocks, block, heads, *]."""
     k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slots, k)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slots, v)
 
@@ -225,7 +225,7 @@ def prefill_attention(
         queries[plan.order], k_cache, v_cache, plan, ordered_lowest, softcap
     )
     out = torch.empty_like(above.out)
-    for start, end in zip(chunk_starts[:-1], chunk_starts[1:], strict=True):
+    for start, end in itertools.pairwise(chunk_starts):
         rows = slice(start, end)
         own = position[rows]
         visible = own[None, :] <= own[:, None]
@@ -317,16 +317,14 @@ def _dense(
     return Partial(by_row(out), by_row(top)[..., 0], by_row(total)[..., 0])
 
 
-def _dense_each(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None
-) -> Partial:
+def _dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
     """Rows q [T, num_heads, D] against their own keys k [T, L, num_kv_heads, D], v.
 
     visible: [T, L].
     """
     if len(q) == 1:  # one product alone would not be computed as one of many
-        twice = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
-        return _dense_each(*twice, softcap)[:1]
+        q, k, v, visible = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
+        return _dense_each(q, k, v, visible, softcap)[:1]
     num_kv_heads = k.shape[2]
     queries = q.view(len(q), num_kv_heads, -1, q.shape[2])
     parts = []

@@ -393,10 +393,11 @@ def _make_folder(path: Path) -> None:
 
 
 def _add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The statistics of all runs of a journal together."""
+    """The statistics of all runs of a journal together; what is no number is the last run's."""
     total = dict(now)
     for name, value in now.items():
-        if name in before and name not in _LATEST:
+        is_count = isinstance(value, (int, float)) and name not in _LATEST
+        if is_count and name in before:
             total[name] = max(before[name], value) if name in _PEAKS else before[name] + value
     return total
 

@@ -88,7 +88,7 @@ class _Chain:
         return True
 
     def _solve(self, piece: Piece, numbers: dict[str, int]) -> list[tuple[str, int]] | None:
-        """The piece's equations as (text, result); None if a result is not whole or out of range."""
+        """The piece's equations as (text, result); None unless all are whole and in range."""
         values = dict(numbers) if self.x is None else {**numbers, "x": self.x}
         equations = []
         for count, (left, sign, right, _) in enumerate(piece.steps, start=1):

@@ -1,4 +1,4 @@
-"""The nouns of decoding: what is asked (Request, SamplingParams) and what comes out (Completion)."""
+"""The nouns of decoding: what is asked (Request, SamplingParams), what comes out (Completion)."""
 
 from __future__ import annotations
 

@@ -84,9 +84,7 @@ class SamplingState:
         self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
         self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
         self._ints = torch.zeros(max_rows, 2, dtype=torch.int64, device=self.device)
-        self._ints[:, 1] = (
-            vocab_size  # rows never set are drawn from too
-        )
+        self._ints[:, 1] = vocab_size  # rows never set are drawn from too
         self.temperature, self.top_p, self.min_p = self._floats.unbind(1)[:3]
         self.repetition, self.frequency, self.presence = self._floats.unbind(1)[3:]
         self.keys, self.top_k = self._ints.unbind(1)
