@@ -18,7 +18,7 @@ import numpy as np
 from sharegen.engine.attention import attention_for
 from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.block_pool import BlockPool
-from sharegen.engine.compiling import compile_layers
+from sharegen.engine.compiling import optimise
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.kv_cache import KVCache
@@ -88,7 +88,7 @@ class Engine:
         max_sequences = config.max_sequences or (1024 if on_gpu else 256)
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if on_gpu and config.compile:
-            compile_layers(model)
+            optimise(model)
         num_blocks = self._num_blocks(config)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self.pool = BlockPool(num_blocks, config.block_size)
