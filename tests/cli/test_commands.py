@@ -252,7 +252,7 @@ def test_ctrl_c_says_how_to_continue(sharegen: Command, job: list[object]) -> No
     job = [*job, "-n", 300, "--max-tokens", 64]
     process = run_apart(job)
     while not Path("out.jsonl").exists() or not Path("out.jsonl").stat().st_size:
-        assert process.poll() is None
+        assert process.poll() is None, process.communicate()[1]
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
