@@ -102,6 +102,9 @@ def load_weights(
     source: Source, config: Any, dtype: torch.dtype, device: torch.device
 ) -> PreTrainedModel:
     """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
+    quantised = getattr(config, "quantization_config", None) is not None
+    # Quantised weights must be laid out on the device that they will run on.
+    placement = {"device_map": {"": device}} if quantised else {}
     with _explained(source, "weights"):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.name,
@@ -110,6 +113,7 @@ def load_weights(
             attn_implementation="eager",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported, and refused below in our words
+            **placement,
             **source.arguments,
         )
     model, report = loaded
@@ -119,9 +123,7 @@ def load_weights(
             f"model {source.name}: {len(missing)} weights are missing or of another shape, "
             f"such as {missing[0]}: the folder is incomplete or not of this architecture"
         )
-    if getattr(model, "hf_quantizer", None) is None:
-        model = model.to(device)
-    return model.eval()
+    return (model if quantised else model.to(device)).eval()
 
 
 def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:

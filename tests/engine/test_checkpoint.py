@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, TorchAoConfig
 
 from sharegen.engine import checkpoint
 from sharegen.engine.model import load_model, load_tokenizer
+from sharegen.engine.self_check import self_check
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model
@@ -124,6 +126,25 @@ def test_quantised_checkpoint_without_its_package(folder: Path) -> None:
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
     assert "gptq" in message(folder, device="cpu").lower()
+
+
+def test_quantised_checkpoint_decodes_as_generate_does(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    quantisation = pytest.importorskip("torchao.quantization")
+    quantised = tmp_path_factory.mktemp("int8")
+    AutoModelForCausalLM.from_pretrained(
+        folder,
+        quantization_config=TorchAoConfig(quantisation.Int8WeightOnlyConfig()),
+        dtype=torch.float32,
+        device_map="cpu",
+    ).save_pretrained(quantised)
+    loaded = load_model(quantised, device="cpu")
+    projection = loaded.model.get_submodule("model.layers.0.self_attn.q_proj")
+    assert type(projection.weight).__module__.startswith("torchao")
+    self_check(loaded, "int8")
+    plan = load_model(quantised, device="cpu", weights=False)
+    assert plan.layers == loaded.layers
 
 
 def test_code_of_the_model_is_not_run_unless_asked_for(folder: Path) -> None:
