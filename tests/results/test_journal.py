@@ -265,7 +265,7 @@ def test_killed_at_random_moments_it_ends_as_if_never_killed(tmp_path: Path) -> 
     assert python(KILLED_WRITER, undisturbed, 0, 0).wait() == 0
     rng, size = random.Random(5), 0
     for attempt in range(1000):
-        process = python(KILLED_WRITER, killed, attempt, 0.0005)
+        process = python(KILLED_WRITER, killed, attempt, 0.005)  # slow enough to be caught
         if attempt < 3:
             time.sleep(rng.uniform(0, 0.3))  # maybe while it opens
         else:
