@@ -6,11 +6,11 @@ The ceiling is the same job with only the attention function replaced by one tha
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,42 +18,47 @@ import torch
 from sharegen.bench.shapes import Workload, random_model, workload
 from sharegen.engine.attention import AttentionContext, StoreAndAttend
 from sharegen.engine.engine import Engine, EngineConfig
-from sharegen.engine.model import LoadedModel, load_model
+from sharegen.engine.model import load_model
 from sharegen.engine.request import Request, SamplingParams
+from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
+
+_ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
 
 
 def decode(
     shape: str = "llama3-8b",
     load: str = "gsm8k",
     *,
-    max_sequences: int | None = None,
+    levels: int = 2,
+    max_sequences: int = 1024,
     temperature: float = 0.7,
+    dtype: str = "bfloat16",
     device: str = "cuda",
-    dtype: torch.dtype = torch.bfloat16,
     compile_model: bool = True,
     ceiling: bool = True,
-    model: LoadedModel | None = None,
 ) -> dict[str, Any]:
     """Run one workload on one shape; prints a table to stderr and returns the numbers.
 
     shape: a known shape or a model folder (its config; weights are random). load: a workload's
-    name or five numbers. max_sequences: rows; by default all samples, up to 1,024.
+    name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
+    sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
+    max_sequences: rows, at most; fewer where the workload has fewer samples.
     """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("no CUDA device is available: use --device cpu")
     job = workload(load)
-    loaded = model or load_model(random_model(shape, device, dtype))
-    rows = max_sequences or min(1024, job.problems * job.samples)
-    config = EngineConfig(max_sequences=rows, compile=compile_model)
+    rows = min(max_sequences, job.problems * job.samples)
+    loaded = load_model(random_model(shape, device, getattr(torch, dtype)))
+    config = EngineConfig(max_sequences=rows, compile=compile_model, levels=levels)
     engine = Engine(loaded, None, config)
-    result: dict[str, Any] = {"shape": shape, "workload": load, **asdict(job), "rows": rows}
-    result |= _measure(engine, job, temperature)
+    result: dict[str, Any] = {"shape": shape, "workload": load, **asdict(job)}
+    result |= {"levels": levels, "rows": rows} | _measure(engine, job, temperature)
     if ceiling:
-        real = engine.runner.attention
         engine.runner.attention = _Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
         bound = _measure(engine, job, temperature)
-        engine.runner.attention = real
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
         result["ceiling_step_ms"] = bound["step_ms"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
@@ -65,36 +70,49 @@ def decode(
 
 def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any]:
     """Wall time of the whole job, after a short one that compiles and captures."""
-    prompts = job.prompts(engine.model.vocab_size)
-
-    def run(output: int) -> tuple[float, int]:
-        params = SamplingParams(
-            n=job.samples, temperature=temperature, max_tokens=output, ignore_eos=True
-        )
-        requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
-        _synchronize(engine)
-        start = time.perf_counter()
-        tokens = sum(len(completion.token_ids) for completion in engine.generate(requests))
-        _synchronize(engine)
-        return time.perf_counter() - start, tokens
-
+    run = partial(_run, engine, job, temperature)
     run(min(4, job.output))
     before = asdict(engine.stats)
     seconds, tokens = run(job.output)
-    after = asdict(engine.stats)
-    steps = after["decode_steps"] - before["decode_steps"]
+    first = job.problems * job.samples  # tokens that prefill draws
+    stats: dict[str, Any] = {"decode_tokens": tokens - first} | {
+        name: value - before[name]
+        for name, value in asdict(engine.stats).items()
+        if isinstance(value, (int, float))
+    }
     return {
         "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
-        "decode_steps": steps,
-        "prefill_steps": after["prefill_steps"] - before["prefill_steps"],
-        "step_ms": 1e3 * (after["decode_seconds"] - before["decode_seconds"]) / max(1, steps),
-        "prefill_seconds": after["prefill_seconds"] - before["prefill_seconds"],
-        "prompt_tokens_computed": after["prompt_tokens_computed"]
-        - before["prompt_tokens_computed"],
-        "peak_blocks": after["peak_blocks"],
+        "mean_running": stats["decode_tokens"] / max(1, stats["decode_steps"]),
+        "decode_steps": stats["decode_steps"],
+        "prefill_steps": stats["prefill_steps"],
+        "step_ms": 1e3 * stats["decode_seconds"] / max(1, stats["decode_steps"]),
+        "prompt_tokens_computed": stats["prompt_tokens_computed"],
+        "preemptions": stats["preemptions"],
+        "peak_blocks": engine.stats.peak_blocks,
     }
+
+
+def _run(engine: Engine, job: Workload, temperature: float, output: int) -> tuple[float, int]:
+    """Seconds and tokens of the whole job."""
+    params = SamplingParams(
+        n=job.samples, temperature=temperature, max_tokens=output, ignore_eos=True
+    )
+    prompts = job.prompts(engine.model.vocab_size)
+    requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
+    if engine.config.levels is not None and engine.config.levels < _ALL_LEVELS:
+        # What a request's samples share is the last level: without it each is its own request.
+        requests = [
+            replace(request, key=request.key * job.samples + sample, samples=(sample,))
+            for request in requests
+            for sample in request.samples
+        ]
+    _synchronize(engine)
+    start = time.perf_counter()
+    tokens = sum(len(completion.token_ids) for completion in engine.generate(requests))
+    _synchronize(engine)
+    return time.perf_counter() - start, tokens
 
 
 def _synchronize(engine: Engine) -> None:
@@ -144,7 +162,3 @@ class _Copies:
 
         return StoreAndAttend(self.layers, self.cache, slots, self._store, copy)
 
-
-if __name__ == "__main__":
-    for pair in sys.argv[1:]:
-        print(json.dumps(decode(*pair.split(":"))))

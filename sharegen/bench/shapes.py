@@ -80,7 +80,9 @@ def random_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel
     elif (Path(shape) / "config.json").is_file():
         config = AutoConfig.from_pretrained(shape)
     else:
-        raise UsageError(f"shape {shape!r} is neither one of {', '.join(SHAPES)} nor a model folder")
+        raise UsageError(
+            f"shape {shape!r} is neither one of {', '.join(SHAPES)} nor a model folder"
+        )
     config.dtype = dtype
     torch.manual_seed(0)
     with torch.device(device):

@@ -6,14 +6,13 @@ are instant. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 
 import typer
 
 from sharegen import __version__
+from sharegen.cli import bench as bench_commands
 from sharegen.cli import code as code_command
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
@@ -53,8 +52,7 @@ app.command("report")(report_command.report)
 app.command("code-sample")(code_command.code_sample)
 app.command("score")(code_command.score)
 app.command("convert")(code_command.convert)
-if importlib.util.find_spec("sharegen.cli.bench"):
-    app.add_typer(importlib.import_module("sharegen.cli.bench").app, name="bench")
+app.add_typer(bench_commands.app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")
 app.command("version")(version)
 
@@ -65,10 +63,6 @@ def main(arguments: list[str] | None = None) -> None:
     0 done, 1 failed, 2 wrong usage, 130 interrupted. What a user can cause is one line on stderr;
     with --debug, its traceback too.
     """
-    # torch's CPU threads spin while they wait for each other. A decode step is hundreds of small
-    # operations, so next to any other program they would mostly wait (measured: a tenth of the
-    # speed on two busy cores). Read by OpenMP when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]

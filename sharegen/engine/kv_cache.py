@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from sharegen.engine.probe import LayerSpec
@@ -29,10 +31,16 @@ class KVCache:
         self.scratch_block = num_blocks
         shape = (num_blocks + 1, block_size)
         self.keys = [
-            torch.zeros(*shape, spec.num_kv_heads, spec.key_size, dtype=dtype, device=device)
-            for spec in layers
+            _zeros((*shape, spec.num_kv_heads, spec.key_size), dtype, device) for spec in layers
         ]
         self.values = [
-            torch.zeros(*shape, spec.num_kv_heads, spec.value_size, dtype=dtype, device=device)
-            for spec in layers
+            _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device) for spec in layers
         ]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU pages that the system zeroes when they are first touched, most never are."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(pages).view(dtype).view(shape)

@@ -14,12 +14,20 @@ Two rules keep it exact and cheap:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from sharegen.engine.prompt_logprobs import NodeLogprobs
+
 Tokens = npt.NDArray[np.int32]
+
+Fits = Callable[[int, "Node"], bool]
+"""Whether prompt i of an insertion may hang below a standing node."""
 
 
 class Node:
@@ -29,11 +37,11 @@ class Node:
     requests: indices of the prompts that end with the node's last token.
     users: sequences and waiting requests whose path passes through the node (kept by the
         scheduler). blocks, computed: where its KV lies, and how many of its tokens have been
-        prefilled (kept by the scheduler).
+        prefilled (kept by the scheduler). logprobs: of its tokens, where a request wants them.
     """
 
-    __slots__ = ("blocks", "children", "computed", "contiguous", "parent", "position",
-                 "requests", "tokens", "users")  # fmt: skip
+    __slots__ = ("blocks", "children", "computed", "contiguous", "logprobs", "parent",
+                 "position", "requests", "tokens", "users")  # fmt: skip
 
     def __init__(self, tokens: Tokens, position: int, parent: Node | None) -> None:
         self.tokens = tokens
@@ -45,6 +53,7 @@ class Node:
         self.blocks: list[int] = []
         self.contiguous = True
         self.computed = 0
+        self.logprobs: NodeLogprobs | None = None
 
     @property
     def length(self) -> int:
@@ -72,10 +81,13 @@ class PrefixTree:
     """A forest of nodes; `insert` adds a batch of prompts, `remove` takes an unused node out.
 
     block_size: tokens of a KV block, the least that a shared branch must be long to be a node.
+    levels: how many levels of nodes may be shared, for measuring what sharing is worth: with 0
+    every request has all of its prompt to itself, with 1 only roots are shared. None: all.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, levels: int | None = None) -> None:
         self.block_size = block_size
+        self.levels = sys.maxsize if levels is None else levels
         self.root_nodes: list[Node] = []
 
     @classmethod
@@ -85,23 +97,29 @@ class PrefixTree:
         tree.insert(prompts)
         return tree
 
-    def insert(self, prompts: Sequence[Sequence[int]], first_index: int = 0) -> list[Node]:
+    def insert(
+        self,
+        prompts: Sequence[Sequence[int]],
+        first_index: int = 0,
+        fits: Fits = lambda index, node: True,
+    ) -> list[Node]:
         """Add prompts (each at least one token); returns the node where each ends.
 
         Prompt i is known to its node as request `first_index + i`. The more prompts one call
-        gets, the more sharing it can see: nodes that stand already are not split.
+        gets, the more sharing it can see: nodes that stand already are not split. fits: which of
+        them a prompt may share.
         """
         arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
         groups: dict[int, tuple[Node | None, list[int]]] = {}
         for i, tokens in enumerate(arrays):
             assert len(tokens) > 0, "an empty prompt has no node"
-            node = self._deepest_match(tokens)
+            node = self._deepest_match(i, tokens, fits)
             groups.setdefault(id(node), (node, []))[1].append(i)
         ends: list[Node | None] = [None] * len(arrays)
         for node, members in groups.values():
             start = node.end if node is not None else 0
             fresh = _compressed_trie(arrays, members, start, node)
-            for child in self._dissolve_short(fresh, node):
+            for child in self._dissolve(fresh, node, len(node.path()) if node else 0):
                 self._children(node).append(child)
                 for below in walk([child]):
                     for i in below.requests:
@@ -126,33 +144,37 @@ class PrefixTree:
     def _children(self, node: Node | None) -> list[Node]:
         return self.root_nodes if node is None else node.children
 
-    def _deepest_match(self, tokens: Tokens) -> Node | None:
+    def _deepest_match(self, index: int, tokens: Tokens, fits: Fits) -> Node | None:
         """The deepest standing node that `tokens` matches whole and goes on beyond.
 
         A prompt that ends at a standing node gets a node of its own: the logits of that node's
         last token are gone by now.
         """
         best: Node | None = None
-        while True:
+        for _ in range(self.levels):
             start = best.end if best is not None else 0
             for child in self._children(best):
                 long_enough = self.block_size <= child.length < len(tokens) - start
-                if long_enough and np.array_equal(child.tokens, tokens[start : child.end]):
+                if not long_enough or not np.array_equal(child.tokens, tokens[start : child.end]):
+                    continue
+                if fits(index, child):
                     best = child
                     break
             else:
-                return best
+                break
+        return best
 
-    def _dissolve_short(self, nodes: list[Node], parent: Node | None) -> list[Node]:
-        """Duplicate branches shorter than a block into their children, from the top down."""
+    def _dissolve(self, nodes: list[Node], parent: Node | None, depth: int) -> list[Node]:
+        """Duplicate branches that are not worth a node into their children, from the top down."""
         kept: list[Node] = []
+        shared = depth < self.levels
         stack = nodes[::-1]
         while stack:
             node = stack.pop()
-            if not node.children or node.length >= self.block_size:
+            if not node.children or (node.length >= self.block_size and shared):
                 node.parent = parent
-                node.children = self._dissolve_short(node.children, node)
-                kept.append(node)
+                node.children = self._dissolve(node.children, node, depth + 1)
+                kept += [node] if shared else _one_each(node)
                 continue
             children, node.children = node.children, []
             for child in children:
@@ -171,6 +193,16 @@ def walk(nodes: Sequence[Node]) -> Iterator[Node]:
         node = stack.pop()
         yield node
         stack.extend(node.children[::-1])
+
+
+def _one_each(leaf: Node) -> list[Node]:
+    """The leaf, once for each prompt that ends with it."""
+    copies = []
+    for request in leaf.requests:
+        copy = Node(leaf.tokens, leaf.position, leaf.parent)
+        copy.requests = [request]
+        copies.append(copy)
+    return copies
 
 
 def _compressed_trie(
