@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sharegen.engine.prefix_tree import Node
+from sharegen.engine.prompt_logprobs import WantedLogprobs
 from sharegen.engine.sequence import Group, Sequence
 from sharegen.kernels.layout import SharedLayout
 
@@ -32,7 +33,8 @@ class PrefillBatch:
     token_ids, positions, slots: [T] the tokens, their positions and where their KV goes.
     chunk_starts: [num_chunks + 1] rows of the chunks. layout: what the rows attend to besides
     their own chunk. groups: the requests whose first tokens are drawn from this batch, and
-    logit_rows: [num_groups] the row of each one's last prompt token.
+    logit_rows: [num_groups] the row of each one's last prompt token. logprobs: what is wanted of
+    the prompts' own tokens, or None.
     """
 
     token_ids: Int64
@@ -42,6 +44,7 @@ class PrefillBatch:
     layout: SharedLayout
     groups: list[Group]
     logit_rows: Int64
+    logprobs: WantedLogprobs | None
 
 
 @dataclass(frozen=True)

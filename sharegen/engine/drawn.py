@@ -11,6 +11,7 @@ class Drawn:
     tokens, logprobs: [n], in the batch's order. top_ids, top_logprobs: [n, k] the likeliest tokens
     of each place, where some sequence wants them. The copy to the host is ordered before whatever
     is launched next, so the step's own outputs may be overwritten then.
+    prompt: the same of prompt tokens, for a prefill batch of which they are wanted.
     """
 
     def __init__(
@@ -19,7 +20,10 @@ class Drawn:
         logprobs: torch.Tensor,
         top_ids: torch.Tensor | None = None,
         top_logprobs: torch.Tensor | None = None,
+        *,
+        prompt: Drawn | None = None,
     ) -> None:
+        self.prompt = prompt
         self._on_host = [_to_host(t) for t in (tokens, logprobs, top_ids, top_logprobs)]
         self._done: torch.cuda.Event | None = None
         if tokens.is_cuda:

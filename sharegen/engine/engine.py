@@ -24,21 +24,23 @@ from sharegen.engine.drawn import Drawn
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import free_memory
 from sharegen.engine.model import LoadedModel
+from sharegen.engine.prompt_logprobs import of_prompt
 from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
 from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.sequence import Sequence
 from sharegen.engine.stopping import Stops, end_token_reason
-from sharegen.errors import CapacityError, RequestError
-
-WINDOW = 16_384  # requests whose sharing is looked for together
+from sharegen.errors import CapacityError, RequestError, UsageError
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """max_sequences: rows decoded together. kv_cache_memory: bytes; a share of what is free where
     not given. block_size: tokens of a KV block. seed: of requests that bring none.
-    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU)."""
+    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
+    window: requests whose sharing is looked for together; no more are held beside the live ones.
+    levels: of the prefix tree that may be shared, for measurements; all by default.
+    """
 
     max_sequences: int | None = None
     kv_cache_memory: int | None = None
@@ -46,6 +48,14 @@ class EngineConfig:
     seed: int = 0
     prefill_tokens: int | None = None
     compile: bool = True
+    levels: int | None = None
+    window: int = 16_384
+
+    def __post_init__(self) -> None:
+        for name in ("max_sequences", "kv_cache_memory", "block_size", "prefill_tokens", "window"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}: it must be at least 1")
 
 
 @dataclass
@@ -100,6 +110,7 @@ class Engine:
             ahead_tokens=2048 if on_gpu else 0,
             padded=padded,
             scratch_block=cache.scratch_block,
+            levels=config.levels,
         )
         attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens)
         if attention.fallback is not None:
@@ -118,6 +129,7 @@ class Engine:
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
         self._lag = 1 if on_gpu else 0
         self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
+        self._busy = False
 
     def check(self, request: Request) -> None:
         """Raise RequestError or CapacityError, in one line, for a request that can never run."""
@@ -152,21 +164,25 @@ class Engine:
 
         Requests are read as they are needed. Closing the iterator early drops what is unfinished.
         """
+        if self._busy:
+            raise UsageError("an engine does one job at a time: finish or close the first one")
         source = iter(requests)
+        self._busy = True
         try:
             self._fill(source)
             while self.scheduler.has_work or self._in_flight:
                 yield from self._step()
-                if len(self.scheduler.waiting) < WINDOW // 2:
+                if 2 * len(self.scheduler.waiting) <= self.config.window:
                     self._fill(source)
         finally:
+            self._busy = False
             self._in_flight.clear()
             self.scheduler.clear()
             self._observe()
 
     def _fill(self, source: Iterator[Request]) -> None:
         """Read requests until there is work: a whole window may have no samples left to draw."""
-        window = WINDOW // 2 if self.scheduler.has_work else WINDOW
+        window = self.config.window - len(self.scheduler.waiting)
         while requests := list(islice(source, window)):
             for request in requests:
                 if request.samples:
@@ -210,8 +226,14 @@ class Engine:
 
     def _collect_first(self, batch: PrefillBatch, drawn: Drawn) -> list[Completion]:
         tokens, logprobs = drawn.get()
+        if batch.logprobs is not None:
+            assert drawn.prompt is not None
+            batch.logprobs.note(drawn.prompt)
         sequences: list[Sequence] = []
         for group in batch.groups:
+            top = group.request.params.prompt_logprobs
+            if top is not None:
+                group.prompt_logprobs = of_prompt(group.leaf, top)
             part = slice(len(sequences), len(sequences) + len(group.request.samples))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
         if drawn.has_top:
@@ -287,6 +309,7 @@ class Engine:
             stop_reason=stop_reason,
             cumulative_logprob=sequence.cumulative_logprob,
             logprobs=sequence.logprobs,
+            prompt_logprobs=group.prompt_logprobs,
         )
 
     def _observe(self) -> None:

@@ -26,7 +26,9 @@ class SamplingParams:
     max_tokens, min_tokens: tokens of one sample.
     stop: strings that end a sample and are cut from its text unless include_stop_str_in_output.
     seed: replaces the engine's seed for this request.
-    logprobs, prompt_logprobs: how many of the raw distribution's top tokens to report.
+    logprobs, prompt_logprobs: how many of the raw distribution's top tokens to report with each
+        output or prompt token's own log-probability. For a prompt's, the logits of a whole
+        prefill batch are held at once.
 
     Raises UsageError for a value outside its range, TypeError for an unknown field.
     """
@@ -134,6 +136,9 @@ class Completion:
     finish_reason: see FinishReason; stop_reason: the stop string or token id that matched.
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
         distribution (before temperature, filters and penalties), natural log.
+    logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin
+        with None, for nothing comes before the first token. All samples of a request share one
+        list of the prompt's.
     """
 
     request: Request
@@ -144,3 +149,4 @@ class Completion:
     stop_reason: str | int | None
     cumulative_logprob: float
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None

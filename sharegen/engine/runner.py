@@ -77,10 +77,12 @@ class Runner:
         chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
         context = self.attention.prefill(batch.layout, chunk_starts, position, slots)
         wanted = batch.logit_rows
+        if batch.logprobs is not None:
+            wanted = np.concatenate([wanted, batch.logprobs.rows])
         missing = max(1, self.padded(len(wanted))) - len(wanted)
         with active(context):
             logits = self.model.forward(ids, position, self._send(np.pad(wanted, (0, missing))))
-        return self._draw_first(batch.groups, logits)
+        return self._draw_first(batch.groups, logits, self._prompt_logprobs(batch, logits))
 
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Drawn:
@@ -179,7 +181,16 @@ class Runner:
             [s.group.request.prompt_token_ids for _, s in started],
         )
 
-    def _draw_first(self, groups: list[Group], logits: torch.Tensor) -> Drawn:
+    def _prompt_logprobs(self, batch: PrefillBatch, logits: torch.Tensor) -> Drawn | None:
+        if batch.logprobs is None:
+            return None
+        tokens = self._send(batch.logprobs.tokens)
+        first = len(batch.logit_rows)
+        rows = torch.arange(first, first + len(tokens), device=self.device)
+        chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
+        return Drawn(tokens, chosen, ids, best)
+
+    def _draw_first(self, groups: list[Group], logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
         params, keys, prompts, logit_rows = [], [], [], []
         for row, group in enumerate(groups):
             for index in group.request.samples:
@@ -189,14 +200,13 @@ class Runner:
                 logit_rows.append(row)
         if not params:
             empty = torch.empty(0)
-            return Drawn(empty.long(), empty)
+            return Drawn(empty.long(), empty, prompt=prompt)
         state = self.state.fresh(params, keys, prompts)
         zeros = torch.zeros(len(params), dtype=torch.int64, device=self.device)
         which = self._send(np.array(logit_rows))
         tokens, logprobs = sample(logits, state, zeros, logit_rows=which)
-        return Drawn(
-            tokens, logprobs, *_top(logits, tokens, state.features().top_logprobs, which)
-        )
+        top = _top(logits, tokens, state.features().top_logprobs, which)
+        return Drawn(tokens, logprobs, *top, prompt=prompt)
 
     def _key(self, group: Group, index: int) -> int:
         seed = group.request.params.seed

@@ -22,6 +22,7 @@ import numpy as np
 from sharegen.engine.batch import Chunk, DecodeBatch, PrefillBatch, Queries, shared_layout
 from sharegen.engine.block_pool import BlockPool
 from sharegen.engine.prefix_tree import Node, PrefixTree
+from sharegen.engine.prompt_logprobs import can_tell, want, wanted_of
 from sharegen.engine.request import Request
 from sharegen.engine.sequence import Group, Sequence
 from sharegen.errors import CapacityError
@@ -32,10 +33,10 @@ _LENGTHS_NEEDED = 32  # finished samples before their lengths say what to expect
 class Scheduler:
     """Rows, tables and queues of one engine.
 
-    max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a batch holds about as
-    many tokens. ahead_tokens: how many tokens are prefilled beyond what fills the free rows.
-    padded: rows of the batch that is run for n live rows. scratch_block: stands in the tables of
-    holes; nothing reads what is written there.
+    max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a
+    batch holds about as many tokens. ahead_tokens: how many tokens are prefilled beyond what fills
+    the free rows. padded: rows of the batch that is run for n live rows. scratch_block: stands in
+    the tables of holes; nothing reads what is written there.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Scheduler:
         ahead_tokens: int,
         padded: Callable[[int], int],
         scratch_block: int,
+        levels: int | None = None,
     ) -> None:
         self.pool = pool
-        self.tree = PrefixTree(pool.block_size)
+        self.tree = PrefixTree(pool.block_size, levels)
         self.max_sequences = max_sequences
         self.context_length = context_length
         self.chunk_tokens = chunk_tokens
@@ -88,7 +90,13 @@ class Scheduler:
         One call sees all sharing among its requests. A request without samples only takes part in
         where the tree splits.
         """
-        leaves = self.tree.insert([request.prompt_token_ids for request in requests])
+        prompts = [request.prompt_token_ids for request in requests]
+
+        def fits(index: int, node: Node) -> bool:
+            top = requests[index].params.prompt_logprobs
+            return top is None or can_tell(node, prompts[index][node.end], top)
+
+        leaves = self.tree.insert(prompts, fits=fits)
         for request, leaf in zip(requests, leaves, strict=True):
             group = Group(request, leaf, self.context_length)
             if group.unfinished:
@@ -97,6 +105,8 @@ class Scheduler:
                 self.num_waiting += group.unfinished
                 self._unfinished.add(group)
                 self._ending.setdefault(leaf, []).append(group)
+                if request.params.prompt_logprobs is not None:
+                    want(leaf, request.params.prompt_logprobs)
                 for node in leaf.path():
                     node.users += 1
         for node in reversed(list(self.tree.nodes())):
@@ -439,6 +449,7 @@ class Scheduler:
             layout=shared_layout(queries),
             groups=groups,
             logit_rows=np.array([last_row[group.leaf] for group in groups], dtype=np.int64),
+            logprobs=wanted_of(chunks, starts[:-1].tolist()),
         )
 
     # -- decode -------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sharegen.engine.prefix_tree import Node
+from sharegen.engine.prompt_logprobs import PromptLogprobs
 from sharegen.engine.request import FinishReason, Request, TokenLogprobs
 
 
@@ -10,15 +11,17 @@ class Group:
     """A request whose prompt stands in the tree, and how far its samples are.
 
     leaf: the node where the prompt ends. unfinished: samples not finished yet. limit: the most
-    output tokens of a sample, and limit_reason what sets it.
+    output tokens of a sample, and limit_reason what sets it. prompt_logprobs: where the request
+    wants them, from when its first tokens are drawn.
     """
 
-    __slots__ = ("leaf", "limit", "limit_reason", "request", "unfinished")
+    __slots__ = ("leaf", "limit", "limit_reason", "prompt_logprobs", "request", "unfinished")
 
     def __init__(self, request: Request, leaf: Node, context_length: int) -> None:
         self.request = request
         self.leaf = leaf
         self.unfinished = len(request.samples)
+        self.prompt_logprobs: PromptLogprobs | None = None
         room = context_length - leaf.end
         self.limit = min(request.params.max_tokens, room)
         within = request.params.max_tokens <= room

@@ -96,6 +96,7 @@ def make_engine(
     prefill_tokens: int = 24,
     tokenizer: object = None,
     seed: int = 0,
+    window: int = 16_384,
 ) -> CheckedEngine:
     config = EngineConfig(
         max_sequences=max_sequences,
@@ -103,6 +104,7 @@ def make_engine(
         block_size=block_size,
         seed=seed,
         prefill_tokens=prefill_tokens,
+        window=window,
     )
     return CheckedEngine(model, tokenizer, config)
 

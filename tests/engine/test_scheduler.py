@@ -77,7 +77,7 @@ def test_random_jobs(job: RandomJob) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=4_000, deadline=None)
+@settings(max_examples=1_500, deadline=None)
 @given(jobs(max_tokens=60))
 def test_many_more_random_jobs(job: RandomJob) -> None:
     check_random_job(job)
@@ -228,11 +228,10 @@ def test_nodes_go_with_their_last_sample() -> None:
 # -- requests that come late --------------------------------------------------------------------
 
 
-def test_requests_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharegen.engine.engine.WINDOW", 8)
+def test_requests_are_read_as_they_are_needed() -> None:
     prompts = [[3 + i % 40] * 5 + [7] for i in range(100)]
     requests = requests_of(prompts, replace(PARAMS, max_tokens=4))
-    engine = spelling_engine(requests, max_sequences=2)
+    engine = spelling_engine(requests, max_sequences=2, window=8)
     read = 0
 
     def source() -> Iterator[Request]:
@@ -249,19 +248,17 @@ def test_requests_are_read_as_they_are_needed(monkeypatch: pytest.MonkeyPatch) -
     assert done == 100
 
 
-def test_windows_of_requests_without_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_of_requests_without_samples() -> None:
     """A resumed job that begins with a window of problems that are done goes on to the others."""
-    monkeypatch.setattr("sharegen.engine.engine.WINDOW", 8)
     requests = [Request(i, [3 + i] * 5, PARAMS, range(i >= 20 and i % 9 == 0)) for i in range(60)]
-    assert {key for key, _ in run_spelling(requests).results} == {27, 36, 45, 54}
+    assert {key for key, _ in run_spelling(requests, window=8).results} == {27, 36, 45, 54}
 
 
-def test_more_requests_may_be_added_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_requests_may_be_added_later() -> None:
     """A second window finds the shared node standing, and what stands is not computed again."""
-    monkeypatch.setattr("sharegen.engine.engine.WINDOW", 4)
     shots = list(range(3, 43))
     requests = requests_of([[*shots, 50 + i] for i in range(12)], PARAMS)
-    stats = run_spelling(requests, max_sequences=2).stats
+    stats = run_spelling(requests, max_sequences=2, window=4).stats
     assert stats.prompt_tokens_computed == 40 + 12
 
 
