@@ -144,8 +144,9 @@ def plan_job(configuration: Configuration) -> Plan:
 
 
 def _max_sequences(configuration: Configuration, device: torch.device) -> int:
-    """As the engine chooses it."""
-    return configuration.machine.max_sequences or (1024 if device.type == "cuda" else 256)
+    from sharegen.engine.engine import MAX_SEQUENCES
+
+    return configuration.machine.max_sequences or MAX_SEQUENCES[device.type]
 
 
 def _kv_cache_memory(

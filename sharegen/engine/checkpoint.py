@@ -6,10 +6,7 @@ the hub or only its local cache is asked, and every failure is one line that say
 
 from __future__ import annotations
 
-import functools
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +22,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from sharegen.errors import ModelError, UsageError
+from sharegen.hub import hub_is_reachable
 
-_HUB_TIMEOUT = 3.0  # seconds
 # What transformers is seen to raise for folders and repositories that it cannot load.
 _LOADING_ERRORS = (
     OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError,
@@ -73,21 +70,6 @@ def locate(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Sou
             f"{text!r} is neither a folder nor a hub id: give a model folder or owner/name"
         ) from None
     return Source(text, None, trust_remote_code, offline=not hub_is_reachable())
-
-
-@functools.cache
-def hub_is_reachable() -> bool:
-    """Whether the hub answers within seconds (asked once a process)."""
-    if constants.HF_HUB_OFFLINE:
-        return False
-    question = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-    try:
-        with urllib.request.urlopen(question, timeout=_HUB_TIMEOUT):
-            return True
-    except urllib.error.HTTPError:  # an answer all the same
-        return True
-    except (OSError, ValueError):
-        return False
 
 
 def load_config(source: Source) -> Any:

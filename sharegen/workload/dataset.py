@@ -186,6 +186,18 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
 }
 
 
+_WITHOUT_SCRIPT = ("codeparrot/apps",)
+"""Datasets on the hub with a loading script that no longer runs, and a JSONL file a split."""
+
+
+def _download(source: str, name: str, reachable: bool) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    return Path(
+        hf_hub_download(source, name, repo_type="dataset", local_files_only=not reachable)
+    )
+
+
 def _read_hub(source: str, config: str | None, split: str) -> Rows:
     """A split from the hub, or from the local cache when the hub does not answer."""
     from sharegen.hub import hub_is_reachable
@@ -197,6 +209,8 @@ def _read_hub(source: str, config: str | None, split: str) -> Rows:
     datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE or not reachable
     with _quiet_datasets():
         try:
+            if source in _WITHOUT_SCRIPT:
+                return _read_files([_download(source, f"{split}.jsonl", reachable)])
             table = datasets.load_dataset(source, config, split=split)
         except (DatasetsError, OSError, ValueError, RuntimeError) as error:
             if not reachable:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, TorchAoConfig
 
-from sharegen.engine import checkpoint
+from sharegen import hub
 from sharegen.engine.model import load_model, load_tokenizer
 from sharegen.engine.self_check import self_check
 from sharegen.errors import ModelError
@@ -26,10 +27,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(checkpoint.constants, "ENDPOINT", "http://127.0.0.1:9")
-    checkpoint.hub_is_reachable.cache_clear()
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    hub.hub_is_reachable.cache_clear()
     yield
-    checkpoint.hub_is_reachable.cache_clear()
+    hub.hub_is_reachable.cache_clear()
 
 
 def message(*args: object, **options: object) -> str:
@@ -69,13 +70,13 @@ def test_unreachable_hub_is_told_at_once() -> None:
 
 
 def test_offline_mode_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(
-        checkpoint.urllib.request, "urlopen", lambda *_, **__: pytest.fail("asked the hub")
+        hub.urllib.request, "urlopen", lambda *_, **__: pytest.fail("asked the hub")
     )
-    checkpoint.hub_is_reachable.cache_clear()
-    assert checkpoint.hub_is_reachable() is False
-    checkpoint.hub_is_reachable.cache_clear()
+    hub.hub_is_reachable.cache_clear()
+    assert hub.hub_is_reachable() is False
+    hub.hub_is_reachable.cache_clear()
 
 
 def test_empty_folder(tmp_path: Path) -> None:

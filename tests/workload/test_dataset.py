@@ -99,3 +99,27 @@ def test_empty_and_missing(tmp_path: Path) -> None:
         read(write(tmp_path / "a.json", "[]"))
     with pytest.raises(DataError, match="no such file"):
         read(tmp_path / "none.jsonl")
+
+
+def test_apps_is_read_from_its_jsonl_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the hub's local cache, laid out as the hub's client lays it out."""
+    from huggingface_hub import constants
+
+    from sharegen import hub
+
+    repository = tmp_path / "datasets--codeparrot--apps"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    (snapshot / "train.jsonl").write_text('{"problem_id": 7, "question": "Add."}\n')
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.hub_is_reachable.cache_clear()
+    rows = read_rows("codeparrot/apps", None, "train").rows
+    assert [row.values for row in rows] == [{"problem_id": 7, "question": "Add."}]
+    with pytest.raises(DataError, match="not reachable"):
+        read_rows("codeparrot/apps", None, "test")
+    hub.hub_is_reachable.cache_clear()
