@@ -54,6 +54,55 @@ def decode(
     typer.echo(json.dumps(result))
 
 
+@app.command("generate")
+def generate(
+    model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="A preset of self-consistency, a file or a hub id.")
+    ] = None,
+    few_shot_file: Annotated[
+        str | None, typer.Option(help="Take the examples before each problem from here.")
+    ] = None,
+    problems: Annotated[int, typer.Option(min=1, help="Problems to ask.")] = 64,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 20,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every sample.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Sequences in one generate() call (repeatable). 20, 80 and 320."),
+    ] = None,
+    limit_batches: Annotated[
+        int | None, typer.Option(min=1, help="Time only so many calls of each size, not all.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    max_sequences: Annotated[
+        int | None, typer.Option(min=1, help="Sequences that sharegen decodes together.")
+    ] = None,
+) -> None:
+    """One job through sharegen and through transformers' generate(), at its best batch size.
+
+    Example: sharegen bench generate --problems 16 --limit-batches 2
+    """
+    from sharegen.bench.generate import BATCHES, bench_generate
+
+    result = bench_generate(
+        model,
+        dataset,
+        few_shot_file,
+        problems=problems,
+        samples=samples,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        batches=batch or BATCHES,
+        limit_batches=limit_batches,
+        device=device,
+        dtype=dtype,
+        max_sequences=max_sequences,
+    )
+    typer.echo(json.dumps(result))
+
+
 @app.command("score")
 def score(
     programs: Annotated[int, typer.Option(min=1, help="Trivial programs to run.")] = 400,
