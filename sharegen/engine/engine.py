@@ -32,6 +32,9 @@ from sharegen.engine.sequence import Sequence
 from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.errors import CapacityError, RequestError, UsageError
 
+MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
+"""Rows where nobody says: what saturates the device."""
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -95,7 +98,7 @@ class Engine:
         self.config = config
         on_gpu = model.device.type == "cuda"
         padded = graph_rows if on_gpu else padded_rows
-        max_sequences = config.max_sequences or (1024 if on_gpu else 256)
+        max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if on_gpu and config.compile:
             optimise(model)
