@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.model import load_model, load_tokenizer
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from sharegen.results.progress import Progress
 
 Prompt = str | Mapping[str, Seq[int]]
 """A text, or {"prompt_token_ids": [...]}."""
@@ -24,12 +29,14 @@ Prompt = str | Mapping[str, Seq[int]]
 class RequestOutput:
     """A prompt and its samples, by sample index.
 
-    prompt: the text, None where token ids were given.
+    prompt: the text, None where token ids were given. prompt_logprobs: an entry a prompt token, the
+    first one None, where SamplingParams want them.
     """
 
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[Completion] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 class LLM:
@@ -40,6 +47,7 @@ class LLM:
         token ids need none.
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
+    window: prompts that are read ahead, and whose sharing is looked for together.
     seed: of all requests whose SamplingParams bring none.
     """
 
@@ -53,6 +61,7 @@ class LLM:
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
         block_size: int = 16,
+        window: int = 16_384,
         seed: int = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
@@ -83,6 +92,7 @@ class LLM:
                 kv_cache_memory=kv_cache_memory,
                 block_size=block_size,
                 seed=seed,
+                window=window,
             ),
         )
 
@@ -90,10 +100,13 @@ class LLM:
         self,
         prompts: Prompt | Seq[Prompt],
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Sample every prompt; returns outputs in the order of the prompts.
 
-        sampling_params: one for all prompts, or one a prompt.
+        sampling_params: one for all prompts, or one a prompt. use_tqdm: show the progress on
+        stderr, as `sharegen run` does; by default where stderr is a terminal.
 
         Raises RequestError for a prompt that cannot run, before anything is sampled.
         """
@@ -107,25 +120,36 @@ class LLM:
         ]
         for request in requests:
             self.engine.check(request)
-        for completion in self.engine.generate(requests):
-            outputs[completion.request.key].outputs.append(completion)
+        left = [len(request.samples) for request in requests]
+        with self._progress(use_tqdm, sum(left), len(left)) as progress:
+            for completion in self.engine.generate(requests):
+                index = completion.request.key
+                outputs[index].outputs.append(completion)
+                left[index] -= 1
+                if progress is not None:
+                    progress.advance(left[index] == 0)
         for output in outputs:
             output.outputs.sort(key=lambda completion: completion.sample)
+            output.prompt_logprobs = output.outputs[0].prompt_logprobs
         return outputs
 
     def stream(
         self,
-        prompts: Iterable[Prompt],
-        sampling_params: SamplingParams | None = None,
+        prompts: Prompt | Iterable[Prompt],
+        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
     ) -> Iterator[tuple[int, Completion]]:
         """Sample prompts as they are read; yields (index of the prompt, completion) as they finish.
 
-        Memory grows with the sequences that run, not with the prompts.
+        sampling_params: one for all prompts, or as many as prompts, read along with them.
+        Memory grows with the sequences that run, not with the prompts: `window` of these are read
+        ahead, for sharing is found among them.
+
+        Raises RequestError where a prompt that cannot run is read.
         """
-        params = sampling_params or SamplingParams()
+        items: Any = [prompts] if isinstance(prompts, (str, Mapping)) else prompts
         requests = (
             _request(index, self._output(prompt).prompt_token_ids, params)
-            for index, prompt in enumerate(prompts)
+            for index, (prompt, params) in enumerate(_pairs(items, sampling_params))
         )
         for completion in self.engine.generate(requests):
             yield completion.request.key, completion
@@ -134,8 +158,13 @@ class LLM:
         self,
         messages: Seq[Mapping[str, str]] | Seq[Seq[Mapping[str, str]]],
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
-        """Sample one conversation or a list of them through the tokenizer's chat template."""
+        """Sample one conversation or a list of them through the tokenizer's chat template.
+
+        sampling_params, use_tqdm: as for `generate`.
+        """
         tokenizer = self._need_tokenizer("a conversation")
         if not getattr(tokenizer, "chat_template", None):
             raise RequestError("the tokenizer has no chat template: use generate() with plain text")
@@ -149,7 +178,16 @@ class LLM:
             # The template writes its own special tokens, the first one included.
             ids = tokenizer(text, add_special_tokens=False)["input_ids"]
             prompts.append({"prompt_token_ids": ids})
-        return self.generate(prompts, sampling_params)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def _progress(
+        self, wanted: bool | None, samples: int, prompts: int
+    ) -> AbstractContextManager[Progress | None]:
+        if not (sys.stderr.isatty() if wanted is None else wanted):
+            return nullcontext(None)
+        from sharegen.results.progress import Progress
+
+        return Progress(self.engine.stats, samples, prompts, None)
 
     def _output(self, prompt: Prompt) -> RequestOutput:
         if isinstance(prompt, str):
@@ -184,3 +222,19 @@ def _one_each(
     if len(params) != count:
         raise RequestError(f"{count} prompts need {count} SamplingParams or one, not {len(params)}")
     return list(params)
+
+
+def _pairs(
+    prompts: Iterable[Prompt], params: SamplingParams | Iterable[SamplingParams] | None
+) -> Iterator[tuple[Prompt, SamplingParams]]:
+    if params is None or isinstance(params, SamplingParams):
+        yield from zip(prompts, repeat(params or SamplingParams()), strict=False)
+        return
+    missing = object()
+    for index, (prompt, param) in enumerate(zip_longest(prompts, params, fillvalue=missing)):
+        if prompt is missing or param is missing:
+            short = "prompts" if prompt is missing else "SamplingParams"
+            raise RequestError(
+                f"the {short} end after {index}: give one SamplingParams a prompt, or one for all"
+            )
+        yield prompt, param  # type: ignore[misc]
