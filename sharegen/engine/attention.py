@@ -80,10 +80,15 @@ def _(
 class Attention(Protocol):
     """One way to compute attention over one KV cache: what the runner builds contexts with."""
 
-    fallback: str | None
-    """Why the kernels do not serve this model on a GPU; None where they do, and on a CPU."""
-    generation: int
-    """Grows when captured graphs no longer read the right buffers."""
+    @property
+    def fallback(self) -> str | None:
+        """Why the kernels do not serve this model on a GPU; None where they do, and on a CPU."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Grows when captured graphs no longer read the right buffers."""
+        ...
 
     def update(self, layout: SharedLayout) -> None:
         """The shared nodes of the decoding steps to come."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ class StepGraphs:
     def __init__(self) -> None:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
         self._generation = 0
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None  # torch names the type of a pool in private
         self._refused = False
 
     def run(
