@@ -1,0 +1,258 @@
+"""The Python API: what goes in, what comes out in which order, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sharegen
+from sharegen import LLM, SamplingParams
+from sharegen.engine.checkpoint import load_tokenizer
+from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
+from tests.engine.tiny_models import make_tiny
+from tests.tiny import save_tiny_model, tiny_tokenizer
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+SAMPLED = SamplingParams(n=3, temperature=1.0, max_tokens=8, ignore_eos=True)
+PROMPTS = ["Question: Tom has 3 apples.", "Question: Tom has", "日本 é"]
+MEMORY = 1 << 22
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("llm") / "model")
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return LLM(folder, kv_cache_memory=MEMORY)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[LLM]:
+    """A loaded model, and no tokenizer."""
+    llm = LLM(make_tiny("llama"), kv_cache_memory=MEMORY)
+    yield llm
+    llm.engine.model.release()
+
+
+# -- what comes out -----------------------------------------------------------------------------
+
+
+def test_outputs_in_the_order_of_the_prompts(llm: LLM) -> None:
+    outputs = llm.generate(PROMPTS, SAMPLED)
+    tokenizer = llm.tokenizer
+    assert [output.prompt for output in outputs] == PROMPTS
+    for output in outputs:
+        assert output.prompt_token_ids == tokenizer(output.prompt)["input_ids"]
+        assert [completion.sample for completion in output.outputs] == [0, 1, 2]
+        for completion in output.outputs:
+            assert completion.text == tokenizer.decode(completion.token_ids)
+            assert len(completion.token_ids) == 8 and completion.finish_reason == "length"
+            assert completion.cumulative_logprob < 0
+
+
+def test_a_single_prompt_and_default_params(llm: LLM) -> None:
+    [output] = llm.generate(PROMPTS[0])
+    assert output.prompt == PROMPTS[0] and len(output.outputs) == 1
+    assert len(output.outputs[0].token_ids) <= SamplingParams().max_tokens
+    [same] = llm.generate({"prompt_token_ids": output.prompt_token_ids})
+    assert same.prompt is None
+    assert same.outputs[0].token_ids == output.outputs[0].token_ids
+
+
+def test_no_prompts(llm: LLM) -> None:
+    assert llm.generate([]) == []
+    assert list(llm.stream([])) == []
+
+
+def test_texts_and_token_ids_mix(llm: LLM) -> None:
+    ids = llm.tokenizer(PROMPTS[1])["input_ids"]
+    mixed = llm.generate([PROMPTS[0], {"prompt_token_ids": ids}], GREEDY)
+    plain = llm.generate(PROMPTS[:2], GREEDY)
+    assert [o.outputs[0].token_ids for o in mixed] == [o.outputs[0].token_ids for o in plain]
+
+
+def test_equal_prompts_give_different_samples(llm: LLM) -> None:
+    params = SamplingParams(n=4, temperature=1.5, max_tokens=20, ignore_eos=True)
+    outputs = llm.generate([PROMPTS[0]] * 3, params)
+    drawn = {tuple(completion.token_ids) for output in outputs for completion in output.outputs}
+    assert len(drawn) == 12
+
+
+def test_the_same_call_gives_the_same_samples(llm: LLM, folder: Path) -> None:
+    def texts(llm: LLM, params: SamplingParams = SAMPLED) -> list[str | None]:
+        return [c.text for output in llm.generate(PROMPTS, params) for c in output.outputs]
+
+    first = texts(llm)
+    assert texts(llm) == first
+    assert texts(LLM(folder, kv_cache_memory=MEMORY, max_sequences=2)) == first
+    other = LLM(folder, kv_cache_memory=MEMORY, seed=5)
+    assert texts(other) != first
+    seeded = SamplingParams(n=3, temperature=1.0, max_tokens=8, ignore_eos=True, seed=0)
+    assert texts(other, seeded) == first
+
+
+def test_one_sampling_params_a_prompt(llm: LLM) -> None:
+    params = [
+        SamplingParams(n=2, max_tokens=3, ignore_eos=True),
+        GREEDY,
+        SamplingParams(max_tokens=5, temperature=2.0, ignore_eos=True),
+    ]
+    outputs = llm.generate(PROMPTS, params)
+    shapes = [[len(completion.token_ids) for completion in output.outputs] for output in outputs]
+    assert shapes == [[3, 3], [8], [5]]
+
+
+def test_stop_strings_cut_the_text(llm: LLM) -> None:
+    [whole] = llm.generate(
+        PROMPTS[0], SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    )
+    text = whole.outputs[0].text
+    assert text is not None
+    stop = next(text[i : i + 3] for i in range(5, len(text) - 3) if text[i : i + 3].isascii())
+    for include in (False, True):
+        params = SamplingParams(
+            temperature=0, max_tokens=40, ignore_eos=True, stop=[stop, "never there"],
+            include_stop_str_in_output=include,
+        )  # fmt: skip
+        [cut] = llm.generate(PROMPTS[0], params)
+        completion = cut.outputs[0]
+        assert completion.text == text[: text.index(stop) + include * len(stop)]
+        assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
+
+
+def test_stream_yields_each_completion_once(llm: LLM) -> None:
+    outputs = llm.generate(PROMPTS, SAMPLED)
+    streamed = {
+        (index, completion.sample): completion.token_ids
+        for index, completion in llm.stream(iter(PROMPTS), SAMPLED)
+    }
+    assert streamed == {
+        (index, completion.sample): completion.token_ids
+        for index, output in enumerate(outputs)
+        for completion in output.outputs
+    }
+
+
+def test_a_stream_closed_early_leaves_the_engine_free(llm: LLM) -> None:
+    stream = llm.stream(PROMPTS * 5, SAMPLED)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert llm.engine.stats.blocks_used == 0
+    assert len(llm.generate(PROMPTS, GREEDY)) == 3
+
+
+def test_chat(llm: LLM) -> None:
+    messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tom?"}]
+    [output] = llm.chat(messages, GREEDY)
+    text = "<|system|>Be kind.\n<|user|>Tom?\n<|assistant|>"
+    ids = llm.tokenizer(text)["input_ids"]
+    assert output.prompt_token_ids == ids and ids.count(llm.tokenizer.bos_token_id) == 1
+    both = llm.chat([messages, messages[1:]], GREEDY)
+    assert both[0].outputs[0].text == output.outputs[0].text and len(both) == 2
+
+
+# -- models and tokenizers ----------------------------------------------------------------------
+
+
+def test_token_ids_need_no_tokenizer(bare: LLM) -> None:
+    [output] = bare.generate([{"prompt_token_ids": [5, 6, 7]}], SAMPLED)
+    assert all(completion.text is None for completion in output.outputs)
+    assert len({tuple(completion.token_ids) for completion in output.outputs}) == 3
+
+
+def test_a_loaded_model_with_a_tokenizer() -> None:
+    tokenizer = tiny_tokenizer()
+    model = make_tiny("llama")
+    llm = LLM(model, tokenizer, kv_cache_memory=MEMORY)
+    with pytest.raises(RequestError, match="vocabulary of 128"):
+        llm.generate("日本")  # the tokenizer is another model's
+    with pytest.raises(ModelError, match="in use already"):
+        LLM(model, kv_cache_memory=MEMORY)
+    llm.engine.model.release()
+
+
+def test_a_tokenizer_from_a_folder(folder: Path) -> None:
+    llm = LLM(folder, tokenizer=str(folder), kv_cache_memory=MEMORY)
+    assert llm.tokenizer.get_vocab() == load_tokenizer(folder).get_vocab()
+
+
+def test_the_names_at_the_top() -> None:
+    assert sharegen.LLM is LLM and sharegen.SamplingParams is SamplingParams
+    with pytest.raises(AttributeError, match="no attribute 'Sampler'"):
+        sharegen.Sampler  # noqa: B018
+
+
+# -- refusals -----------------------------------------------------------------------------------
+
+
+def test_unknown_fields_are_type_errors(folder: Path) -> None:
+    with pytest.raises(TypeError, match="best_of"):
+        SamplingParams(best_of=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="tensor_parallel_size"):
+        LLM(folder, tensor_parallel_size=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"n": 0}, {"n": 1.5}, {"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0},
+     {"top_p": 3}, {"top_k": -2}, {"max_tokens": 0}, {"stop": [""]}, {"stop": [3]}, {"seed": "x"},
+     {"min_tokens": 17}, {"logprobs": -1}, {"repetition_penalty": 0}, {"min_p": 1}, {"n": True}],
+    ids=str,
+)  # fmt: skip
+def test_impossible_values(values: dict) -> None:
+    [name] = values
+    with pytest.raises(UsageError, match=rf"^{name} is .*: it must be ") as raised:
+        SamplingParams(**values)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_a_tokenizer_texts_chats_and_stops_are_refused(bare: LLM) -> None:
+    with pytest.raises(
+        RequestError, match=r'a text prompt needs .*\{"prompt_token_ids": \[...\]\} or'
+    ):
+        bare.generate("Tom")
+    with pytest.raises(RequestError, match="a conversation needs a tokenizer"):
+        bare.chat([{"role": "user", "content": "Tom?"}])
+    with pytest.raises(RequestError, match="stop strings need a tokenizer"):
+        bare.generate({"prompt_token_ids": [5]}, SamplingParams(stop="x"))
+
+
+@pytest.mark.parametrize("prompt", [5, {"ids": [1]}, {"prompt_token_ids": ["x"]}, None], ids=str)
+def test_what_is_no_prompt(llm: LLM, prompt: object) -> None:
+    with pytest.raises(RequestError, match="a prompt is a text or"):
+        llm.generate([PROMPTS[0], prompt])  # type: ignore[list-item]
+
+
+def test_a_bad_prompt_stops_the_call_before_anything_is_sampled(llm: LLM) -> None:
+    before = llm.engine.stats.generated_tokens
+    for bad in ({"prompt_token_ids": []}, {"prompt_token_ids": [3] * 3000}):
+        with pytest.raises(RequestError, match=r"the prompt (is empty|has 3000 tokens)"):
+            llm.generate([*PROMPTS, bad], SAMPLED)
+    assert llm.engine.stats.generated_tokens == before
+
+
+def test_a_wrong_number_of_params(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="3 prompts need 3 SamplingParams or one, not 2"):
+        llm.generate(PROMPTS, [GREEDY, GREEDY])
+
+
+def test_a_tokenizer_without_a_chat_template() -> None:
+    llm = LLM(make_tiny("llama"), tiny_tokenizer(chat=False), kv_cache_memory=MEMORY)
+    with pytest.raises(RequestError, match="no chat template"):
+        llm.chat([{"role": "user", "content": "Tom?"}])
+    llm.engine.model.release()
+
+
+def test_memory_too_small_for_one_sample(folder: Path) -> None:
+    llm = LLM(folder, kv_cache_memory=1 << 15)
+    with pytest.raises(CapacityError, match="give it more memory or lower max_tokens"):
+        llm.generate(PROMPTS, SamplingParams(max_tokens=500))
+
+
+def test_a_tokenizer_that_is_not_there(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError):
+        LLM(folder, tokenizer=str(tmp_path / "nowhere"))
