@@ -6,13 +6,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import LlamaForCausalLM
 
 from sharegen.engine.batch import DecodeBatch
+from sharegen.engine.detokenize import completion_text
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.model import load_model
 from sharegen.engine.prefix_tree import PrefixTree
@@ -21,6 +25,7 @@ from sharegen.errors import CapacityError, RequestError, UsageError
 from tests.engine.jobs import (
     CONTEXT,
     GREEDY,
+    CheckedEngine,
     assert_empty,
     forest,
     judge,
@@ -31,7 +36,8 @@ from tests.engine.jobs import (
     run,
 )
 from tests.engine.random_jobs import RandomJob, jobs
-from tests.engine.tiny_models import make_tiny
+from tests.engine.tiny_models import make_tiny, tiny_config
+from tests.engine.tokenizers_for_tests import byte_level, sentence_piece
 
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=10, ignore_eos=True)
 PROMPT = forest()[0]
@@ -204,6 +210,75 @@ def test_stop_token_ids_end_a_sample_even_where_eos_is_ignored(
     completion = run(make_engine(loaded("llama")), requests_of([PROMPT], params)).completions[0, 0]
     assert completion.token_ids == greedy_output[: greedy_output.index(stop) + 1]
     assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
+
+
+@pytest.fixture(params=[byte_level, sentence_piece], ids=["byte level", "sentence piece"])
+def speaking(request: pytest.FixtureRequest) -> Iterator[CheckedEngine]:
+    """An engine with a tokenizer, and a model of as many tokens."""
+    tokenizer = request.param()
+    config = tiny_config("llama")
+    config.vocab_size = len(tokenizer)
+    torch.manual_seed(0)
+    model = load_model(LlamaForCausalLM._from_config(config, attn_implementation="eager").eval())
+    yield make_engine(model, tokenizer=tokenizer, max_sequences=5)
+    model.release()
+
+
+def text_until(tokenizer: Any, prompt: list[int], tokens: list[int], stop: str) -> tuple[str, int]:
+    """What is left of a text that is stopped, and after how many tokens: the long way."""
+    for count in range(1, len(tokens) + 1):
+        text = completion_text(tokenizer, prompt, tokens[:count])
+        if stop in text:
+            return text[: text.index(stop)], count
+    raise AssertionError("the stop never comes")
+
+
+def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngine) -> None:
+    """Every stop that a text could have had: it ends there, at the first token that completes it,
+    in whatever tokens the stop begins and ends; and other samples don't notice."""
+    tokenizer = speaking.tokenizer
+    prompt = tokenizer.encode("Janet has 3 ducks. How many", add_special_tokens=False)
+    params = SamplingParams(temperature=1.0, max_tokens=25, ignore_eos=True)
+    whole = run(speaking, requests_of([prompt], params, samples=4)).completions
+    across = 0
+    for (_, sample), completion in whole.items():
+        text = completion.text
+        assert text == completion_text(tokenizer, prompt, completion.token_ids)
+        pieces = {tokenizer.decode([token]) for token in completion.token_ids}
+        for start, length in product(range(0, len(text) - 4, 3), (1, 2, 4)):
+            stop = text[start : start + length]
+            if "\N{REPLACEMENT CHARACTER}" in stop:
+                continue
+            stopping = replace(params, stop=["never there", stop])
+            ran = run(speaking, [Request(0, prompt, stopping, [sample])]).completions[0, sample]
+            cut, count = text_until(tokenizer, prompt, completion.token_ids, stop)
+            assert (ran.text, ran.token_ids) == (cut, completion.token_ids[:count])
+            assert (ran.finish_reason, ran.stop_reason) == ("stop", stop)
+            across += not any(stop in piece for piece in pieces)
+    assert across > 5
+
+
+def test_stop_strings_of_many_samples_at_once(speaking: CheckedEngine) -> None:
+    tokenizer = speaking.tokenizer
+    prompt = tokenizer.encode("Janet has 3 ducks. How many", add_special_tokens=False)
+    params = SamplingParams(
+        temperature=1.0, max_tokens=30, ignore_eos=True, stop=["e", "12", "n\n"]
+    )
+    free = replace(params, stop=())
+    whole = run(speaking, requests_of([prompt] * 3, free, samples=20)).completions
+    ran = run(speaking, requests_of([prompt] * 3, params, samples=20)).completions
+    stopped = 0
+    for key, completion in ran.items():
+        tokens = whole[key].token_ids
+        assert completion.token_ids == tokens[: len(completion.token_ids)]
+        if completion.finish_reason == "stop":
+            cut, count = text_until(tokenizer, prompt, tokens, str(completion.stop_reason))
+            assert (completion.text, len(completion.token_ids)) == (cut, count)
+            stopped += 1
+        else:
+            assert completion.text == whole[key].text and len(tokens) == 30
+            assert not any(stop in str(completion.text) for stop in params.stop)
+    assert stopped > 5
 
 
 def test_without_a_tokenizer_there_is_no_text() -> None:
