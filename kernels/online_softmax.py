@@ -31,11 +31,16 @@ def lowest_visible(position, limit, LIMIT: tl.constexpr):
 
 @triton.jit
 def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
-    """q [M, D] k^T [D, N], as a pair (s, factor): the scores are s * factor, in log2 units.
+    """q [M, D] k^T [D, N], as `in_log2` gives them."""
+    return in_log2(tl.dot(q, tl.trans(k), input_precision=PRECISION), scale, softcap, HAS_SOFTCAP)
+
+
+@triton.jit
+def in_log2(s, scale, softcap, HAS_SOFTCAP: tl.constexpr):
+    """Products s as a pair (s, factor): the scores are s * factor, in log2 units.
 
     The factor is left to `attend`, where it becomes part of a fused multiply-add.
     """
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     factor = scale * LOG2E
     if HAS_SOFTCAP:
         # tanh(x) = 1 - 2 / (exp(2x) + 1), which saturates without overflowing to NaN
@@ -58,6 +63,22 @@ def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.cons
     decay = tl.exp2(m - shift)
     total = total * decay + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
+    return acc, m_new, total
+
+
+@triton.jit
+def attend_transposed(
+    acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """`attend` with scores [N, M] and acc [Dv, M]: for few lines, which may then be only 8."""
+    m_new = tl.maximum(m, tl.max(s, 0) * factor)
+    shift = m_new
+    if MASKED:
+        shift = tl.where(m_new == float("-inf"), 0.0, m_new)
+    p = tl.exp2(s * factor - shift[None, :])
+    decay = tl.exp2(m - shift)
+    total = total * decay + tl.sum(p, 0)
+    acc = tl.dot(tl.trans(v), p.to(v.dtype), acc * decay[None, :], input_precision=PRECISION)
     return acc, m_new, total
 
 

@@ -3,11 +3,13 @@
 Built with numpy when the tree changes, sent in one copy into buffers whose addresses do not change,
 so that a captured CUDA graph finds the new plan in its place. Counts lie on the device, too.
 
-An *item* is (node, tile of its rows, range of its tokens); a program computes it for one KV head.
-Long nodes are cut into several ranges when there would be too few items to fill the device.
-A row's partials lie side by side: those of row r are `partial_start[r]` to `partial_start[r + 1]`,
-and the item of a node writes at `partial_start[r] + ordinal`, where ordinal counts the partials of
-the nodes above it. So neither side needs a list of slots (FlashInfer keeps one, in CSR form).
+The rows in tree order are cut into *windows*, as many rows as a tile holds. A window's context is
+the nodes above its rows, one after the other: *segments* (node, range of its tokens, rows under
+it). An *item* is a window and some of its segments; a program computes it for one KV head. Where
+there are too few windows to fill the device, a window's context is cut into several items. A row's
+partials lie side by side, one for each item of its window: those of row r are `partial_start[r]`
+to `partial_start[r + 1]`. So a row has one partial however deep its tree is, unless contexts are
+cut, and neither side needs a list of slots.
 """
 
 from __future__ import annotations
@@ -16,25 +18,39 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sharegen.kernels.layout import Int32, SharedLayout
-from sharegen.kernels.tiles import AttentionShape, Tile, shared_tile
+from sharegen.kernels.tiles import AttentionShape, Tile, beside_tile, shared_tile
 
-ITEM_FIELDS = 8  # first row in order, rows, begin, end, node position, block, contiguous, ordinal
+ITEM_FIELDS = 4  # first row in order, ordinal of its partial, first segment, end of its segments
+SEGMENT_FIELDS = 8  # first row and end in the window, begin, end, position, block, contiguous, -
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
 
-# The cost model of the split, in units of one key against one tile of 64 lines.
-_ITEM_COST = 96  # to start an item and write its partials
-_MERGE_COST = 0.4  # of the whole device, to read back one row's partial of 4,096 values
+# The cost model of the split, in units of one tile of 64 keys and 64 lines.
+_ITEM_COST = 2.5  # to start an item and write its partials
+_MERGE_COST = 0.006  # of the whole device, to read back one row's partial of 4,096 values
 _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
+
+# Shared tokens times query heads of a group, above which the shared phase lasts so long beside the
+# suffixes that it should run at its own best speed, and below half of which it should leave them
+# room. Between the two nothing changes: another tile means to capture graphs anew.
+_LONG = 24_576
+
+_Int = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class WorkList:
-    """What a layout asks for: items [num_items, ITEM_FIELDS] and partial_start [num_rows + 1]."""
+    """What a layout asks for.
+
+    items: [num_items, ITEM_FIELDS], the longest first. segments: [num_segments, SEGMENT_FIELDS],
+    what the items refer to. partial_start: [max_rows + 1].
+    """
 
     items: Int32
+    segments: Int32
     partial_start: Int32
 
 
@@ -42,6 +58,7 @@ class Plan:
     """One batch's shared work on the device. Update it between steps, on the stream of the steps.
 
     max_rows: rows (captured batch size, or tokens of a prefill) that the buffers have room for.
+    tile: of the shared phase; by default one of two, by the length of what is shared.
     num_programs: programs of the shared phase; they take the items in turn.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
@@ -57,32 +74,38 @@ class Plan:
         num_programs: int | None = None,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
-        self.tile = tile or shared_tile(shape)
+        self.tile = tile or beside_tile(shape)
+        self._long_tile = tile or shared_tile(shape)
+        self._short_tile = self.tile
         self.slots = _resident_programs(device, self.tile)
         self.num_programs = num_programs or self.slots
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
-        self._room_items, self._room_blocks, self._room_partials = 256, 256, 3 * max_rows
+        self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows)  # items, segments, blocks, partials
         self._allocate()
 
     def update(self, layout: SharedLayout) -> bool:
-        """Send the plan of `layout`; true when buffers had to grow: graphs are to be captured anew.
+        """Send the plan of `layout`; true when graphs that read it are to be captured anew.
 
-        Rows that `layout.order` does not name get no partials.
+        They are when buffers had to grow or the tile changed. Rows that `layout.order` does not
+        name get no partials.
         """
+        other_tile = self._choose_tile(layout)
         work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots)
-        scattered = not layout.contiguous.all()
-        num_items, num_blocks = len(work.items), len(layout.blocks) if scattered else 0
-        grown = self._grow(num_items, num_blocks, int(work.partial_start[-1]))
+        blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
+        grown = self._grow(
+            len(work.items), len(work.segments), len(blocks), int(work.partial_start[-1])
+        )
         staging = self._staging.next()
-        staging[0] = num_items
-        self._part(staging, 1)[: len(work.partial_start)] = work.partial_start
-        self._part(staging, 2)[: len(layout.order)] = layout.order
-        self._part(staging, 3)[: work.items.size] = work.items.ravel()
-        if scattered:
-            self._part(staging, 4)[:num_blocks] = layout.blocks
+        parts = (
+            np.array([len(work.items), len(layout.order)]), work.partial_start, layout.order,
+            work.items.ravel(), work.segments.ravel(), blocks,
+        )  # fmt: skip
+        for span, part in zip(self._spans, parts, strict=True):
+            staging[span][: len(part)] = part
         self._staging.send(self._buffer)
-        return grown
+        self.generation += grown or other_tile
+        return grown or other_tile
 
     def check(self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
         """Assert that the tensors are those that the plan was made for."""
@@ -94,38 +117,47 @@ class Plan:
         for tensor in (q, k_cache, v_cache):
             assert tensor.dtype == shape.dtype and tensor.stride(-1) == 1
 
-    def _grow(self, num_items: int, num_blocks: int, num_partials: int) -> bool:
-        asked = (num_items, num_blocks, num_partials)
-        room = (self._room_items, self._room_blocks, self._room_partials)
-        if all(a <= r for a, r in zip(asked, room, strict=True)):
+    def _choose_tile(self, layout: SharedLayout) -> bool:
+        """Set the tile by the shared tokens of an average row; whether it is another one."""
+        rows = layout.row_end - layout.row_start
+        tokens = int((layout.length.astype(np.int64) * rows).sum())
+        work = self.shape.group * tokens / max(1, len(layout.order))
+        before = self.tile
+        if work > _LONG:
+            self.tile = self._long_tile
+        elif work < _LONG / 2:
+            self.tile = self._short_tile
+        return self.tile != before
+
+    def _grow(self, *asked: int) -> bool:
+        if all(a <= r for a, r in zip(asked, self._room, strict=True)):
             return False
-        self._room_items, self._room_blocks, self._room_partials = (
-            r if a <= r else max(a, r + r // 2) for a, r in zip(asked, room, strict=True)
+        self._room = tuple(
+            r if a <= r else max(a, r + r // 2) for a, r in zip(asked, self._room, strict=True)
         )
         self._allocate()
-        self.generation += 1
         return True
 
     def _allocate(self) -> None:
         shape = self.shape
+        items, segments, blocks, room = self._room
         sizes = [
-            1, self.max_rows + 1, self.max_rows, self._room_items * ITEM_FIELDS, self._room_blocks,
+            2, self.max_rows + 1, self.max_rows, items * ITEM_FIELDS, segments * SEGMENT_FIELDS,
+            blocks,
         ]  # fmt: skip
         ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
         self._spans = [slice(int(s), int(e)) for s, e in itertools.pairwise([0, *ends])]
         self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self.device)
         self._staging = _Staging(len(self._buffer), self.device)
-        self.counts, self.partial_start, self.order, self.items, self.blocks = (
+        self.counts, self.partial_start, self.order, self.items, self.segments, self.blocks = (
             self._buffer[span] for span in self._spans
         )
-        partials = (self._room_partials, shape.num_heads)
         self.partial_out = torch.empty(
-            *partials, shape.value_size, dtype=shape.dtype, device=self.device
+            room, shape.num_heads, shape.value_size, dtype=shape.dtype, device=self.device
         )
-        self.partial_lse = torch.empty(partials, dtype=torch.float32, device=self.device)
-
-    def _part(self, staging: Int32, index: int) -> Int32:
-        return staging[self._spans[index]]
+        self.partial_lse = torch.empty(
+            room, shape.num_heads, dtype=torch.float32, device=self.device
+        )
 
 
 class _Staging:
@@ -158,91 +190,89 @@ class _Staging:
 def work_list(
     layout: SharedLayout, shape: AttentionShape, max_rows: int, tile: Tile, slots: int
 ) -> WorkList:
-    """The items of all nodes, the longest first, and where each row's partials lie.
+    """The items of all windows, the longest first, and where each row's partials lie.
 
     slots: programs that run at the same time.
     """
-    num_rows = layout.row_end - layout.row_start
-    rows_per_tile = tile.lines // shape.group
-    assert rows_per_tile > 0, "the tile is smaller than one row's query heads"
-    num_tiles = -(-num_rows // rows_per_tile)
-    splits, length = split_nodes(layout.length, num_tiles, num_rows, shape, tile, slots)
-    ordinal, partial_start = _partials(layout, splits, max_rows)
+    rows = tile.lines // shape.group
+    assert rows > 0, "the tile is smaller than one row's query heads"
+    num_windows = -(-len(layout.order) // rows)
 
-    per_node = num_tiles * splits
-    node = np.repeat(np.arange(layout.num_nodes), per_node)
-    within = np.arange(len(node)) - np.repeat(np.cumsum(per_node) - per_node, per_node)
-    i_tile, i_split = np.divmod(within, splits[node])
-    begin = i_split * length[node]
-    end = np.minimum(begin + length[node], layout.length[node])
-    first_row = i_tile * rows_per_tile
-    block = np.where(
-        layout.contiguous,
-        layout.blocks[np.minimum(layout.block_start[:-1], len(layout.blocks) - 1)],
-        layout.block_start[:-1],
-    )
-    items = np.empty((len(node), ITEM_FIELDS), dtype=np.int32)
-    items[:, 0] = layout.row_start[node] + first_row
-    items[:, 1] = np.minimum(num_rows[node] - first_row, rows_per_tile)
-    items[:, 2] = begin
-    items[:, 3] = end
-    items[:, 4] = layout.position[node]
-    items[:, 5] = block[node]
-    items[:, 6] = layout.contiguous[node]
-    items[:, 7] = ordinal[node] + i_split
-    longest_first = np.argsort(begin - end, kind="stable")
-    return WorkList(items[longest_first], partial_start)
+    # What every window sees, in tiles: node after node, parents first.
+    first_window = layout.row_start // rows
+    node, within = _expand((layout.row_end - 1) // rows - first_window + 1)
+    window = first_window[node] + within
+    by_window = np.argsort(window, kind="stable")
+    node, window = node[by_window], window[by_window]
+    tiles = -(-layout.length[node] // tile.keys)
+    total = np.bincount(window, tiles, num_windows).astype(np.int64)
+    start = np.cumsum(tiles) - tiles - (np.cumsum(total) - total)[window]
 
+    # Cut where an item ends.
+    splits, length = split_windows(total, shape, tile, slots)
+    length = length[window]
+    item = start // length
+    piece, within = _expand((start + tiles - 1) // length - item + 1)
+    node, window, start, tiles = node[piece], window[piece], start[piece], tiles[piece]
+    item, length = item[piece] + within, length[piece]
+    begin = np.maximum(item * length - start, 0) * tile.keys
+    end = np.minimum((item + 1) * length - start, tiles) * tile.keys
+    segments = np.zeros((len(node), SEGMENT_FIELDS), dtype=np.int32)
+    segments[:, 0] = layout.row_start[node] - window * rows
+    segments[:, 1] = layout.row_end[node] - window * rows
+    segments[:, 2] = begin
+    segments[:, 3] = np.minimum(end, layout.length[node])
+    segments[:, 4] = layout.position[node]
+    segments[:, 5] = np.where(
+        layout.contiguous, layout.blocks[layout.block_start[:-1]], layout.block_start[:-1]
+    )[node]
+    segments[:, 6] = layout.contiguous[node]
 
-def split_nodes(
-    lengths: Int32, num_tiles: Int32, num_rows: Int32, shape: AttentionShape, tile: Tile, slots: int
-) -> tuple[Int32, Int32]:
-    """Into how many ranges to cut each node, and the tokens of a range (a multiple of the tile's).
+    own = (np.cumsum(splits) - splits)[window] + item
+    window, ordinal = _expand(splits)
+    cost = np.bincount(own, segments[:, 3] - segments[:, 2], len(window))
+    last = np.cumsum(np.bincount(own, minlength=len(window)))
+    items = np.empty((len(window), ITEM_FIELDS), dtype=np.int32)
+    items[:, 0] = window * rows
+    items[:, 1] = ordinal
+    items[1:, 2] = last[:-1]
+    items[:1, 2] = 0
+    items[:, 3] = last
+    longest_first = np.argsort(-cost, kind="stable")
 
-    All numbers of cuts of the longest node are tried against the time that the items would take:
-    the average load of a slot or the waves that the longest items need, and the merging of what
-    they leave behind.
-    """
-    if not len(lengths):
-        return np.zeros(0, np.int32), np.zeros(0, np.int32)
-    keys = tile.keys
-    target = np.maximum(-(-int(lengths.max()) // _SPLITS), 2 * keys)[:, None]  # [tries, 1]
-    splits = -(-lengths[None, :] // target)
-    length = -(-lengths[None, :] // (splits * keys)) * keys
-    splits = -(-lengths[None, :] // length)
-    cost = length + _ITEM_COST
-    items = num_tiles * splits * shape.num_kv_heads
-    longest = cost.max(axis=1)
-    waves = -(-np.where(2 * cost > longest[:, None], items, 0).sum(axis=1) // slots)
-    time = np.maximum((items * cost).sum(axis=1) / slots, waves * longest)
-    values = shape.num_heads * shape.value_size / 4096
-    time = time + _MERGE_COST * values * (num_rows * splits).sum(axis=1)
-    best = int(time.argmin())
-    return splits[best].astype(np.int32), length[best].astype(np.int32)
-
-
-def _partials(layout: SharedLayout, splits: Int32, max_rows: int) -> tuple[Int32, Int32]:
-    """ordinal [num_nodes]: partials of a row before the node's; partial_start [max_rows + 1].
-
-    Nodes nest, so the nodes above one are those that come before it in a walk from the root and
-    end after its first row.
-    """
-    depth = np.zeros(len(layout.order) + 1, dtype=np.int64)
-    np.add.at(depth, layout.row_start, splits)
-    np.subtract.at(depth, layout.row_end, splits)
     count = np.zeros(max_rows, dtype=np.int32)
-    count[layout.order] = np.cumsum(depth)[:-1]
+    count[layout.order] = np.repeat(splits, rows)[: len(layout.order)]
     partial_start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(count, out=partial_start[1:])
+    return WorkList(items[longest_first], segments, partial_start)
 
-    walk = np.lexsort((np.arange(layout.num_nodes), -layout.row_end, layout.row_start))
-    before = np.cumsum(splits[walk]) - splits[walk]
-    by_end = np.argsort(layout.row_end, kind="stable")
-    ended = np.concatenate([[0], np.cumsum(splits[by_end])])
-    ends = np.searchsorted(layout.row_end[by_end], layout.row_start[walk], side="right")
-    ordinal = np.empty(layout.num_nodes, dtype=np.int32)
-    ordinal[walk] = before - ended[ends]
-    return ordinal, partial_start
+
+def _expand(counts: npt.NDArray[np.integer]) -> tuple[_Int, _Int]:
+    """For [2, 0, 3]: [0, 0, 2, 2, 2] and [0, 1, 0, 1, 2]."""
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
+
+
+def split_windows(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) -> tuple[_Int, _Int]:
+    """Into how many items to cut each window's context of `tiles`, and the tiles of an item.
+
+    All numbers of cuts of the longest context are tried against the time that the items would
+    take: the average load of a slot or the waves that the longest items need, and the merging of
+    what they leave behind.
+    """
+    target = np.maximum(-(-int(tiles.max(initial=1)) // _SPLITS), 2)[:, None]  # [tries, 1]
+    splits = -(-tiles[None, :] // target)
+    length = -(-tiles[None, :] // np.maximum(splits, 1))
+    splits = -(-tiles[None, :] // np.maximum(length, 1))
+    items = splits * shape.num_kv_heads
+    cost = length + _ITEM_COST
+    longest = cost.max(axis=1, initial=0)
+    waves = -(-np.where(2 * cost > longest[:, None], items, 0).sum(axis=1) // slots)
+    time = np.maximum((items * cost).sum(axis=1) / slots, waves * longest)
+    values = shape.num_heads * shape.value_size / 4096 * (tile.lines // shape.group)
+    time = time + _MERGE_COST * values * splits.sum(axis=1)
+    best = int(time.argmin())
+    return splits[best], np.maximum(length[best], 1)
 
 
 def _resident_programs(device: torch.device, tile: Tile) -> int:

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels import tiles
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
@@ -26,7 +27,7 @@ from sharegen.kernels.online_softmax import (
 )
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import limit_of, shared_attention
-from sharegen.kernels.tiles import AttentionShape, Tile, causal_tile, padded, precision
+from sharegen.kernels.tiles import AttentionShape, Tile, padded, precision
 
 _TILE_FIELDS = 3  # first token, stretch's first token, stretch's end
 
@@ -46,18 +47,20 @@ class PrefillPlan:
         tile: Tile | None = None,
         shared_tile: Tile | None = None,
     ) -> None:
-        self.shape, self.tile = shape, tile or causal_tile(shape)
-        self.shared = Plan(shape, max_tokens, device, tile=shared_tile)
+        self.shape, self._tile = shape, tile
+        self.shared = Plan(shape, max_tokens, device, tile=shared_tile or tiles.shared_tile(shape))
         self.has_shared = False
 
     def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:
         """Send the plan. chunk_starts: [num_chunks + 1] where each stretch begins in the batch."""
         self.shared.update(layout)
         self.has_shared = layout.num_nodes > 0
-        tiles = torch.from_numpy(_causal_tiles(chunk_starts, self.tile.lines))
+        longest = int(np.diff(chunk_starts).max(initial=0))
+        self.tile = self._tile or tiles.causal_tile(self.shape, longest)
+        work = torch.from_numpy(_causal_tiles(chunk_starts, self.tile.lines))
         if self.shared.device.type == "cuda":
-            tiles = tiles.pin_memory()
-        self.tiles = tiles.to(self.shared.device, non_blocking=True)
+            work = work.pin_memory()
+        self.tiles = work.to(self.shared.device, non_blocking=True)
 
 
 def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
@@ -66,8 +69,8 @@ def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
     count = -(-np.diff(starts) // lines)
     chunk = np.repeat(np.arange(len(count)), count)
     within = (np.arange(len(chunk)) - np.repeat(np.cumsum(count) - count, count)) * lines
-    tiles = np.stack([starts[chunk] + within, starts[chunk], starts[chunk + 1]], axis=1)
-    return np.ascontiguousarray(tiles[np.argsort(-within, kind="stable")], dtype=np.int32)
+    work = np.stack([starts[chunk] + within, starts[chunk], starts[chunk + 1]], axis=1)
+    return np.ascontiguousarray(work[np.argsort(-within, kind="stable")], dtype=np.int32)
 
 
 @triton.jit

@@ -11,13 +11,14 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sharegen.kernels.online_softmax import NO_LIMIT, attend, finish, lowest_visible, scores
-from sharegen.kernels.plan import ITEM_FIELDS, Plan
-from sharegen.kernels.tiles import Tile, padded, precision
+from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
+from sharegen.kernels.tile_copy import copies_tiles, descriptor, is_flat
+from sharegen.kernels.tiles import padded, precision
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
+_SEGMENT_FIELDS = tl.constexpr(SEGMENT_FIELDS)
 
 
 @triton.jit
@@ -44,7 +45,7 @@ def _load_run(
 @triton.jit
 def _shared_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
-    counts_ptr, order_ptr, partial_start_ptr, items_ptr, blocks_ptr, position_ptr,
+    counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr, blocks_ptr, position_ptr,
     out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     scale, softcap, limit,
@@ -60,69 +61,81 @@ def _shared_kernel(
     o_n = tl.arange(0, BLOCK_N)
     o_dk = tl.arange(0, BLOCK_DK)
     o_dv = tl.arange(0, BLOCK_DV)
-    num_works = tl.load(counts_ptr) * NUM_KV_HEADS
-    for work in range(tl.program_id(0), num_works, tl.num_programs(0)):
+    num_items = tl.load(counts_ptr)
+    num_rows = tl.load(counts_ptr + 1)
+    for work in range(tl.program_id(0), num_items * NUM_KV_HEADS, tl.num_programs(0)):
         item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
         kv_head = work % NUM_KV_HEADS
         first_row = tl.load(item_ptr)
-        num_rows = tl.load(item_ptr + 1)
-        begin = tl.load(item_ptr + 2)
-        end = tl.load(item_ptr + 3)
-        node_position = tl.load(item_ptr + 4)
-        first_block = tl.load(item_ptr + 5)
-        contiguous = tl.load(item_ptr + 6) != 0
-        ordinal = tl.load(item_ptr + 7)
+        ordinal = tl.load(item_ptr + 1)
+        first_segment = tl.load(item_ptr + 2)
+        last_segment = tl.load(item_ptr + 3)
 
-        alive = o_m // GROUP < num_rows
-        row = tl.load(order_ptr + first_row + o_m // GROUP, mask=alive, other=0)
+        window_row = o_m // GROUP
+        alive = (window_row < BLOCK_M // GROUP) & (first_row + window_row < num_rows)
+        row = tl.load(order_ptr + first_row + window_row, mask=alive, other=0)
         partial = tl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
         head = kv_head * GROUP + o_m % GROUP
         p_q = q_ptr + (row.to(tl.int64) * stride_qr + head * stride_qh)[:, None] + o_dk[None, :]
         q = tl.load(p_q, mask=alive[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
         k_head_ptr = k_ptr + kv_head.to(tl.int64) * stride_kh
         v_head_ptr = v_ptr + kv_head.to(tl.int64) * stride_vh
-
-        lowest = tl.zeros([BLOCK_M], tl.int32)
+        position = row
         if LIMIT != NO_LIMIT:
             position = tl.load(position_ptr + row, mask=alive, other=2147483647)
-            lowest = lowest_visible(position, limit, LIMIT) - node_position
-            unseen = tl.maximum(tl.min(lowest) - begin, 0)
-            begin = tl.minimum(begin + unseen // BLOCK_N * BLOCK_N, end)
 
         acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
         m = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
-        whole = begin  # up to here in whole tiles of consecutive slots: nothing to look up or mask
-        if FLAT:
-            whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
-            for n in range(begin, whole, BLOCK_N):
-                k, v = _load_run(
-                    k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head, first_block * BLOCK_SIZE + n,
-                    stride_kt, stride_vt, KEY_SIZE, VALUE_SIZE, TMA, BLOCK_N, BLOCK_DK, BLOCK_DV,
-                )  # fmt: skip
-                s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
-                if LIMIT != NO_LIMIT:
-                    s = tl.where((n + o_n)[None, :] >= lowest[:, None], s, float("-inf"))
-                acc, m, total = attend(
-                    acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
-                )  # fmt: skip
-        for n in range(whole, end, BLOCK_N):
-            token = n + o_n
-            real = token < end
-            block = first_block + token // BLOCK_SIZE
-            if not contiguous:
-                block = tl.load(blocks_ptr + block, mask=real, other=0)
-            block = block.to(tl.int64)
-            offset = token % BLOCK_SIZE
-            p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
-            p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
-            k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
-            v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
-            s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
-            s = tl.where(real[None, :], s, float("-inf"))
+        for segment in range(first_segment, last_segment):
+            segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
+            row_begin = tl.load(segment_ptr)
+            row_end = tl.load(segment_ptr + 1)
+            begin = tl.load(segment_ptr + 2)
+            end = tl.load(segment_ptr + 3)
+            first_block = tl.load(segment_ptr + 5)
+            contiguous = tl.load(segment_ptr + 6) != 0
+            lowest = tl.zeros([BLOCK_M], tl.int32)
             if LIMIT != NO_LIMIT:
-                s = tl.where(token[None, :] >= lowest[:, None], s, float("-inf"))
-            acc, m, total = attend(acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+                lowest = lowest_visible(position, limit, LIMIT) - tl.load(segment_ptr + 4)
+                unseen = tl.maximum(tl.min(lowest) - begin, 0)
+                begin = tl.minimum(begin + unseen // BLOCK_N * BLOCK_N, end)
+            whole = begin  # up to here in whole tiles of consecutive slots that all rows see
+            if FLAT:
+                plain = contiguous & (row_begin <= 0)
+                plain &= row_end >= tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
+                whole += tl.where(plain, (end - begin) // BLOCK_N * BLOCK_N, 0)
+                for n in range(begin, whole, BLOCK_N):
+                    k, v = _load_run(
+                        k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
+                        first_block * BLOCK_SIZE + n, stride_kt, stride_vt, KEY_SIZE, VALUE_SIZE,
+                        TMA, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                    )  # fmt: skip
+                    s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+                    if LIMIT != NO_LIMIT:
+                        s = tl.where((n + o_n)[None, :] >= lowest[:, None], s, float("-inf"))
+                    acc, m, total = attend(
+                        acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
+                    )  # fmt: skip
+            under = (window_row >= row_begin) & (window_row < row_end)
+            for n in range(whole, end, BLOCK_N):
+                token = n + o_n
+                real = token < end
+                block = first_block + token // BLOCK_SIZE
+                if not contiguous:
+                    block = tl.load(blocks_ptr + block, mask=real, other=0)
+                block = block.to(tl.int64)
+                offset = token % BLOCK_SIZE
+                p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
+                p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
+                k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
+                v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+                s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+                seen = real[None, :] & under[:, None]
+                if LIMIT != NO_LIMIT:
+                    seen = seen & (token[None, :] >= lowest[:, None])
+                s = tl.where(seen, s, float("-inf"))
+                acc, m, total = attend(acc, m, total, s, factor, v, True, PRECISION)
 
         out, lse = finish(acc, m, total)
         o_partial = partial.to(tl.int64) * NUM_HEADS + head
@@ -153,12 +166,14 @@ def shared_attention(
     plan.check(q, k_cache, v_cache)
     assert position.dtype == torch.int32 and position.is_contiguous()
     limit, limit_kind = limit_of(window, chunk)
-    flat = _is_flat(k_cache) and _is_flat(v_cache)
-    tma = flat and _copies_tiles(k_cache) and _copies_tiles(v_cache)
+    flat = is_flat(k_cache) and is_flat(v_cache)
+    tma = copies_tiles(k_cache) and copies_tiles(v_cache)
     _shared_kernel[(plan.num_programs,)](
         q, k_cache, v_cache,
-        _descriptor(k_cache, tile) if tma else None, _descriptor(v_cache, tile) if tma else None,
-        plan.counts, plan.order, plan.partial_start, plan.items, plan.blocks, position,
+        descriptor(k_cache, tile.keys) if tma else None,
+        descriptor(v_cache, tile.keys) if tma else None,
+        plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
+        position,
         plan.partial_out, plan.partial_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
         scale, softcap or 1.0, limit,
@@ -168,24 +183,7 @@ def shared_attention(
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         FLAT=flat, TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
-    )  # fmt: skip
-
-
-def _copies_tiles(cache: torch.Tensor) -> bool:
-    """Whether the copy engine (TMA, from Hopper on) can fetch tiles of the cache."""
-    if cache.device.type == "cuda" and torch.cuda.get_device_capability(cache.device)[0] < 9:
-        return False
-    strides = [stride * cache.element_size() % 16 for stride in cache.stride()[:3]]
-    return cache.data_ptr() % 16 == 0 and not any(strides)
-
-
-def _descriptor(cache: torch.Tensor, tile: Tile) -> TensorDescriptor:
-    """The cache as [num_kv_heads, slots, head_size], for the copy engine; cut at a tile's width."""
-    num_blocks, block_size, num_heads, size = cache.shape
-    return TensorDescriptor(
-        cache, [num_heads, num_blocks * block_size, size],
-        [cache.stride(2), cache.stride(1), 1], [1, tile.keys, padded(size)],
+        num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.max_registers,
     )  # fmt: skip
 
 
@@ -197,8 +195,3 @@ def limit_of(window: int | None, chunk: int | None) -> tuple[int, int]:
     if chunk is not None:
         return chunk, 2
     return 0, 0
-
-
-def _is_flat(cache: torch.Tensor) -> bool:
-    """Whether the slot after a block's last one is the next block's first one."""
-    return cache.stride(0) == cache.shape[1] * cache.stride(1)

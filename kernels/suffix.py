@@ -1,9 +1,10 @@
 """The suffix phase: each row against its own tokens, and everything merged into the output.
 
 A program takes one row and one KV head: the query heads of the group are packed into one tile, so
-the keys are read once. It folds in the row's shared partials and the sinks and writes the result;
-when the batch is too small to fill the device, a row's tokens are split over several programs and
-the parts are merged afterwards.
+the keys are read once. Products are transposed, keys by heads: tensor cores want 16 keys and 8
+heads, where heads by keys would want 16 heads, most of them padding. The program folds in the row's
+shared partials and the sinks and writes the result; when the batch is too small to fill the device,
+a row's tokens are split over several programs and the parts are merged afterwards.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -16,33 +17,46 @@ import triton.language as tl
 from sharegen.kernels.merge import merge_partials
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
-    attend,
+    attend_transposed,
     finish,
     fold,
     fold_sink,
+    in_log2,
     lowest_visible,
-    scores,
 )
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import limit_of
+from sharegen.kernels.tile_copy import copies_tiles, descriptor
 from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
 
 _MOST_SPLITS = 32
+_TABLE = tl.constexpr(32)  # blocks looked up at a time
+
+
+@triton.jit
+def _load_tile(
+    k_desc, v_desc, kv_head, slot,
+    BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of the slots from `slot` on, by the copy engine."""
+    k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
+    v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
+    return k, v
 
 
 @triton.jit
 def _suffix_kernel(
-    q_ptr, k_ptr, v_ptr, tables_ptr, prefix_length_ptr, position_ptr,
+    q_ptr, k_ptr, v_ptr, k_desc, v_desc, tables_ptr, prefix_length_ptr, position_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-    stride_tr, stride_or, stride_os, stride_oh,
+    stride_tr, table_width, stride_or, stride_os, stride_oh,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     NUM_SPLITS: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
-    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+    TMA: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -61,8 +75,8 @@ def _suffix_kernel(
     alive = o_m < GROUP
     head = kv_head * GROUP + o_m
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
-    p_q = q_ptr + row * stride_qr + (head * stride_qh)[:, None] + o_dk[None, :]
-    q = tl.load(p_q, mask=alive[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
+    p_q = q_ptr + row * stride_qr + (head * stride_qh)[None, :] + o_dk[:, None]
+    q = tl.load(p_q, mask=alive[None, :] & (o_dk < KEY_SIZE)[:, None], other=0.0)
     k_head_ptr = k_ptr + kv_head * stride_kh
     v_head_ptr = v_ptr + kv_head * stride_vh
     table_ptr = tables_ptr + row * stride_tr
@@ -78,10 +92,34 @@ def _suffix_kernel(
         begin = tl.minimum(begin + split * part, end)
         end = tl.minimum(begin + part, end)
 
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    acc = tl.zeros([BLOCK_DV, BLOCK_M], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    for n in range(begin, end, BLOCK_N):
+    whole = begin  # up to here in whole tiles, each inside one block
+    if TMA:
+        whole += (end - begin) // BLOCK_N * BLOCK_N
+        o_table = tl.arange(0, _TABLE)
+        SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
+        for first in range(begin, whole, SPAN):
+            # in registers: a look-up in memory for each tile would keep the copies waiting
+            first_block = first // BLOCK_SIZE
+            within = first_block + o_table < table_width
+            blocks = tl.load(table_ptr + first_block + o_table, mask=within, other=0)
+            for n in range(first, tl.minimum(first + SPAN, whole), BLOCK_N):
+                i_block = n // BLOCK_SIZE - first_block
+                block = tl.sum(tl.where(o_table == i_block, blocks, 0), 0)
+                k, v = _load_tile(
+                    k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
+                    BLOCK_N, BLOCK_DK, BLOCK_DV,
+                )  # fmt: skip
+                s = tl.dot(k, q, input_precision=PRECISION)
+                s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
+                if LIMIT != NO_LIMIT:
+                    s = tl.where((n + o_n >= lowest)[:, None], s, float("-inf"))
+                acc, m, total = attend_transposed(
+                    acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
+                )  # fmt: skip
+    for n in range(whole, end, BLOCK_N):
         token = n + o_n
         real = token < end
         block = tl.load(table_ptr + token // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
@@ -90,12 +128,16 @@ def _suffix_kernel(
         p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
         k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
         v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
-        s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+        s = tl.dot(k, q, input_precision=PRECISION)
+        s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
         if LIMIT != NO_LIMIT:
             real = real & (token >= lowest)
-        s = tl.where(real[None, :], s, float("-inf"))
-        acc, m, total = attend(acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+        s = tl.where(real[:, None], s, float("-inf"))
+        acc, m, total = attend_transposed(
+            acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
+        )  # fmt: skip
 
+    acc = tl.trans(acc)
     if PARTIAL:
         out, lse = finish(acc, m, total)
         tl.store(lse_ptr + (row * NUM_SPLITS + split) * NUM_HEADS + head, lse, mask=alive)
@@ -150,6 +192,7 @@ def suffix_attention(
     out = q.new_empty(num_rows, shape.num_heads, shape.value_size) if out is None else out
     assert out.stride(-1) == 1
     tile = tile or suffix_tile(shape)
+    tma = copies_tiles(k_cache) and copies_tiles(v_cache) and shape.block_size % tile.keys == 0
     splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan)
     partial = splits > 1 or beside is not None
     own_out, own_lse = out[:, None], plan.partial_lse
@@ -159,18 +202,22 @@ def suffix_attention(
         own_lse = q.new_empty(parts, dtype=torch.float32)
     limit, limit_kind = limit_of(window, chunk)
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
-        q, k_cache, v_cache, block_tables, prefix_length, position,
+        q, k_cache, v_cache,
+        descriptor(k_cache, tile.keys) if tma else None,
+        descriptor(v_cache, tile.keys) if tma else None,
+        block_tables, prefix_length, position,
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        block_tables.stride(0), *own_out.stride()[:3],
+        block_tables.stride(0), block_tables.shape[1], *own_out.stride()[:3],
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         NUM_SPLITS=splits, PARTIAL=partial, HAS_SINKS=sinks is not None,
-        LIMIT=limit_kind, HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
+        TMA=tma, LIMIT=limit_kind,
+        HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     if beside is not None:

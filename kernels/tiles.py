@@ -14,6 +14,7 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LARGEST_HEAD = 256
 _LARGEST_GROUP = 128
 _LEAST_LINES = 16  # of a matrix product in the tensor cores
+_LONG_PROMPT = 3072  # tokens, from which the larger tile's speed outweighs what it wastes
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,16 @@ class AttentionShape:
 
 @dataclass(frozen=True)
 class Tile:
-    """lines x keys of one matrix product, and how a program computes it."""
+    """lines x keys of one matrix product, and how a program computes it.
+
+    max_registers: of a thread, None for what the compiler likes; fewer leave room to others.
+    """
 
     lines: int
     keys: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
 
 def unsupported(shape: AttentionShape, scale: float = 1.0) -> str | None:
@@ -84,19 +89,27 @@ def shared_tile(shape: AttentionShape) -> Tile:
     return Tile(lines, 64 if weight <= 2 else 32, 4 if lines <= 64 else 8, 3 if weight == 1 else 2)
 
 
+def beside_tile(shape: AttentionShape) -> Tile:
+    """For few shared keys: leaves the suffix phase room to run on the same processors."""
+    tile = shared_tile(shape)
+    if shape.dtype == torch.float32 or tile.lines > 64 or _weight(shape) > 1:
+        return tile
+    return Tile(64, 32, 4, 3, max_registers=168)
+
+
 def suffix_tile(shape: AttentionShape) -> Tile:
     """For one row against its own keys: memory-bound, small tiles, many programs at a time."""
-    weight = _weight(shape)
-    lines = padded(shape.group)
-    if shape.dtype == torch.float32:
-        return Tile(lines, 32 if weight <= 2 else 16, 4, 2)
-    warps = (1 if shape.group == 1 else 2) if lines == 16 else 4
-    return Tile(lines, 32, warps, 4 if weight == 1 else 3)
+    lines = max(8, 1 << (shape.group - 1).bit_length())
+    if shape.dtype == torch.float32 or lines > 16:
+        return Tile(lines, 16, 4, 2)
+    return Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
 
 
-def causal_tile(shape: AttentionShape) -> Tile:
-    """For the tokens of a prompt among themselves; here lines are tokens of one query head."""
+def causal_tile(shape: AttentionShape, tokens: int) -> Tile:
+    """For prompts of up to `tokens` among themselves; here lines are tokens of one query head."""
     weight = _weight(shape)
     if shape.dtype == torch.float32:
         return Tile(32, 32 if weight <= 2 else 16, 4, 2)
-    return Tile(128, 64, 8, 3) if weight == 1 else Tile(64, 32 if weight > 2 else 64, 4, 2)
+    if weight == 1:
+        return Tile(128, 64 if tokens > _LONG_PROMPT else 32, 8, 3)
+    return Tile(64, 32 if weight > 2 else 64, 4, 2)

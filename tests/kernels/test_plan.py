@@ -65,16 +65,21 @@ def test_covers_each_pair_once(tree, group, slots, random) -> None:
     shape = make_shape(2 * group, 2, torch.float32)
     work = work_list(layout, shape, num_rows + 3, TILE, slots)
 
+    rows_per_tile = TILE.lines // group
     written = set()
     seen = {}
-    for first, count, begin, end, _, block, contiguous, ordinal in work.items.tolist():
-        assert contiguous and 0 < count * group <= TILE.lines and begin < end
-        assert begin % TILE.keys == 0
-        for row in order[first : first + count].tolist():
+    for first, ordinal, begin_segments, end_segments in work.items.tolist():
+        window = order[first : first + rows_per_tile].tolist()
+        for row in window:
             slot = work.partial_start[row] + ordinal
             assert slot < work.partial_start[row + 1] and slot not in written
             written.add(slot)
-            seen.setdefault(row, []).extend(range(block * 16 + begin, block * 16 + end))
+        assert begin_segments < end_segments
+        for segment in work.segments[begin_segments:end_segments].tolist():
+            row_begin, row_end, begin, end, _, block, contiguous, _ = segment
+            assert contiguous and begin < end and begin % TILE.keys == 0
+            for row in window[max(row_begin, 0) : row_end]:
+                seen.setdefault(row, []).extend(range(block * 16 + begin, block * 16 + end))
     assert len(written) == work.partial_start[-1]
     for i, row in enumerate(order.tolist()):
         wanted = [
@@ -91,7 +96,8 @@ def test_longest_first() -> None:
         layout_of([(100, 0, 40), (300, 0, 10), (40, 10, 40)], 40),
         make_shape(2, 2, torch.float32), 40, TILE, slots=2,
     )  # fmt: skip
-    lengths = work.items[:, 3] - work.items[:, 2]
+    tokens = work.segments[:, 3] - work.segments[:, 2]
+    lengths = [tokens[begin:end].sum() for begin, end in work.items[:, 2:4]]
     assert (np.diff(lengths) <= 0).all()
 
 
@@ -108,10 +114,25 @@ def test_says_when_buffers_grow() -> None:
     plan = Plan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
     plan.slots = 8  # few enough that no node is split
     assert not plan.update(layout_of([(100, 0, 64)], 64))
-    deep = layout_of([(20, 0, 64)] * 5, 64)
+    deep = layout_of([(20, 0, 64)] * 200, 64)
     assert plan.update(deep) and plan.generation == 1
     assert not plan.update(deep)
     assert plan.counts[0] == len(work_list(deep, plan.shape, 64, TILE, plan.slots).items)
+
+
+def test_tile_follows_the_length_of_what_is_shared() -> None:
+    """The tile changes, and says so, but not for small changes around the border."""
+    shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)
+    plan = Plan(shape, 64, DEVICE)
+    short, generation = plan.tile, plan.generation
+    plan.update(layout_of([(1024, 0, 64)], 64))
+    assert plan.tile == short
+    assert plan.update(layout_of([(8192, 0, 64)], 64))
+    assert plan.tile != short and plan.generation > generation
+    generation = plan.generation
+    assert not plan.update(layout_of([(4096, 0, 64)], 64)) and plan.tile != short
+    assert plan.update(layout_of([(2048, 0, 64)], 64))
+    assert plan.tile == short and plan.generation == generation + 1
 
 
 def test_refuses_more_rows_than_it_has_room_for() -> None:

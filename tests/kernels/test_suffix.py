@@ -36,6 +36,20 @@ def test_splits(splits: int, window: int | None, dtype: torch.dtype) -> None:
     assert_close(out, naive_decode(batch, sinks=sinks, **options))
 
 
+@pytest.mark.parametrize("window", [None, 1050])
+def test_more_blocks_than_are_looked_up_at_a_time(window: int | None) -> None:
+    """Also where the first one begins in the middle of a block."""
+    shape = make_shape(1, 1, torch.float16, block_size=32)
+    batch = random_batch(shape, [], [1100])
+    plan = Plan(shape, 1, DEVICE)
+    plan.update(batch.layout)
+    out = suffix_attention(
+        batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+        batch.position, scale=0.125, window=window, num_splits=1,
+    )  # fmt: skip
+    assert_close(out, naive_decode(batch, scale=0.125, window=window))
+
+
 def test_one_long_row_is_split() -> None:
     shape = make_shape(1, 1, torch.float32)
     batch = random_batch(shape, [], [300])
