@@ -137,22 +137,49 @@ class LLM:
         self,
         prompts: Prompt | Iterable[Prompt],
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        *,
+        keep: bool = False,
     ) -> Iterator[tuple[int, Completion]]:
         """Sample prompts as they are read; yields (index of the prompt, completion) as they finish.
 
         sampling_params: one for all prompts, or as many as prompts, read along with them.
         Memory grows with the sequences that run, not with the prompts: `window` of these are read
-        ahead, for sharing is found among them.
+        ahead, for sharing is found among them. keep: whether the KV of finished samples stays while
+        there is room, so that `fork` need not compute it again.
 
         Raises RequestError where a prompt that cannot run is read.
         """
         items: Any = [prompts] if isinstance(prompts, (str, Mapping)) else prompts
         requests = (
-            _request(index, self._output(prompt).prompt_token_ids, params)
+            _request(index, self._output(prompt).prompt_token_ids, params, keep)
             for index, (prompt, params) in enumerate(_pairs(items, sampling_params))
         )
         for completion in self.engine.generate(requests):
             yield completion.request.key, completion
+
+    def fork(
+        self,
+        parent: Completion | tuple[int, int],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tokens: int | None = None,
+    ) -> int:
+        """Continue a sample of the stream that runs into `n` new ones that share all of its text.
+
+            stream = llm.stream(prompts, SamplingParams(n=4, stop=["\\n"]), keep=True)
+            for index, completion in stream:
+                if promising(completion):
+                    llm.fork(completion, SamplingParams(n=2, stop=["\\n"]))
+
+        parent: a completion of the stream, or (index of the prompt, sample) of one that runs. The
+        new samples come out of the same stream under the index that is returned; the rest is as
+        for `Engine.fork`.
+        """
+        return self.engine.fork(parent, sampling_params, tokens=tokens)
+
+    def running(self) -> dict[tuple[int, int], list[int]]:
+        """The tokens so far of the samples that run, by (index of the prompt, sample)."""
+        return self.engine.running()
 
     def chat(
         self,
@@ -205,13 +232,15 @@ class LLM:
         if self.tokenizer is None:
             raise RequestError(
                 f'{what} needs a tokenizer, and the model has none: pass {{"prompt_token_ids": '
-                "[...]}} or give LLM(tokenizer=...)"
+                "[...]} or give LLM(tokenizer=...)"
             )
         return self.tokenizer
 
 
-def _request(index: int, prompt_token_ids: list[int], params: SamplingParams) -> Request:
-    return Request(index, prompt_token_ids, params, range(params.n))
+def _request(
+    index: int, prompt_token_ids: list[int], params: SamplingParams, keep: bool = False
+) -> Request:
+    return Request(index, prompt_token_ids, params, range(params.n), keep)
 
 
 def _one_each(

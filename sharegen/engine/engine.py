@@ -21,11 +21,18 @@ from sharegen.engine.block_pool import BlockPool
 from sharegen.engine.compiling import optimise
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
+from sharegen.engine.draws import row_key
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import free_memory
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prompt_logprobs import of_prompt
-from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
+from sharegen.engine.request import (
+    Completion,
+    FinishReason,
+    Request,
+    SamplingParams,
+    TokenLogprobs,
+)
 from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.sequence import Sequence
@@ -133,6 +140,7 @@ class Engine:
         self._lag = 1 if on_gpu else 0
         self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
         self._busy = False
+        self._forks: dict[int, int] = {}  # by request key: forked samples of this job
 
     def check(self, request: Request) -> None:
         """Raise RequestError or CapacityError, in one line, for a request that can never run."""
@@ -179,9 +187,71 @@ class Engine:
                     self._fill(source)
         finally:
             self._busy = False
+            self._forks.clear()
             self._in_flight.clear()
             self.scheduler.clear()
             self._observe()
+
+    def fork(
+        self,
+        parent: Completion | tuple[int, int],
+        params: SamplingParams | None = None,
+        *,
+        tokens: int | None = None,
+    ) -> int:
+        """Continue a sample into `params.n` new ones that share all of its text.
+
+        Call it while `generate` runs, between two completions. parent: a completion of this job,
+        or (request key, sample) of one that runs (see `running`). params: the parent's by default;
+        max_tokens and the penalties on outputs count new tokens. tokens: how many of the parent's outputs are gone on from
+        (all by default): fewer resamples its tail.
+
+        The new samples come out of the running `generate` as completions of a request of their
+        own, whose prompt is the parent's with those outputs; the key of that request is returned.
+        It hangs on what is forked alone, and further forks of the same text get further sample
+        indices, so the draws do not depend on when one forks. KV is shared and not computed again
+        while the parent runs, and where its request says `keep`, as long as memory lasts after.
+
+        Raises UsageError outside of a job or where no such sample runs, and like `check`.
+        """
+        if not self._busy:
+            raise UsageError(
+                "a fork joins the job that runs: start one, or generate from the prompt and tokens"
+            )
+        place = parent if isinstance(parent, tuple) else (parent.request.key, parent.sample)
+        key, sample = place
+        sequence = self.scheduler.find(key, sample)
+        if isinstance(parent, Completion):
+            origin, outputs = parent.request, parent.token_ids
+            if sequence is not None and sequence.group.request is not origin:
+                sequence = None  # of another job
+        elif sequence is not None:
+            origin, outputs = sequence.group.request, sequence.tokens
+        else:
+            raise UsageError(f"sample {sample} of request {key} does not run: fork its completion")
+        count = len(outputs) if tokens is None else tokens
+        if not 1 <= count <= len(outputs):
+            raise UsageError(f"tokens is {count}: the sample has {len(outputs)}, give 1 to that")
+        params = params or origin.params
+        new_key = row_key(count, key, sample)
+        first = self._forks.get(new_key, 0)
+        prompt = [*origin.prompt_token_ids, *outputs[:count]]
+        samples = range(first, first + params.n)
+        request = Request(new_key, prompt, params, samples, origin.keep)
+        self.check(request)
+        self._forks[new_key] = samples.stop
+        self.stats.prompt_tokens_asked += len(prompt) * params.n
+        self.scheduler.fork(request, sequence)
+        return new_key
+
+    def running(self) -> dict[tuple[int, int], list[int]]:
+        """The outputs so far of all samples that run, by (request key, sample)."""
+        live = [sequence for sequence in self.scheduler.rows if sequence is not None]
+        return {
+            (sequence.group.request.key, sequence.sample): list(sequence.tokens)
+            for sequence in (*live, *self.scheduler.ready)
+            if not sequence.finished
+        }
 
     def _fill(self, source: Iterator[Request]) -> None:
         """Read requests until there is work: a whole window may have no samples left to draw."""

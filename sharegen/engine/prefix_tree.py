@@ -38,9 +38,10 @@ class Node:
     users: sequences and waiting requests whose path passes through the node (kept by the
         scheduler). blocks, computed: where its KV lies, and how many of its tokens have been
         prefilled (kept by the scheduler). logprobs: of its tokens, where a request wants them.
+    forked: whether a fork hangs below it, however short it is.
     """
 
-    __slots__ = ("blocks", "children", "computed", "contiguous", "logprobs", "parent",
+    __slots__ = ("blocks", "children", "computed", "contiguous", "forked", "logprobs", "parent",
                  "position", "requests", "tokens", "users")  # fmt: skip
 
     def __init__(self, tokens: Tokens, position: int, parent: Node | None) -> None:
@@ -54,6 +55,7 @@ class Node:
         self.contiguous = True
         self.computed = 0
         self.logprobs: NodeLogprobs | None = None
+        self.forked = False
 
     @property
     def length(self) -> int:
@@ -126,6 +128,13 @@ class PrefixTree:
                         ends[i] = below
                     below.requests = [first_index + i for i in below.requests]
         return ends  # type: ignore[return-value]
+
+    def hang(self, parent: Node, tokens: Sequence[int] | Tokens) -> Node:
+        """A new node of `tokens` below a standing one, for a sequence that is forked there."""
+        node = Node(np.asarray(tokens, dtype=np.int32), parent.end, parent)
+        parent.children.append(node)
+        parent.forked = True
+        return node
 
     def remove(self, node: Node) -> None:
         """Take out a node without children."""

@@ -110,12 +110,15 @@ class Request:
         position (a row's id, hashed, or the request's index in the call): the draws of a request
         never depend on what else runs.
     samples: the indices of the samples to draw; a resumed job leaves out those it has.
+    keep: whether the KV of finished samples stays, until its memory is needed or the job ends, so
+        that they can be forked without computing it again.
     """
 
     key: int
     prompt_token_ids: Sequence[int]
     params: SamplingParams
     samples: Sequence[int]
+    keep: bool = False
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Scheduler:
         self.waiting: deque[Group] = deque()  # prompts not prefilled yet, in order
         self.ready: deque[Sequence] = deque()  # first token drawn, no row; the preempted first
         self.rows: list[Sequence | None] = []
+        self.kept: dict[Sequence, None] = {}  # ended, their KV there for forks; the oldest first
         # position is that of the row's next input; a hole has prefix_length 0, position -1.
         self.block_tables = np.full((max_sequences, 1), scratch_block, dtype=np.int32)
         self.prefix_length = np.zeros(max_sequences, dtype=np.int32)
@@ -98,20 +99,66 @@ class Scheduler:
 
         leaves = self.tree.insert(prompts, fits=fits)
         for request, leaf in zip(requests, leaves, strict=True):
-            group = Group(request, leaf, self.context_length)
-            if group.unfinished:
-                self._fit(group)
-                self.waiting.append(group)
-                self.num_waiting += group.unfinished
-                self._unfinished.add(group)
-                self._ending.setdefault(leaf, []).append(group)
-                if request.params.prompt_logprobs is not None:
-                    want(leaf, request.params.prompt_logprobs)
-                for node in leaf.path():
-                    node.users += 1
+            if request.samples:
+                self.waiting.append(self._enter(request, leaf))
         for node in reversed(list(self.tree.nodes())):
             if node.users == 0 and not node.children:
                 self.tree.remove(node)
+
+    def fork(self, request: Request, sequence: Sequence | None) -> None:
+        """Put a request whose prompt is that of `sequence` and its outputs first in the queue.
+
+        The KV that the sequence has of them becomes a node below its leaf, made of the blocks in
+        which it lies: each has one more owner, and the sequence writes on behind. Without a
+        sequence, or where the prompt's log-probabilities are wanted, the prompt is one like others.
+        """
+        prompt = request.prompt_token_ids
+        if sequence is None or request.params.prompt_logprobs is not None:
+            self.add([request])
+            self.waiting.rotate(1)
+            return
+        parent = sequence.group.leaf
+        # The logits of the last token are wanted, so it is computed anew if it ever was.
+        length = min(sequence.fed, len(prompt) - parent.end - 1) if sequence.blocks else 0
+        if length > 0:
+            parent = self._node_of(sequence, prompt[parent.end : parent.end + length])
+        leaf = self.tree.hang(parent, prompt[parent.end :])
+        self.waiting.appendleft(self._enter(request, leaf))
+
+    def _node_of(self, sequence: Sequence, tokens: Seq[int]) -> Node:
+        """The node of a sequence's first outputs, made of its blocks unless it stands already."""
+        parent = sequence.group.leaf
+        for child in parent.children:
+            if child.forked and child.tokens.tolist() == list(tokens):
+                return child
+        node = self.tree.hang(parent, tokens)
+        node.blocks = sequence.blocks[: self.pool.blocks_for(node.length)]
+        node.contiguous = False
+        node.computed = node.length
+        for block in node.blocks:
+            self.pool.share(block)
+        return node
+
+    def find(self, key: int, sample: int) -> Sequence | None:
+        """The sample of a request while it runs, waits for a row, or is kept."""
+        waiting = (sequence for sequence in self.ready if not sequence.finished)
+        for sequence in (*self._running(), *waiting, *self.kept):
+            if sequence.group.request.key == key and sequence.sample == sample:
+                return sequence
+        return None
+
+    def _enter(self, request: Request, leaf: Node) -> Group:
+        """A request whose prompt ends at `leaf`, about to wait."""
+        group = Group(request, leaf, self.context_length)
+        self._fit(group)
+        self.num_waiting += group.unfinished
+        self._unfinished.add(group)
+        self._ending.setdefault(leaf, []).append(group)
+        if request.params.prompt_logprobs is not None:
+            want(leaf, request.params.prompt_logprobs)
+        for node in leaf.path():
+            node.users += 1
+        return group
 
     def _fit(self, group: Group) -> None:
         """Make the tables wide enough for the group's samples, and see that one fits the pool."""
@@ -138,14 +185,17 @@ class Scheduler:
         return sequences
 
     def finish(self, sequence: Sequence) -> None:
-        """A sequence has ended: its row, its blocks and unused nodes go at once."""
+        """A sequence has ended: its row, its blocks and unused nodes go at once.
+
+        Its blocks stay where they are to be kept for forks.
+        """
         assert not sequence.finished
         sequence.finished = True
         count, total, squares = self._lengths
         length = len(sequence.tokens)
         self._lengths = [count + 1, total + length, squares + length * length]
         if sequence.row >= 0:
-            self._vacate(sequence)
+            self._vacate(sequence, ended=True)
         group = sequence.group
         group.unfinished -= 1
         if group.unfinished == 0:
@@ -155,9 +205,12 @@ class Scheduler:
         """Drop everything that waits or runs, whatever was interrupted half-way."""
         for sequence in list(self._running()):
             self._vacate(sequence)
+        for sequence in self.kept:
+            self.pool.free(sequence.blocks)
+        self.kept.clear()
         for node in self.tree.nodes():
             self.pool.free(node.blocks)
-        self.tree = PrefixTree(self.pool.block_size)
+        self.tree = PrefixTree(self.pool.block_size, self.tree.levels)
         self._unfinished.clear()
         self.waiting.clear()
         self.ready.clear()
@@ -184,7 +237,8 @@ class Scheduler:
         """Assert that every block has its owner and every row its tables."""
         nodes = list(self.tree.nodes())
         running = list(self._running())
-        self.pool.check_integrity([n.blocks for n in nodes] + [s.blocks for s in running])
+        owners: list[Node | Sequence] = [*nodes, *running, *self.kept]
+        self.pool.check_integrity([owner.blocks for owner in owners])
         for sequence in running:
             row = sequence.row
             assert self.rows[row] is sequence
@@ -195,7 +249,7 @@ class Scheduler:
         for node in nodes:
             assert node.users > 0
             assert len(node.blocks) in (0, self.pool.blocks_for(node.length))
-            assert not node.children or node.length >= self.pool.block_size
+            assert not node.children or node.forked or node.length >= self.pool.block_size
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -224,7 +278,7 @@ class Scheduler:
         for row in due.tolist():
             sequence = self.rows[row]
             assert sequence is not None
-            self._vacate(sequence)
+            self._vacate(sequence, ended=True)
 
     def _grow(self) -> bool:
         """Give every row the block of its next input; True when someone had to be preempted."""
@@ -247,7 +301,13 @@ class Scheduler:
         return preempted
 
     def _reclaim(self) -> bool:
-        """Make room: drop prompts that were prefilled ahead, else preempt (and return True)."""
+        """Make room: give up what is kept, drop prompts that were prefilled ahead, else preempt.
+
+        Returns whether it had to preempt.
+        """
+        if self.kept:
+            self._forget(next(iter(self.kept)))
+            return False
         busy = {node for s in self._running() for node in s.group.leaf.path()}
         idle = [node for node in self.tree.nodes() if node.blocks and node not in busy]
         if idle:
@@ -279,11 +339,11 @@ class Scheduler:
             sequence = self._first_ready()
             if sequence is None or not _resident(sequence.group.leaf):
                 return  # its prompt was dropped: prefill comes first
-            own = self._expected_blocks(sequence)
+            own = self._expected_blocks(sequence.group, len(sequence.tokens))
             if self.num_running == 0:
-                if self.pool.num_free == 0:
+                if not self._spare(1):
                     self._drop_others(sequence.group)
-            elif self.pool.num_free < own + growth:
+            elif not self._spare(own + growth):
                 self._blocked = True
                 return
             block = self.pool.allocate()
@@ -329,10 +389,15 @@ class Scheduler:
         self.block_tables[sequence.row, column] = block
         self._growth.append((sequence.row, column, block))
 
-    def _vacate(self, sequence: Sequence) -> None:
+    def _vacate(self, sequence: Sequence, ended: bool = False) -> None:
         row = sequence.row
-        self.pool.free(sequence.blocks)
-        sequence.blocks = []
+        if ended and sequence.group.request.keep:
+            self.kept[sequence] = None
+            for node in sequence.group.leaf.path():
+                node.users += 1
+        else:
+            self.pool.free(sequence.blocks)
+            sequence.blocks = []
         sequence.row = -1
         self._empty(row)
         self._holes.append(row)
@@ -349,7 +414,23 @@ class Scheduler:
     def _leave(self, group: Group) -> None:
         """The group's path has one user less; nodes without users go."""
         self._unfinished.discard(group)
-        for node in reversed(group.leaf.path()):
+        self._release(group.leaf)
+
+    def _forget(self, sequence: Sequence) -> None:
+        """Keep the KV of an ended sequence no longer."""
+        del self.kept[sequence]
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        self._release(sequence.group.leaf)
+
+    def _spare(self, blocks: int) -> bool:
+        """Whether so many blocks are free, after what is kept was given up as far as need be."""
+        while self.pool.num_free < blocks and self.kept:
+            self._forget(next(iter(self.kept)))
+        return self.pool.num_free >= blocks
+
+    def _release(self, leaf: Node) -> None:
+        for node in reversed(leaf.path()):
             node.users -= 1
             if node.users == 0:
                 self.pool.free(node.blocks)
@@ -364,9 +445,9 @@ class Scheduler:
         mean = total / count
         return mean + max(0.0, squares / count - mean * mean) ** 0.5
 
-    def _expected_blocks(self, sequence: Sequence) -> int:
-        """Blocks that a sequence will probably hold at its end."""
-        length = max(len(sequence.tokens), min(self._expected_length(), sequence.group.limit))
+    def _expected_blocks(self, group: Group, tokens: int = 1) -> int:
+        """Blocks that a sample with so many tokens will probably hold at its end."""
+        length = max(tokens, min(self._expected_length(), group.limit))
         return max(1, self.pool.blocks_for(int(length) - 1))
 
     def _expected_growth(self) -> int:
@@ -389,23 +470,34 @@ class Scheduler:
             self._plan_path(first.group, chunks, groups)
             return chunks, groups
         free_rows = self.max_sequences - self.num_running - len(self.ready)
-        while self.waiting and not self._blocked:
+        if free_rows <= 0 or self._blocked:
+            return chunks, groups
+        # A prompt whose samples would find no blocks takes the room of those before it.
+        promised = sum(self._expected_blocks(s.group, len(s.tokens)) for s in self.ready)
+        while self.waiting:
             planned = sum(group.unfinished for group in groups)
             tokens = sum(chunk.end - chunk.start for chunk in chunks)
             if planned >= free_rows and not 0 < tokens < self.ahead_tokens:
                 break
-            if not self._plan_path(self.waiting[0], chunks, groups):
+            known = len(groups)
+            if not self._plan_path(self.waiting[0], chunks, groups, promised):
                 break
+            promised += sum(self._expected_blocks(g) * g.unfinished for g in groups[known:])
         return chunks, groups
 
-    def _plan_path(self, group: Group, chunks: list[Chunk], groups: list[Group]) -> bool:
-        """Add the chunks that the group's path misses; False when they don't all fit now."""
+    def _plan_path(
+        self, group: Group, chunks: list[Chunk], groups: list[Group], promised: int = 0
+    ) -> bool:
+        """Add the chunks that the group's path misses; False when they don't all fit now.
+
+        promised: blocks to leave for samples that have their prompt, but no row yet.
+        """
         path = group.leaf.path()
         missing = sum(self.pool.blocks_for(n.length) for n in path if not n.blocks)
         if self.num_running == 0 and not chunks:
-            if self.pool.num_free <= missing:
+            if not self._spare(missing + 1):
                 self._drop_others(group)
-        elif missing and self.pool.num_free <= missing + self._expected_growth():
+        elif missing and not self._spare(missing + self._expected_growth() + promised + 1):
             return False
         tokens = sum(chunk.end - chunk.start for chunk in chunks)
         for node in path:
