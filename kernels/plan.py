@@ -81,7 +81,7 @@ class Plan:
         self.num_programs = num_programs or self.slots
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
-        self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows)  # items, segments, blocks, partials
+        self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows)
         self._allocate()
 
     def update(self, layout: SharedLayout) -> bool:
@@ -140,7 +140,7 @@ class Plan:
 
     def _allocate(self) -> None:
         shape = self.shape
-        items, segments, blocks, room = self._room
+        items, segments, blocks, partials = self._room
         sizes = [
             2, self.max_rows + 1, self.max_rows, items * ITEM_FIELDS, segments * SEGMENT_FIELDS,
             blocks,
@@ -153,10 +153,10 @@ class Plan:
             self._buffer[span] for span in self._spans
         )
         self.partial_out = torch.empty(
-            room, shape.num_heads, shape.value_size, dtype=shape.dtype, device=self.device
+            partials, shape.num_heads, shape.value_size, dtype=shape.dtype, device=self.device
         )
         self.partial_lse = torch.empty(
-            room, shape.num_heads, dtype=torch.float32, device=self.device
+            partials, shape.num_heads, dtype=torch.float32, device=self.device
         )
 
 
