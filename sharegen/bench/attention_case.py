@@ -79,12 +79,17 @@ TABLE = (
 class Tensors:
     """The tensors of a case: the shared nodes at the caches' low end, the suffixes mixed."""
 
-    def __init__(self, case: Case, device: torch.device, block_size: int = 16) -> None:
+    def __init__(
+        self,
+        case: Case,
+        device: torch.device,
+        block_size: int = 16,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         self.case = case
         self.shape = AttentionShape(
-            case.num_heads, case.num_kv_heads, case.head_size, case.head_size, block_size,
-            torch.bfloat16,
-        )  # fmt: skip
+            case.num_heads, case.num_kv_heads, case.head_size, case.head_size, block_size, dtype
+        )
         self.layout, self.context = _layout(case, block_size)
         rng = np.random.default_rng(0)
         low, per_row = len(self.layout.blocks), -(-case.suffix // block_size)

@@ -161,4 +161,3 @@ class _Copies:
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
         return StoreAndAttend(self.layers, self.cache, slots, self._store, copy)
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,6 +53,24 @@ def decode(
         ceiling=ceiling,
     )
     typer.echo(json.dumps(result))
+
+
+@app.command("attention")
+def attention(
+    sweeps: Annotated[
+        bool, typer.Option(help="Also vary batch, prefix, problem and suffix length.")
+    ] = True,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the sweeps into this file, say attention.png.")
+    ] = None,
+) -> None:
+    """One layer of decode attention beside torch and, where installed, FlashInfer.
+
+    Example: sharegen bench attention --plot attention.png
+    """
+    from sharegen.bench.attention import bench_attention
+
+    typer.echo(json.dumps(bench_attention(plot, sweeps)))
 
 
 @app.command("generate")

@@ -193,9 +193,7 @@ _WITHOUT_SCRIPT = ("codeparrot/apps",)
 def _download(source: str, name: str, reachable: bool) -> Path:
     from huggingface_hub import hf_hub_download
 
-    return Path(
-        hf_hub_download(source, name, repo_type="dataset", local_files_only=not reachable)
-    )
+    return Path(hf_hub_download(source, name, repo_type="dataset", local_files_only=not reachable))
 
 
 def _read_hub(source: str, config: str | None, split: str) -> Rows:

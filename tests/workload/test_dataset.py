@@ -101,9 +101,7 @@ def test_empty_and_missing(tmp_path: Path) -> None:
         read(tmp_path / "none.jsonl")
 
 
-def test_apps_is_read_from_its_jsonl_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apps_is_read_from_its_jsonl_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the hub's local cache, laid out as the hub's client lays it out."""
     from huggingface_hub import constants
 
