@@ -69,9 +69,9 @@ def decode(
 
 
 def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any]:
-    """Wall time of the whole job, after a short one that compiles and captures."""
+    """Wall time of the whole job, run once before: kernels are compiled and graphs captured."""
     run = partial(_run, engine, job, temperature)
-    run(min(4, job.output))
+    run(job.output)
     before = asdict(engine.stats)
     seconds, tokens = run(job.output)
     first = job.problems * job.samples  # tokens that prefill draws

@@ -170,14 +170,14 @@ def judge(completion: Completion, name: str) -> int:
     assert near.all(), f"wrong token at {int((~near).nonzero()[0, 0])} of {output}"
     logprob = logits.log_softmax(-1).gather(-1, drawn[:, None]).sum().item()
     assert abs(completion.cumulative_logprob - logprob) <= 1e-4 * len(output)
-    assert_end(completion, model)
+    assert_end(completion, loaded(name).eos_token_ids)
     return int((~exact).sum())
 
 
-def assert_end(completion: Completion, model: PreTrainedModel) -> None:
+def assert_end(completion: Completion, eos_token_ids: Sequence[int]) -> None:
     """The sample ended where it had to, for the reason that it gives."""
     params, output = completion.request.params, completion.token_ids
-    eos = () if params.ignore_eos else (model.generation_config.eos_token_id,)
+    eos = () if params.ignore_eos else eos_token_ids
     ends = {*eos, *params.stop_token_ids}
     assert not ends & set(output[:-1])
     room = CONTEXT - len(completion.request.prompt_token_ids)
