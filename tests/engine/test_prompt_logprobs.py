@@ -21,6 +21,7 @@ from tests.engine.jobs import (
     requests_of,
     run,
 )
+from tests.engine.tiny_models import make_tiny
 
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, prompt_logprobs=4)
 
@@ -135,8 +136,7 @@ def test_a_prompt_of_one_token() -> None:
 
 
 def test_bfloat16() -> None:
-    model = original("llama").__class__(original("llama").config).bfloat16()
-    engine = make_engine(load_model(model, dtype="bfloat16"))
+    engine = make_engine(load_model(make_tiny("llama").bfloat16(), dtype="bfloat16"))
     ran = run(engine, requests_of([SHOTS], PARAMS))
     entries = ran.completions[0, 0].prompt_logprobs
     assert entries is not None and len(entries) == 40
