@@ -37,14 +37,15 @@ def decode_attention(
     position = prefix_length - 1, and becomes 0 when the plan does not name it either.
     Returns [rows, num_heads, value_size]. Reads nothing back to the host, and may be captured.
     """
-    beside = plan.stream
+    beside = plan.stream if plan.sharing else None
     if beside is not None:
         beside.wait_stream(torch.cuda.current_stream(plan.device))
-    with torch.cuda.stream(beside):
-        shared_attention(
-            q, k_cache, v_cache, plan, position,
-            scale=scale, window=window, chunk=chunk, softcap=softcap,
-        )  # fmt: skip
+    if plan.sharing:
+        with torch.cuda.stream(beside):
+            shared_attention(
+                q, k_cache, v_cache, plan, position,
+                scale=scale, window=window, chunk=chunk, softcap=softcap,
+            )  # fmt: skip
     return suffix_attention(
         q, k_cache, v_cache, plan, block_tables, prefix_length, position,
         scale=scale, window=window, chunk=chunk, softcap=softcap, sinks=sinks, out=out,

@@ -25,6 +25,7 @@ class SharedLayout:
     order: [num_rows] the batch's rows in tree order, so that a node's rows are one slice of it.
     length: [num_nodes] tokens of the node that are read (above 0).
     position: [num_nodes] absolute position of the node's first token.
+    level: [num_nodes] nodes above it in the tree: 0 for a root.
     row_start, row_end: [num_nodes] the node's rows are order[row_start:row_end] (at least one).
     block_start: [num_nodes + 1] the node's blocks are blocks[block_start[i]:block_start[i + 1]].
     blocks: [sum of blocks] block ids in token order; every node starts at offset 0 of its first.
@@ -35,6 +36,7 @@ class SharedLayout:
     order: Int32
     length: Int32
     position: Int32
+    level: Int32
     row_start: Int32
     row_end: Int32
     block_start: Int32

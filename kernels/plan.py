@@ -10,6 +10,9 @@ there are too few windows to fill the device, a window's context is cut into sev
 partials lie side by side, one for each item of its window: those of row r are `partial_start[r]`
 to `partial_start[r + 1]`. So a row has one partial however deep its tree is, unless contexts are
 cut, and neither side needs a list of slots.
+
+Nodes that the cost model takes out of the shared phase are *stretches* of each row under them: what
+the row reads in the suffix phase besides its own blocks.
 """
 
 from __future__ import annotations
@@ -21,11 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import Int32, SharedLayout
 from sharegen.kernels.tiles import AttentionShape, Tile, beside_tile, shared_tile
 
 ITEM_FIELDS = 4  # first row in order, ordinal of its partial, first segment, end of its segments
 SEGMENT_FIELDS = 8  # first row and end in the window, begin, end, position, block, contiguous, -
+STRETCH_FIELDS = 4  # tokens, position, block, contiguous
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
 
 # The cost model of the split, in units of one tile of 64 keys and 64 lines.
@@ -47,11 +52,15 @@ class WorkList:
 
     items: [num_items, ITEM_FIELDS], the longest first. segments: [num_segments, SEGMENT_FIELDS],
     what the items refer to. partial_start: [max_rows + 1].
+    stretches: [num_stretches, STRETCH_FIELDS], stretch_start: [max_rows + 1]: row r reads those
+    from stretch_start[r] to stretch_start[r + 1] by itself.
     """
 
     items: Int32
     segments: Int32
     partial_start: Int32
+    stretches: Int32
+    stretch_start: Int32
 
 
 class Plan:
@@ -60,6 +69,7 @@ class Plan:
     max_rows: rows (captured batch size, or tokens of a prefill) that the buffers have room for.
     tile: of the shared phase; by default one of two, by the length of what is shared.
     num_programs: programs of the shared phase; they take the items in turn.
+    costs: decides which nodes are shared; without it all are.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
     """
@@ -72,8 +82,10 @@ class Plan:
         *,
         tile: Tile | None = None,
         num_programs: int | None = None,
+        costs: CostModel | None = None,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
+        self.costs = costs
         self.tile = tile or beside_tile(shape)
         self._long_tile = tile or shared_tile(shape)
         self._short_tile = self.tile
@@ -81,31 +93,43 @@ class Plan:
         self.num_programs = num_programs or self.slots
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
-        self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows)
+        self.sharing = costs is None  # from the first node on that is worth it
+        self.shared_levels: tuple[int, ...] = ()
+        self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
         self._allocate()
 
-    def update(self, layout: SharedLayout) -> bool:
-        """Send the plan of `layout`; true when graphs that read it are to be captured anew.
+    @property
+    def variant(self) -> tuple[Tile, bool]:
+        """What a captured graph holds of the plan beside its buffers."""
+        return self.tile, self.sharing
 
-        They are when buffers had to grow or the tile changed. Rows that `layout.order` does not
-        name get no partials.
+    def update(self, layout: SharedLayout) -> None:
+        """Send the plan of `layout`. Rows that `layout.order` does not name get no partials.
+
+        Graphs that read the plan are to be captured anew when `generation` has grown (a buffer
+        was too small), and there is one for each `variant`.
         """
-        other_tile = self._choose_tile(layout)
-        work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots)
+        self._choose_tile(layout)
+        apart = np.zeros(len(layout.length), dtype=np.bool_)
+        if self.costs is not None:
+            apart = self.costs.read_apart(layout, self.shape, self.tile, self.slots)
+        self.shared_levels = tuple(np.unique(layout.level[~apart]).tolist())
+        # Once shared, always shared: for the last rows of a job no other graph is captured.
+        self.sharing |= not apart.all()
+        work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, apart)
         blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
-        grown = self._grow(
-            len(work.items), len(work.segments), len(blocks), int(work.partial_start[-1])
-        )
+        self._grow(
+            len(work.items), len(work.segments), len(blocks), len(work.stretches),
+            int(work.partial_start[-1]),
+        )  # fmt: skip
         staging = self._staging.next()
         parts = (
-            np.array([len(work.items), len(layout.order)]), work.partial_start, layout.order,
-            work.items.ravel(), work.segments.ravel(), blocks,
+            np.array([len(work.items), len(layout.order)]), work.partial_start, work.stretch_start,
+            layout.order, work.items.ravel(), work.segments.ravel(), blocks, work.stretches.ravel(),
         )  # fmt: skip
         for span, part in zip(self._spans, parts, strict=True):
             staging[span][: len(part)] = part
         self._staging.send(self._buffer)
-        self.generation += grown or other_tile
-        return grown or other_tile
 
     def check(self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
         """Assert that the tensors are those that the plan was made for."""
@@ -117,41 +141,40 @@ class Plan:
         for tensor in (q, k_cache, v_cache):
             assert tensor.dtype == shape.dtype and tensor.stride(-1) == 1
 
-    def _choose_tile(self, layout: SharedLayout) -> bool:
-        """Set the tile by the shared tokens of an average row; whether it is another one."""
+    def _choose_tile(self, layout: SharedLayout) -> None:
+        """Set the tile by the shared tokens of an average row."""
         rows = layout.row_end - layout.row_start
         tokens = int((layout.length.astype(np.int64) * rows).sum())
         work = self.shape.group * tokens / max(1, len(layout.order))
-        before = self.tile
         if work > _LONG:
             self.tile = self._long_tile
         elif work < _LONG / 2:
             self.tile = self._short_tile
-        return self.tile != before
 
-    def _grow(self, *asked: int) -> bool:
+    def _grow(self, *asked: int) -> None:
         if all(a <= r for a, r in zip(asked, self._room, strict=True)):
-            return False
+            return
         self._room = tuple(
             r if a <= r else max(a, r + r // 2) for a, r in zip(asked, self._room, strict=True)
         )
         self._allocate()
-        return True
+        self.generation += 1
 
     def _allocate(self) -> None:
         shape = self.shape
-        items, segments, blocks, partials = self._room
+        items, segments, blocks, stretches, partials = self._room
         sizes = [
-            2, self.max_rows + 1, self.max_rows, items * ITEM_FIELDS, segments * SEGMENT_FIELDS,
-            blocks,
+            2, self.max_rows + 1, self.max_rows + 1, self.max_rows, items * ITEM_FIELDS,
+            segments * SEGMENT_FIELDS, blocks, stretches * STRETCH_FIELDS,
         ]  # fmt: skip
         ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
         self._spans = [slice(int(s), int(e)) for s, e in itertools.pairwise([0, *ends])]
         self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self.device)
         self._staging = _Staging(len(self._buffer), self.device)
-        self.counts, self.partial_start, self.order, self.items, self.segments, self.blocks = (
-            self._buffer[span] for span in self._spans
-        )
+        (
+            self.counts, self.partial_start, self.stretch_start, self.order, self.items,
+            self.segments, self.blocks, self.stretches,
+        ) = (self._buffer[span] for span in self._spans)  # fmt: skip
         self.partial_out = torch.empty(
             partials, shape.num_heads, shape.value_size, dtype=shape.dtype, device=self.device
         )
@@ -188,11 +211,17 @@ class _Staging:
 
 
 def work_list(
-    layout: SharedLayout, shape: AttentionShape, max_rows: int, tile: Tile, slots: int
+    layout: SharedLayout,
+    shape: AttentionShape,
+    max_rows: int,
+    tile: Tile,
+    slots: int,
+    apart: npt.NDArray[np.bool_],
 ) -> WorkList:
     """The items of all windows, the longest first, and where each row's partials lie.
 
-    slots: programs that run at the same time.
+    slots: programs that run at the same time. apart: [num_nodes] which nodes the rows read by
+    themselves.
     """
     rows = tile.lines // shape.group
     assert rows > 0, "the tile is smaller than one row's query heads"
@@ -200,7 +229,8 @@ def work_list(
 
     # What every window sees, in tiles: node after node, parents first.
     first_window = layout.row_start // rows
-    node, within = _expand((layout.row_end - 1) // rows - first_window + 1)
+    windows = (layout.row_end - 1) // rows - first_window + 1
+    node, within = _expand(np.where(apart, 0, windows))
     window = first_window[node] + within
     by_window = np.argsort(window, kind="stable")
     node, window = node[by_window], window[by_window]
@@ -223,9 +253,7 @@ def work_list(
     segments[:, 2] = begin
     segments[:, 3] = np.minimum(end, layout.length[node])
     segments[:, 4] = layout.position[node]
-    segments[:, 5] = np.where(
-        layout.contiguous, layout.blocks[layout.block_start[:-1]], layout.block_start[:-1]
-    )[node]
+    segments[:, 5] = _first_block(layout)[node]
     segments[:, 6] = layout.contiguous[node]
 
     own = (np.cumsum(splits) - splits)[window] + item
@@ -244,7 +272,33 @@ def work_list(
     count[layout.order] = np.repeat(splits, rows)[: len(layout.order)]
     partial_start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(count, out=partial_start[1:])
-    return WorkList(items[longest_first], segments, partial_start)
+    return WorkList(
+        items[longest_first], segments, partial_start, *_stretches(layout, max_rows, apart)
+    )
+
+
+def _stretches(
+    layout: SharedLayout, max_rows: int, apart: npt.NDArray[np.bool_]
+) -> tuple[Int32, Int32]:
+    """What each row reads by itself: (stretches, stretch_start) of the work list."""
+    node, within = _expand(np.where(apart, layout.row_end - layout.row_start, 0))
+    row = layout.order[layout.row_start[node] + within]
+    by_row = np.argsort(row, kind="stable")
+    node = node[by_row]
+    stretches = np.empty((len(node), STRETCH_FIELDS), dtype=np.int32)
+    stretches[:, 0] = layout.length[node]
+    stretches[:, 1] = layout.position[node]
+    stretches[:, 2] = _first_block(layout)[node]
+    stretches[:, 3] = layout.contiguous[node]
+    start = np.zeros(max_rows + 1, dtype=np.int32)
+    np.cumsum(np.bincount(row, minlength=max_rows), out=start[1:])
+    return stretches, start
+
+
+def _first_block(layout: SharedLayout) -> Int32:
+    """[num_nodes] the first block of a contiguous node, or where a scattered one's are listed."""
+    listed = layout.block_start[:-1]
+    return np.where(layout.contiguous, layout.blocks[listed], listed)
 
 
 def _expand(counts: npt.NDArray[np.integer]) -> tuple[_Int, _Int]:

@@ -2,7 +2,8 @@
 
 A program takes one row and one KV head: the query heads of the group are packed into one tile, so
 the keys are read once. Products are transposed, keys by heads: tensor cores want 16 keys and 8
-heads, where heads by keys would want 16 heads, most of them padding. The program folds in the row's
+heads, where heads by keys would want 16 heads, most of them padding. First come the row's stretches
+(nodes that are not worth the shared phase), then its own blocks. The program folds in the row's
 shared partials and the sinks and writes the result; when the batch is too small to fill the device,
 a row's tokens are split over several programs and the parts are merged afterwards.
 """
@@ -24,13 +25,14 @@ from sharegen.kernels.online_softmax import (
     in_log2,
     lowest_visible,
 )
-from sharegen.kernels.plan import Plan
+from sharegen.kernels.plan import STRETCH_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import copies_tiles, descriptor
 from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
 
 _MOST_SPLITS = 32
 _TABLE = tl.constexpr(32)  # blocks looked up at a time
+_STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
 
 
 @triton.jit
@@ -45,8 +47,54 @@ def _load_tile(
 
 
 @triton.jit
+def _gather_tile(
+    k_head_ptr, v_head_ptr, block, offset, real, stride_kb, stride_kt, stride_vb, stride_vt,
+    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of tokens wherever they lie, zero where not `real`."""
+    o_dk = tl.arange(0, BLOCK_DK)[None, :]
+    o_dv = tl.arange(0, BLOCK_DV)[None, :]
+    p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk
+    p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv
+    k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE), other=0.0)
+    v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE), other=0.0)
+    return k, v
+
+
+@triton.jit
+def _attend_tile(
+    acc, m, total, q, k, v, seen, scale, softcap,
+    MASKED: tl.constexpr, MAY_BE_EMPTY: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The state after the keys k [N, D], of which the row sees those that are `seen` [N]."""
+    s = tl.dot(k, q, input_precision=PRECISION)
+    s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
+    if MASKED:
+        s = tl.where(seen[:, None], s, float("-inf"))
+    return attend_transposed(acc, m, total, s, factor, v, MAY_BE_EMPTY, PRECISION)
+
+
+@triton.jit
+def _part(length, lowest, split, LIMIT: tl.constexpr, NUM_SPLITS: tl.constexpr,
+          BLOCK_N: tl.constexpr):  # fmt: skip
+    """[begin, end): what program `split` reads of so many tokens, from the one seen first on."""
+    begin = length * 0
+    end = length
+    if LIMIT != NO_LIMIT:
+        begin = tl.minimum(tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N, end)
+    if NUM_SPLITS > 1:
+        part = tl.cdiv(tl.cdiv(end - begin, NUM_SPLITS), BLOCK_N) * BLOCK_N
+        begin = tl.minimum(begin + split * part, end)
+        end = tl.minimum(begin + part, end)
+    return begin, end
+
+
+@triton.jit
 def _suffix_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc, tables_ptr, prefix_length_ptr, position_ptr,
+    stretch_start_ptr, stretches_ptr, blocks_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_tr, table_width, stride_or, stride_os, stride_oh,
@@ -81,20 +129,52 @@ def _suffix_kernel(
     v_head_ptr = v_ptr + kv_head * stride_vh
     table_ptr = tables_ptr + row * stride_tr
 
-    end = tl.maximum(position - prefix_length + 1, 0)
-    begin = end * 0
-    lowest = begin
-    if LIMIT != NO_LIMIT:
-        lowest = lowest_visible(position, limit, LIMIT) - prefix_length
-        begin = tl.minimum(tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N, end)
-    if NUM_SPLITS > 1:
-        part = tl.cdiv(tl.cdiv(end - begin, NUM_SPLITS), BLOCK_N) * BLOCK_N
-        begin = tl.minimum(begin + split * part, end)
-        end = tl.minimum(begin + part, end)
-
     acc = tl.zeros([BLOCK_DV, BLOCK_M], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    seen_from = position * 0  # the first position that the row sees
+    if LIMIT != NO_LIMIT:
+        seen_from = lowest_visible(position, limit, LIMIT)
+
+    last_stretch = tl.load(stretch_start_ptr + row + 1)
+    for stretch in range(tl.load(stretch_start_ptr + row), last_stretch):
+        stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
+        lowest = seen_from - tl.load(stretch_ptr + 1)  # of the stretch's tokens
+        first_block = tl.load(stretch_ptr + 2)
+        contiguous = tl.load(stretch_ptr + 3) != 0
+        begin, end = _part(tl.load(stretch_ptr), lowest, split, LIMIT, NUM_SPLITS, BLOCK_N)
+        whole = begin  # up to here in whole tiles of consecutive slots
+        if TMA:
+            whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
+            for n in range(begin, whole, BLOCK_N):
+                k, v = _load_tile(
+                    k_desc, v_desc, kv_head, first_block * BLOCK_SIZE + n,
+                    BLOCK_N, BLOCK_DK, BLOCK_DV,
+                )  # fmt: skip
+                acc, m, total = _attend_tile(
+                    acc, m, total, q, k, v, n + o_n >= lowest, scale, softcap,
+                    LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+                )  # fmt: skip
+        for n in range(whole, end, BLOCK_N):
+            token = n + o_n
+            real = token < end
+            block = first_block + token // BLOCK_SIZE
+            if not contiguous:
+                block = tl.load(blocks_ptr + block, mask=real, other=0)
+            k, v = _gather_tile(
+                k_head_ptr, v_head_ptr, block.to(tl.int64), token % BLOCK_SIZE, real,
+                stride_kb, stride_kt, stride_vb, stride_vt, KEY_SIZE, VALUE_SIZE,
+                BLOCK_DK, BLOCK_DV,
+            )  # fmt: skip
+            seen = real & (token >= lowest)
+            acc, m, total = _attend_tile(
+                acc, m, total, q, k, v, seen, scale, softcap,
+                True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+            )  # fmt: skip
+
+    lowest = seen_from - prefix_length
+    length = tl.maximum(position - prefix_length + 1, 0)
+    begin, end = _part(length, lowest, split, LIMIT, NUM_SPLITS, BLOCK_N)
     whole = begin  # up to here in whole tiles, each inside one block
     if TMA:
         whole += (end - begin) // BLOCK_N * BLOCK_N
@@ -112,29 +192,21 @@ def _suffix_kernel(
                     k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
                     BLOCK_N, BLOCK_DK, BLOCK_DV,
                 )  # fmt: skip
-                s = tl.dot(k, q, input_precision=PRECISION)
-                s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
-                if LIMIT != NO_LIMIT:
-                    s = tl.where((n + o_n >= lowest)[:, None], s, float("-inf"))
-                acc, m, total = attend_transposed(
-                    acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
+                acc, m, total = _attend_tile(
+                    acc, m, total, q, k, v, n + o_n >= lowest, scale, softcap,
+                    LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
                 )  # fmt: skip
     for n in range(whole, end, BLOCK_N):
         token = n + o_n
         real = token < end
         block = tl.load(table_ptr + token // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
-        offset = token % BLOCK_SIZE
-        p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
-        p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
-        k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
-        v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
-        s = tl.dot(k, q, input_precision=PRECISION)
-        s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
-        if LIMIT != NO_LIMIT:
-            real = real & (token >= lowest)
-        s = tl.where(real[:, None], s, float("-inf"))
-        acc, m, total = attend_transposed(
-            acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
+        k, v = _gather_tile(
+            k_head_ptr, v_head_ptr, block, token % BLOCK_SIZE, real,
+            stride_kb, stride_kt, stride_vb, stride_vt, KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+        )  # fmt: skip
+        acc, m, total = _attend_tile(
+            acc, m, total, q, k, v, real & (token >= lowest), scale, softcap,
+            True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
 
     acc = tl.trans(acc)
@@ -176,7 +248,9 @@ def suffix_attention(
     num_splits: int | None = None,
     beside: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
-    """Each row's own tokens, merged with its partials in the plan: [rows, num_heads, value_size].
+    """Each row's own tokens, and its stretches and partials in the plan, merged.
+
+    Returns [rows, num_heads, value_size].
 
     q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
     prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
@@ -206,6 +280,7 @@ def suffix_attention(
         descriptor(k_cache, tile.keys) if tma else None,
         descriptor(v_cache, tile.keys) if tma else None,
         block_tables, prefix_length, position,
+        plan.stretch_start, plan.stretches, plan.blocks,
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],

@@ -158,6 +158,7 @@ def _layout(case: Case, block_size: int) -> tuple[SharedLayout, list[np.ndarray]
         order=order,
         length=np.array(lengths, np.int32),
         position=np.array(positions, np.int32),
+        level=(np.array(positions, np.int32) > 0).astype(np.int32),
         row_start=np.array(firsts, np.int32),
         row_end=np.array(ends, np.int32),
         block_start=starts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -125,6 +125,8 @@ class _Copies:
 
     fallback = None
     generation = 0
+    variant: Hashable = "copies"
+    shared_levels: tuple[int, ...] = ()
 
     def __init__(self, engine: Engine) -> None:
         self.layers = engine.model.layers

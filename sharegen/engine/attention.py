@@ -8,11 +8,12 @@ own tokens.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from sharegen.engine.kv_cache import KVCache
@@ -90,6 +91,16 @@ class Attention(Protocol):
         """Grows when captured graphs no longer read the right buffers."""
         ...
 
+    @property
+    def variant(self) -> Hashable:
+        """Which of several ways a step is computed: each has graphs of its own."""
+        ...
+
+    @property
+    def shared_levels(self) -> tuple[int, ...]:
+        """Levels of the tree (0: roots) with nodes that are read once for all rows under them."""
+        ...
+
     def update(self, layout: SharedLayout) -> None:
         """The shared nodes of the decoding steps to come."""
         ...
@@ -144,9 +155,12 @@ class ReferenceAttention:
         self.cache = cache
         self.fallback = fallback
         self.generation = 0
+        self.variant: Hashable = None
+        self.shared_levels: tuple[int, ...] = ()
         self._plan: reference.ReferencePlan | None = None
 
     def update(self, layout: SharedLayout) -> None:
+        self.shared_levels = tuple(np.unique(layout.level).tolist())
         self._plan = self._plan_of(layout)
 
     def prefill(

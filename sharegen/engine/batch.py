@@ -137,10 +137,14 @@ def _as_arrays(order: list[int], entries: list[tuple[Node, int, int, int]]) -> S
     nodes = [entry[0] for entry in entries]
     counts = [len(node.blocks) for node in nodes]
     rest = np.array([entry[1:] for entry in entries], dtype=np.int32).reshape(-1, 3)
+    level: dict[Node | None, int] = {None: -1}
+    for node in nodes:  # parents first
+        level[node] = level[node.parent] + 1
     return SharedLayout(
         order=np.array(order, dtype=np.int32),
         length=rest[:, 0].copy(),
         position=np.array([node.position for node in nodes], dtype=np.int32),
+        level=np.array([level[node] for node in nodes], dtype=np.int32),
         row_start=rest[:, 1].copy(),
         row_end=rest[:, 2].copy(),
         block_start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),

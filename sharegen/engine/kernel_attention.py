@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from sharegen.engine.attention import AttentionContext, StoreAndAttend
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.probe import LayerSpec
 from sharegen.kernels import tiles
+from sharegen.kernels.cost import load_costs
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
@@ -47,7 +48,8 @@ class KernelAttention:
         self.cache = cache
         self._shapes = [shape_of(spec, cache) for spec in layers]
         shapes = dict.fromkeys(self._shapes)
-        self._plans = {shape: Plan(shape, max_rows, cache.device) for shape in shapes}
+        costs = load_costs(torch.cuda.get_device_name(cache.device))
+        self._plans = {shape: Plan(shape, max_rows, cache.device, costs=costs) for shape in shapes}
         self._prefill_plans = {
             shape: PrefillPlan(shape, max_tokens, cache.device) for shape in shapes
         }
@@ -55,6 +57,14 @@ class KernelAttention:
     @property
     def generation(self) -> int:
         return sum(plan.generation for plan in self._plans.values())
+
+    @property
+    def variant(self) -> Hashable:
+        return tuple(plan.variant for plan in self._plans.values())
+
+    @property
+    def shared_levels(self) -> tuple[int, ...]:
+        return next(iter(self._plans.values())).shared_levels
 
     def update(self, layout: SharedLayout) -> None:
         for plan in self._plans.values():

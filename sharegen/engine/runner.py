@@ -98,7 +98,10 @@ class Runner:
 
         if self.graphs is None:
             return Drawn(*step())
-        key = (count, features, self.state.num_end_ids, self.block_tables.shape[1])
+        key = (
+            count, features, self.state.num_end_ids, self.block_tables.shape[1],
+            self.attention.variant,
+        )  # fmt: skip
         changing = [self.tokens, self.position]
         outputs = self.graphs.run(key, self.attention.generation, step, changing)
         return Drawn(*outputs)

@@ -65,6 +65,7 @@ def layout(length: int, blocks: list[int], rows: int) -> SharedLayout:
         order=np.arange(rows, dtype=np.int32),
         length=some,
         position=some * 0,
+        level=some * 0,
         row_start=some * 0,
         row_end=some * 0 + rows,
         block_start=np.array([0, len(blocks)] if length else [0], np.int32),

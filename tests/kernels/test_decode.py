@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.tiles import Tile
 from tests.kernels.trees import (
@@ -23,10 +26,24 @@ from tests.kernels.trees import (
 SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)  # so that small trees fill many tiles
 
 
-def attend(batch: Batch, tile: Tile | None = SMALL, **options: object) -> torch.Tensor:
-    """Decode attention into a poisoned, guarded output."""
+class Chosen(CostModel):
+    """Has its mind made up: every other node is read apart, or all are."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "every", every)
+
+    def read_apart(self, layout: SharedLayout, *_: object) -> np.ndarray:
+        return np.arange(len(layout.length)) % self.every == 0
+
+
+def attend(
+    batch: Batch, tile: Tile | None = SMALL, apart: int | None = None, **options: object
+) -> torch.Tensor:
+    """Decode attention into a poisoned, guarded output. apart: every so-manieth node is."""
     shape = batch.shape
-    plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5)
+    costs = Chosen(apart) if apart else None
+    plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
     plan.partial_out.fill_(float("nan"))
     plan.partial_lse.fill_(float("nan"))
     plan.update(batch.layout)
@@ -50,11 +67,12 @@ TREES = {
 
 
 @each_dtype
+@pytest.mark.parametrize("apart", [None, 1, 2], ids=["", "all apart", "some apart"])
 @pytest.mark.parametrize("tree", TREES)
-def test_trees(tree: str, dtype: torch.dtype) -> None:
+def test_trees(tree: str, apart: int | None, dtype: torch.dtype) -> None:
     nodes, suffixes = TREES[tree]
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
-    out = attend(batch, scale=0.125)
+    out = attend(batch, apart=apart, scale=0.125)
     assert_close(out, naive_decode(batch, scale=0.125))
     assert (out[-2:] == 0).all()
 
@@ -78,12 +96,13 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 
 
 @each_dtype
+@pytest.mark.parametrize("apart", [None, 1])
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
-def test_scattered_nodes(block_size: int, dtype: torch.dtype) -> None:
+def test_scattered_nodes(block_size: int, apart: int | None, dtype: torch.dtype) -> None:
     shape = make_shape(4, 2, dtype, block_size=block_size)
     nodes = [(70, 0, 4), (20, 0, 2), (33, 2, 4)]
     batch = random_batch(shape, nodes, [1, 3, 17, 2], scattered=(0, 2))
-    assert_close(attend(batch, scale=0.125), naive_decode(batch, scale=0.125))
+    assert_close(attend(batch, apart=apart, scale=0.125), naive_decode(batch, scale=0.125))
 
 
 LIMITS = [
@@ -99,12 +118,14 @@ LIMITS = [
 
 @each_dtype
 @pytest.mark.parametrize("options", LIMITS, ids=str)
-@pytest.mark.parametrize("has_sinks", [False, True], ids=["", "sinks"])
-def test_limits(options: dict, has_sinks: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("has_sinks", "apart"), [(False, None), (True, None), (True, 1), (False, 2)]
+)
+def test_limits(options: dict, has_sinks: bool, apart: int | None, dtype: torch.dtype) -> None:
     nodes = [(50, 0, 4), (30, 0, 2), (33, 2, 4)]
     batch = random_batch(make_shape(4, 2, dtype), nodes, [1, 25, 40, 60], padding=1, scattered=(2,))
     sinks = torch.linspace(-3, 4, 4, device=DEVICE).to(dtype) if has_sinks else None
-    out = attend(batch, scale=0.125, sinks=sinks, **options)
+    out = attend(batch, apart=apart, scale=0.125, sinks=sinks, **options)
     assert_close(out, naive_decode(batch, scale=0.125, sinks=sinks, **options))
 
 
@@ -132,7 +153,7 @@ def test_replanned_buffers_keep_their_addresses() -> None:
     addresses = [t.data_ptr() for t in (plan.items, plan.order, plan.partial_out)]
     for nodes, suffixes in [TREES[name] for name in ("four levels", "no nodes", "a forest")]:
         batch = random_batch(shape, nodes, suffixes)
-        assert not plan.update(batch.layout)
+        plan.update(batch.layout)
         out = decode_attention(
             batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
             batch.position, scale=0.125,

@@ -11,12 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan, work_list
 from sharegen.kernels.tiles import AttentionShape, Tile
 from tests.kernels.trees import DEVICE, make_shape
 
 TILE = Tile(lines=32, keys=16, num_warps=4, num_stages=2)
+ALL_SHARED = np.zeros(1, bool)  # of one node
 
 
 def layout_of(
@@ -29,6 +31,7 @@ def layout_of(
         order=np.arange(num_rows, dtype=np.int32) if order is None else order,
         length=np.array([n[0] for n in nodes], np.int32),
         position=np.zeros(len(nodes), np.int32),
+        level=np.zeros(len(nodes), np.int32),
         row_start=np.array([n[1] for n in nodes], np.int32),
         row_end=np.array([n[2] for n in nodes], np.int32),
         block_start=starts,
@@ -59,11 +62,13 @@ def trees(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], int]:
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.sampled_from([1, 2, 5, 8]), st.sampled_from([1, 8, 500]), st.randoms())
 def test_covers_each_pair_once(tree, group, slots, random) -> None:
+    """In the shared phase or as a stretch of the row, whichever was chosen for the node."""
     nodes, num_rows = tree
     order = np.array(random.sample(range(num_rows + 3), num_rows), np.int32)
     layout = layout_of(nodes, num_rows, order)
     shape = make_shape(2 * group, 2, torch.float32)
-    work = work_list(layout, shape, num_rows + 3, TILE, slots)
+    apart = np.array([random.random() < 0.4 for _ in nodes], bool)
+    work = work_list(layout, shape, num_rows + 3, TILE, slots, apart)
 
     rows_per_tile = TILE.lines // group
     written = set()
@@ -81,6 +86,12 @@ def test_covers_each_pair_once(tree, group, slots, random) -> None:
             for row in window[max(row_begin, 0) : row_end]:
                 seen.setdefault(row, []).extend(range(block * 16 + begin, block * 16 + end))
     assert len(written) == work.partial_start[-1]
+    for row in range(num_rows + 3):
+        own = work.stretches[work.stretch_start[row] : work.stretch_start[row + 1]]
+        for length, _, block, contiguous in own.tolist():
+            assert contiguous
+            seen.setdefault(row, []).extend(range(block * 16, block * 16 + length))
+    assert work.stretch_start[-1] == len(work.stretches)
     for i, row in enumerate(order.tolist()):
         wanted = [
             layout.block_start[n] * 16 + t
@@ -94,7 +105,7 @@ def test_covers_each_pair_once(tree, group, slots, random) -> None:
 def test_longest_first() -> None:
     work = work_list(
         layout_of([(100, 0, 40), (300, 0, 10), (40, 10, 40)], 40),
-        make_shape(2, 2, torch.float32), 40, TILE, slots=2,
+        make_shape(2, 2, torch.float32), 40, TILE, slots=2, apart=np.zeros(3, bool),
     )  # fmt: skip
     tokens = work.segments[:, 3] - work.segments[:, 2]
     lengths = [tokens[begin:end].sum() for begin, end in work.items[:, 2:4]]
@@ -104,35 +115,53 @@ def test_longest_first() -> None:
 def test_splits_only_when_there_are_too_few_items() -> None:
     shape = make_shape(32, 32, torch.float16, key_size=128, value_size=128)
     tile = Tile(64, 64, 4, 3)
-    few = work_list(layout_of([(8192, 0, 32)], 32), shape, 32, tile, slots=264)
+    few = work_list(layout_of([(8192, 0, 32)], 32), shape, 32, tile, 264, ALL_SHARED)
     assert len(few.items) >= 4
-    many = work_list(layout_of([(8192, 0, 4096)], 4096), shape, 4096, tile, slots=264)
+    many = work_list(layout_of([(8192, 0, 4096)], 4096), shape, 4096, tile, 264, ALL_SHARED)
     assert len(many.items) == 64
 
 
 def test_says_when_buffers_grow() -> None:
     plan = Plan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
     plan.slots = 8  # few enough that no node is split
-    assert not plan.update(layout_of([(100, 0, 64)], 64))
+    plan.update(layout_of([(100, 0, 64)], 64))
+    assert plan.generation == 0
     deep = layout_of([(20, 0, 64)] * 200, 64)
-    assert plan.update(deep) and plan.generation == 1
-    assert not plan.update(deep)
-    assert plan.counts[0] == len(work_list(deep, plan.shape, 64, TILE, plan.slots).items)
+    plan.update(deep)
+    assert plan.generation == 1
+    plan.update(deep)
+    assert plan.generation == 1
+    none = np.zeros(200, bool)
+    assert plan.counts[0] == len(work_list(deep, plan.shape, 64, TILE, plan.slots, none).items)
 
 
 def test_tile_follows_the_length_of_what_is_shared() -> None:
     """The tile changes, and says so, but not for small changes around the border."""
     shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)
     plan = Plan(shape, 64, DEVICE)
-    short, generation = plan.tile, plan.generation
+    short = plan.variant
     plan.update(layout_of([(1024, 0, 64)], 64))
-    assert plan.tile == short
-    assert plan.update(layout_of([(8192, 0, 64)], 64))
-    assert plan.tile != short and plan.generation > generation
-    generation = plan.generation
-    assert not plan.update(layout_of([(4096, 0, 64)], 64)) and plan.tile != short
-    assert plan.update(layout_of([(2048, 0, 64)], 64))
-    assert plan.tile == short and plan.generation == generation + 1
+    assert plan.variant == short
+    plan.update(layout_of([(8192, 0, 64)], 64))
+    long = plan.variant
+    assert long != short
+    plan.update(layout_of([(4096, 0, 64)], 64))
+    assert plan.variant == long
+    plan.update(layout_of([(2048, 0, 64)], 64))
+    assert plan.variant == short and plan.generation == 0
+
+
+def test_shares_from_the_first_node_on_that_is_worth_it() -> None:
+    plan = Plan(AttentionShape(32, 8, 128, 128, 16, torch.float16), 64, DEVICE, costs=CostModel())
+    plan.slots = 264  # a GPU's
+    alone = layout_of([(512, row, row + 1) for row in range(64)], 64)
+    together = layout_of([(8192, 0, 64)], 64)
+    plan.update(alone)
+    assert not plan.sharing and plan.shared_levels == () and plan.counts[0] == 0
+    plan.update(together)
+    assert plan.sharing and plan.shared_levels == (0,) and plan.counts[0] > 0
+    plan.update(alone)
+    assert plan.sharing and plan.shared_levels == () and plan.counts[0] == 0
 
 
 def test_refuses_more_rows_than_it_has_room_for() -> None:
@@ -144,7 +173,8 @@ def test_refuses_more_rows_than_it_has_room_for() -> None:
 def test_builds_within_a_millisecond() -> None:
     nodes = [(1024, 0, 1040)] + [(112, 40 * i, 40 * i + 40) for i in range(26)]
     layout = layout_of(nodes, 1040, np.random.default_rng(0).permutation(1040).astype(np.int32))
-    plan = Plan(AttentionShape(32, 8, 128, 128, 16, torch.bfloat16), 1040, torch.device("cpu"))
+    shape = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
+    plan = Plan(shape, 1040, torch.device("cpu"), costs=CostModel())
     plan.update(layout)
     times = []
     for _ in range(20):

@@ -45,6 +45,7 @@ def check_prefill(
         order=np.arange(starts[-1], dtype=np.int32),
         length=np.array([n[0] for n in nodes], np.int32),
         position=np.array(above, np.int32),
+        level=np.zeros(len(nodes), np.int32),
         row_start=starts[np.array([n[1] for n in nodes], int)],
         row_end=starts[np.array([n[2] for n in nodes], int)],
         block_start=block_start,

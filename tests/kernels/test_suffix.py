@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sharegen.kernels.cost import CostModel
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
@@ -21,12 +22,15 @@ from tests.kernels.trees import (
 @each_dtype
 @pytest.mark.parametrize("splits", [1, 3, 8])
 @pytest.mark.parametrize("window", [None, 30])
-def test_splits(splits: int, window: int | None, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_splits(splits: int, window: int | None, apart: bool, dtype: torch.dtype) -> None:
     shape = make_shape(4, 2, dtype)
     batch = random_batch(shape, [(50, 0, 3), (17, 1, 3)], [1, 200, 70, 5], padding=1)
     sinks = torch.linspace(-2, 2, 4, device=DEVICE).to(dtype)
-    plan = Plan(shape, len(batch.q), DEVICE)
+    costs = CostModel(sharing=float("inf")) if apart else None
+    plan = Plan(shape, len(batch.q), DEVICE, costs=costs)
     plan.update(batch.layout)
+    assert plan.sharing != apart
     options = {"scale": 0.125, "window": window}
     shared_attention(batch.q, batch.k_cache, batch.v_cache, plan, batch.position, **options)
     out = suffix_attention(

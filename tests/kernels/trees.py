@@ -87,14 +87,17 @@ def random_batch(
     order = rng.permutation(num_live).astype(np.int32)
     path: list[list[int]] = [[] for _ in range(num_live)]  # in tree order
     above: list[int] = []
+    level: list[int] = []
     for i, (_, first, end) in enumerate(nodes):
         above.append(sum(nodes[j][0] for j in path[first]))
+        level.append(len(path[first]))
         for row in range(first, end):
             path[row].append(i)
     layout = SharedLayout(
         order=order,
         length=np.array([n[0] for n in nodes], np.int32),
         position=np.array(above, np.int32),
+        level=np.array(level, np.int32),
         row_start=np.array([n[1] for n in nodes], np.int32),
         row_end=np.array([n[2] for n in nodes], np.int32),
         block_start=np.cumsum([0, *per_node]).astype(np.int32),

@@ -1,0 +1,95 @@
+"""Whether a node is read once for all rows under it, or by each row along with its own tokens.
+
+Reading once pays where many rows share many tokens. It does not for a node with a single row, nor
+for a prefix so short that a second phase and a merge cost more than they save: others have measured
+cascades at half speed there. FastTree makes the same choice between a node and its child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.tiles import AttentionShape, Tile
+
+_TILE_WORK = 64 * 64 * 256  # lines x keys x (key size + value size) of the tile in `CostModel.tile`
+
+_Float = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What one layer's attention takes on a device, in microseconds.
+
+    sharing: to have a shared phase at all: its launch beside the suffixes, and the merge.
+    tile: of a program of the shared phase, for 64 lines against 64 keys with 128 + 128 numbers.
+    first, again: to read a megabyte of keys and values from memory, and once more from the cache.
+    The defaults are an H200's.
+    """
+
+    sharing: float = 6.0
+    tile: float = 1.05
+    first: float = 0.28
+    again: float = 0.12
+
+    def shared(self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int) -> _Float:
+        """[num_nodes] the time of each node when it is read once.
+
+        slots: programs that run at the same time. Windows of rows go through the matrix units, and
+        the node through memory, whichever takes longer.
+        """
+        per_window = tile.lines // shape.group
+        windows = (layout.row_end - 1) // per_window - layout.row_start // per_window + 1
+        tiles = windows * -(-layout.length // tile.keys) * shape.num_kv_heads
+        work = tile.lines * tile.keys * (shape.key_size + shape.value_size) / _TILE_WORK
+        precise = (shape.dtype.itemsize / 2) ** 2  # float32 products are no tensor core's business
+        products = tiles * (self.tile * work * precise / slots)
+        return np.maximum(products, _megabytes(layout, shape) * self.first)
+
+    def apart(self, layout: SharedLayout, shape: AttentionShape) -> _Float:
+        """[num_nodes] the time of each node when every row under it reads it."""
+        rows = layout.row_end - layout.row_start
+        return _megabytes(layout, shape) * (self.first + (rows - 1) * self.again)
+
+    def read_apart(
+        self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int
+    ) -> npt.NDArray[np.bool_]:
+        """[num_nodes] which nodes are best read by each row along with its own tokens."""
+        shared, apart = self.shared(layout, shape, tile, slots), self.apart(layout, shape)
+        chosen = apart <= shared
+        saved = float((apart - shared)[~chosen].sum())
+        return chosen if saved > self.sharing else np.ones_like(chosen)
+
+
+def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:
+    per_token = shape.num_kv_heads * (shape.key_size + shape.value_size) * shape.dtype.itemsize
+    return layout.length * (per_token / 1e6)
+
+
+def cost_file(device_name: str) -> Path:
+    """Where what was fitted on a device is kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "sharegen" / f"cost-{device_name.replace(' ', '-').replace('/', '-')}.json"
+
+
+def save_costs(costs: CostModel, device_name: str) -> Path:
+    """Keep what was fitted; raises OSError where that cannot be written."""
+    path = cost_file(device_name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(costs), indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def load_costs(device_name: str) -> CostModel:
+    """What was fitted on such a device, the defaults where nothing was or the file is damaged."""
+    try:
+        found = json.loads(cost_file(device_name).read_text(encoding="utf-8"))
+        return CostModel(**{field.name: float(found[field.name]) for field in fields(CostModel)})
+    except (OSError, ValueError, KeyError, TypeError):
+        return CostModel()

@@ -1,0 +1,62 @@
+"""Which nodes are shared: what pays, what cannot, and what was fitted on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sharegen.kernels.cost import CostModel, cost_file, load_costs, save_costs
+from sharegen.kernels.tiles import AttentionShape, Tile
+from tests.kernels.test_plan import layout_of
+
+SHAPE = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
+TILE, SLOTS = Tile(64, 64, 4, 3), 264
+
+
+def apart(nodes: list[tuple[int, int, int]], costs: CostModel | None = None) -> list[bool]:
+    rows = max(end for _, _, end in nodes)
+    costs = costs or CostModel()
+    return costs.read_apart(layout_of(nodes, rows), SHAPE, TILE, SLOTS).tolist()
+
+
+def test_few_shot_and_problems_are_shared() -> None:
+    nodes = [(1024, 0, 1040)] + [(112, 40 * i, 40 * i + 40) for i in range(26)]
+    assert apart(nodes) == [False] * 27
+
+
+def test_a_single_row_reads_its_prompt_by_itself() -> None:
+    nodes = [(1024, 0, 512)] + [(300, row, row + 1) for row in range(512)]
+    assert apart(nodes) == [False] + [True] * 512
+    assert apart([(1024, row, row + 1) for row in range(512)]) == [True] * 512
+
+
+def test_a_short_prefix_of_few_rows_is_not_worth_a_phase() -> None:
+    assert apart([(48, 0, 8)]) == [True]
+    assert apart([(4096, 0, 32)]) == [False]
+
+
+def test_all_or_nothing_hangs_on_what_sharing_costs() -> None:
+    nodes = [(1024, 0, 512)]
+    assert apart(nodes, CostModel(sharing=0.0)) == [False]
+    assert apart(nodes, CostModel(sharing=1e6)) == [True]
+
+
+def test_fitted_costs_are_kept_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    fitted = CostModel(3.0, 2.0, 0.5, 0.25)
+    assert load_costs("NVIDIA H200") == CostModel()
+    assert save_costs(fitted, "NVIDIA H200") == cost_file("NVIDIA H200")
+    assert load_costs("NVIDIA H200") == fitted
+    assert load_costs("NVIDIA A100") == CostModel()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"sharing": "much"}', '{"sharing": null}'])
+def test_a_damaged_file_counts_for_nothing(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = save_costs(CostModel(3.0, 2.0, 0.5, 0.25), "a card")
+    path.write_text(text)
+    assert load_costs("a card") == CostModel()
