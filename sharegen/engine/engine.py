@@ -9,11 +9,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 
 from sharegen.engine.attention import attention_for
 from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
@@ -37,6 +38,7 @@ from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.sequence import Sequence
 from sharegen.engine.stopping import Stops, end_token_reason
+from sharegen.engine.threads import best_threads, using
 from sharegen.errors import CapacityError, RequestError, UsageError
 
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
@@ -72,6 +74,8 @@ class EngineConfig:
 class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
+    steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
+    under them: "0 1" for roots and their children, "" where every row read all by itself.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't.
     """
 
@@ -90,6 +94,7 @@ class EngineStats:
     peak_blocks: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    steps_by_levels: dict[str, int] = field(default_factory=dict)
     slow_attention: str | None = None
 
 
@@ -136,6 +141,7 @@ class Engine:
             capture=on_gpu and attention.fallback is None,
         )
         self.stats = EngineStats(blocks_total=num_blocks, slow_attention=attention.fallback)
+        self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
         self._lag = 1 if on_gpu else 0
         self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
@@ -268,6 +274,10 @@ class Engine:
 
     def _step(self) -> list[Completion]:
         """Schedule a batch, run it, and collect the oldest one that is due."""
+        with using(self._threads):
+            return self._run_step()
+
+    def _run_step(self) -> list[Completion]:
         finished: list[Completion] = []
         while self._in_flight and self.scheduler.wants_compaction:
             finished += self._collect()
@@ -279,6 +289,9 @@ class Engine:
         elif batch is not None:
             self._in_flight.append((batch, self.runner.decode(batch)))
             self.stats.decode_steps += 1
+            levels = " ".join(map(str, self.runner.attention.shared_levels))
+            steps = self.stats.steps_by_levels
+            steps[levels] = steps.get(levels, 0) + 1
         if self._in_flight and (batch is None or len(self._in_flight) > self._lag):
             finished += self._collect()
         seconds = time.perf_counter() - started
