@@ -246,10 +246,9 @@ class Engine:
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The outputs so far of all samples that run, by (request key, sample)."""
-        live = [sequence for sequence in self.scheduler.rows if sequence is not None]
         return {
             (sequence.group.request.key, sequence.sample): list(sequence.tokens)
-            for sequence in (*live, *self.scheduler.ready)
+            for sequence in (*self.scheduler.rows.running(), *self.scheduler.ready)
             if not sequence.finished
         }
 
@@ -269,7 +268,7 @@ class Engine:
     def _step(self) -> list[Completion]:
         """Schedule a batch, run it, and collect the oldest one that is due."""
         finished: list[Completion] = []
-        while self._in_flight and self.scheduler.wants_compaction:
+        while self._in_flight and self.scheduler.rows.wants_compaction:
             finished += self._collect()
         batch = self.scheduler.schedule(compact=not self._in_flight)
         started = time.perf_counter()
