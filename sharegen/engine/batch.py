@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sharegen.engine.prefix_tree import Node
-from sharegen.engine.prompt_logprobs import WantedLogprobs
+from sharegen.engine.prompt_logprobs import WantedLogprobs, wanted_of
 from sharegen.engine.sequence import Group, Sequence
 from sharegen.kernels.layout import SharedLayout
 
@@ -81,6 +81,33 @@ class Queries:
     node: Node
     rows: Seq[int]
     length: int
+
+
+def prefill_batch(chunks: Seq[Chunk], groups: list[Group], block_size: int) -> PrefillBatch:
+    """The chunks packed one after the other."""
+    starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
+    tokens, positions, slots = [], [], []
+    queries = []
+    last_row: dict[Node, int] = {}
+    for chunk, first in zip(chunks, starts[:-1].tolist(), strict=True):
+        within = np.arange(chunk.start, chunk.end, dtype=np.int64)
+        blocks = np.asarray(chunk.node.blocks)
+        tokens.append(chunk.node.tokens[chunk.start : chunk.end])
+        positions.append(within + chunk.node.position)
+        slots.append(blocks[within // block_size] * block_size + within % block_size)
+        rows = range(first, first + len(within))
+        queries.append(Queries(chunk.node, rows, chunk.start))
+        last_row[chunk.node] = rows[-1]
+    return PrefillBatch(
+        token_ids=np.concatenate(tokens).astype(np.int64),
+        positions=np.concatenate(positions),
+        slots=np.concatenate(slots),
+        chunk_starts=starts.tolist(),
+        layout=shared_layout(queries),
+        groups=groups,
+        logit_rows=np.array([last_row[group.leaf] for group in groups], dtype=np.int64),
+        logprobs=wanted_of(chunks, starts[:-1].tolist()),
+    )
 
 
 def shared_layout(queries: list[Queries]) -> SharedLayout:

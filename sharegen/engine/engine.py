@@ -252,10 +252,9 @@ class Engine:
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The outputs so far of all samples that run, by (request key, sample)."""
-        live = [sequence for sequence in self.scheduler.rows if sequence is not None]
         return {
             (sequence.group.request.key, sequence.sample): list(sequence.tokens)
-            for sequence in (*live, *self.scheduler.ready)
+            for sequence in (*self.scheduler.rows.running(), *self.scheduler.ready)
             if not sequence.finished
         }
 
@@ -279,7 +278,7 @@ class Engine:
 
     def _run_step(self) -> list[Completion]:
         finished: list[Completion] = []
-        while self._in_flight and self.scheduler.wants_compaction:
+        while self._in_flight and self.scheduler.rows.wants_compaction:
             finished += self._collect()
         batch = self.scheduler.schedule(compact=not self._in_flight)
         started = time.perf_counter()

@@ -83,7 +83,7 @@ def assert_empty(engine: Engine) -> None:
     assert engine.pool.num_used == 0
     assert not engine.scheduler.has_work
     assert engine.scheduler.num_running == 0
-    assert not engine.scheduler.tree.root_nodes
+    assert not engine.scheduler.cache.tree.root_nodes
     assert (engine.stats.running, engine.stats.waiting, engine.stats.blocks_used) == (0, 0, 0)
 
 

@@ -48,7 +48,7 @@ class RandomJob:
         engine.scheduler.ahead_tokens = self.ahead_tokens
         engine._lag = self.lag
         if self.optimistic:
-            engine.scheduler._expected_length = lambda: 0.0  # type: ignore[method-assign]
+            engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
         return engine
 
     @property

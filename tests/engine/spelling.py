@@ -49,7 +49,7 @@ class SpellingRunner:
     def __init__(self, engine: CheckedEngine, requests: Sequence[Request]) -> None:
         rows = engine.scheduler.max_sequences
         self.size = engine.pool.block_size
-        self.scratch = engine.scheduler.scratch_block
+        self.scratch = engine.scheduler.rows.scratch_block
         self.state = engine.runner.state  # engine.check asks it
         self.keys = np.zeros((engine.pool.num_blocks + 1) * self.size, dtype=np.int64)
         self.tokens = np.zeros(rows, dtype=np.int64)

@@ -68,7 +68,7 @@ def test_any_order(name: str) -> None:
 @pytest.mark.parametrize("blocks", [28, 60])
 def test_preemption(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(loaded(name), blocks=blocks)
-    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+    monkeypatch.setattr(engine.scheduler.lengths, "expected", lambda: 0.0)
     assert run(engine, job()).results == reference(name)
     assert engine.stats.preemptions > 0
 
@@ -82,7 +82,7 @@ def test_tiny_pool_without_preemption(name: str) -> None:
 def test_one_step_behind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host reads tokens a step late, as it does beside a GPU."""
     engine = make_engine(loaded(name), blocks=60, max_sequences=19)
-    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+    monkeypatch.setattr(engine.scheduler.lengths, "expected", lambda: 0.0)
     engine._lag = 1
     assert run(engine, job()).results == reference(name)
     assert engine.stats.preemptions > 0

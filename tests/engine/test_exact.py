@@ -44,7 +44,7 @@ def plain(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def expect_nothing(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Admission leaves no room for growth: blocks run out, and the youngest are preempted."""
-    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+    monkeypatch.setattr(engine.scheduler.lengths, "expected", lambda: 0.0)
 
 
 def fragment(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_a_running_sample_is_continued_while_it_goes_on(lag: int, tokens: int | 
 def test_trees_of_forks_in_any_memory(keep: bool, blocks: int) -> None:
     """Three generations of forks, while blocks run out: kept KV goes before anyone must wait."""
     engine = make_engine(loaded("llama"), blocks=blocks, max_sequences=9)
-    engine.scheduler._expected_length = lambda: 0.0  # type: ignore[method-assign]
+    engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
     requests = [replace(r, keep=keep) for r in requests_of(forest()[:8], SAMPLED, 2)]
     depth = {request.key: 0 for request in requests}
     done = 0
@@ -105,16 +105,16 @@ def test_kept_kv_goes_with_the_job() -> None:
     engine = make_engine(loaded("llama"))
     stream = engine.generate(kept(forest(), SAMPLED))
     next(stream)
-    assert engine.scheduler.kept
+    assert engine.scheduler.cache.kept
     stream.close()  # type: ignore[attr-defined]
-    assert not engine.scheduler.kept
+    assert not engine.scheduler.cache.kept
     assert_empty(engine)
 
 
 def test_nothing_is_kept_unless_asked() -> None:
     engine = make_engine(loaded("llama"))
     for _ in engine.generate(requests_of(forest(), SAMPLED)):
-        assert not engine.scheduler.kept
+        assert not engine.scheduler.cache.kept
 
 
 def test_draws_are_the_forks_own_and_repeatable() -> None:
@@ -199,7 +199,7 @@ def fork_at_random(seed: int) -> None:
     engine._lag = rng.randint(0, 1)
     engine.scheduler.ahead_tokens = rng.choice([0, 50])
     if rng.random() < 0.5:
-        engine.scheduler._expected_length = lambda: 0.0  # type: ignore[method-assign]
+        engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
     requests = [
         Request(
             i,

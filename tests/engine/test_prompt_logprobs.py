@@ -95,7 +95,7 @@ def test_prompts_prefilled_ahead_and_dropped() -> None:
     """Blocks run out, nodes that were asked go and are prefilled again."""
     engine = make_engine(loaded("llama"), blocks=30, max_sequences=7)
     engine.scheduler.ahead_tokens = 200
-    engine.scheduler._expected_length = lambda: 0.0  # type: ignore[method-assign]
+    engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
     params = replace(PARAMS, max_tokens=20)
     ran = run(engine, requests_of(forest(), params, samples=3))
     assert ran.stats.preemptions > 0

@@ -27,7 +27,7 @@ PROMPTS = forest(2)
 def cramped_engine(monkeypatch: pytest.MonkeyPatch, name: str = "llama") -> CheckedEngine:
     """Few rows and blocks: sequences are preempted, come back, and move to other rows."""
     engine = make_engine(loaded(name), blocks=44, max_sequences=40)
-    monkeypatch.setattr(engine.scheduler, "_expected_length", lambda: 0.0)
+    monkeypatch.setattr(engine.scheduler.lengths, "expected", lambda: 0.0)
     return engine
 
 

@@ -91,8 +91,8 @@ class Bookkeeper(CheckedEngine):
 
     def _step(self) -> list[Completion]:
         finished = super()._step()
-        nodes = [node for node in self.scheduler.tree.nodes() if node.blocks]
-        rows = [s for s in self.scheduler.rows if s is not None]
+        nodes = [node for node in self.scheduler.cache.tree.nodes() if node.blocks]
+        rows = list(self.scheduler.rows.running())
         prompts = sum(self.pool.blocks_for(node.length) for node in nodes)
         least = prompts + sum(max(1, self.pool.blocks_for(s.fed)) for s in rows)
         most = prompts + sum(self.pool.blocks_for(s.fed + 1) for s in rows)  # the next input's
@@ -170,10 +170,11 @@ def test_problems_are_admitted_in_order() -> None:
 def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = requests_of([[10 + i] * 4 for i in range(8)], replace(PARAMS, max_tokens=16))
     engine = spelling_engine(requests, blocks=16)
-    scheduler, preempt, seat = engine.scheduler, engine.scheduler._preempt, engine.scheduler._seat
+    scheduler = engine.scheduler
+    preempt, seat = scheduler._preempt, scheduler.rows.seat
 
     def watched_preempt(sequence: Sequence) -> None:
-        assert sequence.joined == max(s.joined for s in scheduler.rows if s is not None)
+        assert sequence.joined == max(s.joined for s in scheduler.rows.running())
         preempt(sequence)
 
     def watched_seat(sequence: Sequence, block: int) -> None:
@@ -182,9 +183,9 @@ def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.Monk
         assert all(sequence.group.request.key < key for key in behind)
         seat(sequence, block)
 
-    monkeypatch.setattr(scheduler, "_expected_length", lambda: 0.0)
+    monkeypatch.setattr(scheduler.lengths, "expected", lambda: 0.0)
     monkeypatch.setattr(scheduler, "_preempt", watched_preempt)
-    monkeypatch.setattr(scheduler, "_seat", watched_seat)
+    monkeypatch.setattr(scheduler.rows, "seat", watched_seat)
     run(engine, requests)
     assert engine.stats.preemptions > 0
 
@@ -221,7 +222,8 @@ def test_nodes_go_with_their_last_sample() -> None:
     requests = requests_of([[*shots, 50 + i] for i in range(6)], PARAMS)
     engine = spelling_engine(requests, max_sequences=1)
     for done, _ in enumerate(engine.generate(requests), start=1):
-        assert sum(1 for node in engine.scheduler.tree.nodes() if not node.children) == 6 - done
+        leaves = [node for node in engine.scheduler.cache.tree.nodes() if not node.children]
+        assert len(leaves) == 6 - done
     assert_empty(engine)
 
 

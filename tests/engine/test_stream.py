@@ -47,7 +47,7 @@ def test_fifty_thousand_prompts_in_the_memory_of_a_window() -> None:
         assert len(completion.token_ids) == 1
         if done % 5_000 == 0:
             most = max(most, alive() - before)
-            assert sum(1 for _ in engine.scheduler.tree.nodes()) <= WINDOW + ROWS
+            assert sum(1 for _ in engine.scheduler.cache.tree.nodes()) <= WINDOW + ROWS
     assert done == source.read == 50_000
     assert most <= 2 * WINDOW + ROWS  # the completions of one step are there, too
     assert alive() <= before + 1

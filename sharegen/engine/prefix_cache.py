@@ -1,0 +1,156 @@
+"""The prompts in the KV cache: the nodes of the prefix tree with their blocks, and who uses them.
+
+A node is held by the requests whose prompts pass through it and goes with the last of them. The KV
+of sequences that have ended stays while there is room, where someone may fork them: what they have
+in common with a fork becomes a node in place, made of their own blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+from sharegen.engine.block_pool import BlockPool
+from sharegen.engine.prefix_tree import Node, PrefixTree
+from sharegen.engine.prompt_logprobs import can_tell
+from sharegen.engine.request import Request
+from sharegen.engine.sequence import Sequence
+
+
+class PrefixCache:
+    """The tree, and which of its nodes lie in the pool.
+
+    kept: sequences that have ended and whose KV is there for forks, the oldest first. levels: of
+    the tree that may be shared.
+    """
+
+    def __init__(self, pool: BlockPool, levels: int | None = None) -> None:
+        self.pool = pool
+        self.tree = PrefixTree(pool.block_size, levels)
+        self.kept: dict[Sequence, None] = {}
+
+    # -- prompts ------------------------------------------------------------------------------
+
+    def insert(self, requests: Seq[Request]) -> list[Node]:
+        """Put prompts into the tree; returns the node where each ends, held by no one yet."""
+        prompts = [request.prompt_token_ids for request in requests]
+
+        def fits(index: int, node: Node) -> bool:
+            top = requests[index].params.prompt_logprobs
+            return top is None or can_tell(node, prompts[index][node.end], top)
+
+        return self.tree.insert(prompts, fits=fits)
+
+    def prune(self) -> None:
+        """Take out the nodes that no one holds."""
+        for node in reversed(list(self.tree.nodes())):
+            if node.users == 0 and not node.children:
+                self.tree.remove(node)
+
+    def hold(self, leaf: Node) -> None:
+        for node in leaf.path():
+            node.users += 1
+
+    def release(self, leaf: Node) -> None:
+        """The path has one user less; nodes without users go, and their blocks with them."""
+        for node in reversed(leaf.path()):
+            node.users -= 1
+            if node.users == 0:
+                self.pool.free(node.blocks)
+                node.blocks = []
+                self.tree.remove(node)
+
+    def clear(self) -> None:
+        """Nothing is kept, and the tree is empty."""
+        for sequence in self.kept:
+            self.pool.free(sequence.blocks)
+        self.kept.clear()
+        for node in self.tree.nodes():
+            self.pool.free(node.blocks)
+        self.tree = PrefixTree(self.pool.block_size, self.tree.levels)
+
+    # -- their KV -----------------------------------------------------------------------------
+
+    def is_resident(self, leaf: Node) -> bool:
+        """Whether the whole path's KV has been computed."""
+        return all(node.computed == node.length and node.blocks for node in leaf.path())
+
+    def missing(self, leaf: Node) -> int:
+        """Blocks that the path needs besides those it has."""
+        return sum(self.pool.blocks_for(n.length) for n in leaf.path() if not n.blocks)
+
+    def allocate(self, node: Node) -> None:
+        """Give a node its blocks, which must be free."""
+        found = self.pool.allocate_node(self.pool.blocks_for(node.length))
+        assert found is not None, "a checked request does not fit the empty pool"
+        node.blocks, node.contiguous = found
+
+    def drop(self, unless: Iterable[Node]) -> bool:
+        """Give up the KV of all nodes but those on the paths of `unless`; whether there was any.
+
+        They are prefilled again when their turn comes.
+        """
+        needed = {node for leaf in unless for node in leaf.path()}
+        idle = [node for node in self.tree.nodes() if node.blocks and node not in needed]
+        for node in idle:
+            self.pool.free(node.blocks)
+            node.blocks, node.computed = [], 0
+        return bool(idle)
+
+    # -- kept sequences -----------------------------------------------------------------------
+
+    def keep(self, sequence: Sequence) -> None:
+        """A sequence has ended: its blocks stay where they are."""
+        self.kept[sequence] = None
+        self.hold(sequence.group.leaf)
+
+    def forget_oldest(self) -> None:
+        """Keep the KV of the first that ended no longer."""
+        sequence = next(iter(self.kept))
+        del self.kept[sequence]
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        self.release(sequence.group.leaf)
+
+    def spare(self, blocks: int) -> bool:
+        """Whether so many blocks are free, after what is kept was given up as far as need be."""
+        while self.pool.num_free < blocks and self.kept:
+            self.forget_oldest()
+        return self.pool.num_free >= blocks
+
+    def fork(self, sequence: Sequence, prompt: Seq[int]) -> Node:
+        """The node where a prompt ends that goes on from that of `sequence` and its outputs.
+
+        The KV that the sequence has of them becomes a node below its leaf, made of the blocks in
+        which it lies: each has one more owner, and the sequence writes on behind.
+        """
+        parent = sequence.group.leaf
+        # The logits of the last token are wanted, so it is computed anew if it ever was.
+        length = min(sequence.fed, len(prompt) - parent.end - 1) if sequence.blocks else 0
+        if length > 0:
+            parent = self._node_of(sequence, prompt[parent.end : parent.end + length])
+        return self.tree.hang(parent, prompt[parent.end :])
+
+    def _node_of(self, sequence: Sequence, tokens: Seq[int]) -> Node:
+        """The node of a sequence's first outputs, made of its blocks unless it stands already."""
+        parent = sequence.group.leaf
+        for child in parent.children:
+            if child.forked and child.tokens.tolist() == list(tokens):
+                return child
+        node = self.tree.hang(parent, tokens)
+        node.blocks = sequence.blocks[: self.pool.blocks_for(node.length)]
+        node.contiguous = False
+        node.computed = node.length
+        for block in node.blocks:
+            self.pool.share(block)
+        return node
+
+    def check_integrity(self, running: Iterable[Sequence]) -> None:
+        """Assert that every block has its owner, and every node its users."""
+        nodes = list(self.tree.nodes())
+        owners: list[Node | Sequence] = [*nodes, *running, *self.kept]
+        self.pool.check_integrity([owner.blocks for owner in owners])
+        for node in nodes:
+            assert node.users > 0
+            assert len(node.blocks) in (0, self.pool.blocks_for(node.length))
+            assert not node.children or node.forked or node.length >= self.pool.block_size
