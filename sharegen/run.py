@@ -202,6 +202,7 @@ class _Job:
                 kv_cache_memory=memory,
                 block_size=machine.block_size,
                 seed=configuration.sampling.seed,
+                compile=machine.compile,
             ),
         )
         self.loading_seconds = time.monotonic() - started
