@@ -23,7 +23,7 @@ from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
 from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import free_memory
+from sharegen.engine.memory import free_memory, is_out_of_memory
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prompt_logprobs import of_prompt
 from sharegen.engine.request import (
@@ -36,6 +36,7 @@ from sharegen.engine.request import (
 from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.sequence import Sequence
+from sharegen.engine.shrinking import shrink
 from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.errors import CapacityError, RequestError, UsageError
 
@@ -72,6 +73,7 @@ class EngineConfig:
 class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
+    shrinks: how often a step found no memory, and the next ones were made smaller.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't.
     """
 
@@ -83,6 +85,7 @@ class EngineStats:
     prefill_steps: int = 0
     decode_steps: int = 0
     preemptions: int = 0
+    shrinks: int = 0
     running: int = 0
     waiting: int = 0
     blocks_total: int = 0
@@ -272,13 +275,9 @@ class Engine:
             finished += self._collect()
         batch = self.scheduler.schedule(compact=not self._in_flight)
         started = time.perf_counter()
-        if isinstance(batch, PrefillBatch):
-            self._in_flight.append((batch, self.runner.prefill(batch)))
-            self.stats.prefill_steps += 1
-        elif batch is not None:
-            self._in_flight.append((batch, self.runner.decode(batch)))
-            self.stats.decode_steps += 1
-        if self._in_flight and (batch is None or len(self._in_flight) > self._lag):
+        if batch is not None and not self._launch(batch):
+            finished += self._shrink(batch)
+        elif self._in_flight and (batch is None or len(self._in_flight) > self._lag):
             finished += self._collect()
         seconds = time.perf_counter() - started
         if isinstance(batch, PrefillBatch):
@@ -286,6 +285,40 @@ class Engine:
         else:
             self.stats.decode_seconds += seconds
         self._observe()
+        return finished
+
+    def _launch(self, batch: PrefillBatch | DecodeBatch) -> bool:
+        """Run a batch; False where memory does not suffice for it."""
+        try:
+            if isinstance(batch, PrefillBatch):
+                drawn = self.runner.prefill(batch)
+                self.stats.prefill_steps += 1
+            else:
+                drawn = self.runner.decode(batch)
+                self.stats.decode_steps += 1
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        self._in_flight.append((batch, drawn))
+        return True
+
+    def _shrink(self, batch: PrefillBatch | DecodeBatch) -> list[Completion]:
+        """Take back a batch for which there was no memory, and go on with smaller ones."""
+        smaller = shrink(self.scheduler, batch)
+        finished: list[Completion] = []
+        while self._in_flight:  # what ran before it is good
+            finished += self._collect()
+        self.runner.spare_memory()
+        if smaller is not None:
+            self.stats.shrinks += 1
+            warnings.warn(f"out of memory: from now on {smaller}", stacklevel=2)
+        elif not finished:  # where some have finished, there is less to do than before
+            raise CapacityError(
+                f"out of memory even with {self.scheduler.max_sequences} sequences and prompts of "
+                f"{self.scheduler.chunk_tokens} tokens at a time: a smaller KV cache leaves more "
+                "to the model"
+            )
         return finished
 
     # -- collecting ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How much memory the KV cache may take where nobody says."""
+"""How much memory the KV cache may take where nobody says, and what it is to have too little."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ import torch
 _GPU_SHARE = 0.85  # of what is free once the model is loaded; the rest is for a step's activations
 _CPU_SHARE = 0.25
 _CPU_MOST = 4 << 30
+_TOO_LITTLE = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one in whose handling it was raised, says that memory ran out.
+
+    The allocator has a class of its own for that; cuBLAS, Triton and the driver have not.
+    """
+    if error is None:
+        return False
+    said = isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _TOO_LITTLE)
+    )
+    return said or is_out_of_memory(error.__context__)
 
 
 def free_memory(device: torch.device) -> int:
