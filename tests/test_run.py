@@ -15,7 +15,7 @@ import pytest
 
 from sharegen.errors import JournalError
 from sharegen.interrupt import Interrupted
-from sharegen.run import Watcher, _Job, run_job
+from sharegen.run import Watcher, _Job, plan_job, run_job
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
 from tests.tiny import save_tiny_model
@@ -111,6 +111,16 @@ def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: boo
     job = job.model_copy(update={"machine": machine})
     sampler = _Job(job, tmp_path / "a.jsonl", load_workload(job), Watcher())
     assert sampler.engine.config.compile == compile
+
+
+def test_the_kv_cache_is_no_larger_than_the_job_can_use(configure: Any, tmp_path: Path) -> None:
+    job = configure()
+    machine = job.machine.model_copy(update={"kv_cache_memory": None})
+    run_job(job.model_copy(update={"machine": machine}), tmp_path / "a.jsonl")
+    stats = json.loads((tmp_path / "a.run.json").read_text())["stats"]
+    plan = plan_job(job.model_copy(update={"machine": machine}))
+    assert stats["plan"] == plan.to_json()
+    assert 0 < stats["peak_blocks"] <= stats["blocks_total"] < 200
 
 
 def test_overwrite_starts_anew(configure: Any, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from sharegen.engine.model import LoadedModel
 _TRIAL_TOKENS = 32
 
 
-class _ValuesOnly:
-    """Lets every token see only itself: enough to see whether a compiled model runs."""
+class ValuesOnly:
+    """Lets every token see only itself: enough to see whether a model runs, and what it takes."""
 
     def attend(
         self,
@@ -51,5 +51,5 @@ def optimise(model: LoadedModel) -> None:
 
 def _try(model: LoadedModel, count: int) -> None:
     ids = torch.zeros(count, dtype=torch.int64, device=model.device)
-    with torch.inference_mode(), active(_ValuesOnly()):
+    with torch.inference_mode(), active(ValuesOnly()):
         model.forward(ids, torch.arange(count, device=model.device), ids[:8])

@@ -22,8 +22,9 @@ from sharegen.engine.compiling import optimise
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
+from sharegen.engine.headroom import memory_for_kv
 from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import free_memory, is_out_of_memory
+from sharegen.engine.memory import blocks_in, estimate, is_out_of_memory
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prompt_logprobs import of_prompt
 from sharegen.engine.request import (
@@ -46,8 +47,9 @@ MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """max_sequences: rows decoded together. kv_cache_memory: bytes; a share of what is free where
-    not given. block_size: tokens of a KV block. seed: of requests that bring none.
+    """max_sequences: rows decoded together. kv_cache_memory: bytes; where not given a share of a
+    CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
+    where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
     window: requests whose sharing is looked for together; no more are held beside the live ones.
     levels: of the prefix tree that may be shared, for measurements; all by default.
@@ -55,6 +57,7 @@ class EngineConfig:
 
     max_sequences: int | None = None
     kv_cache_memory: int | None = None
+    kv_cache_limit: int | None = None
     block_size: int = 16
     seed: int = 0
     prefill_tokens: int | None = None
@@ -63,7 +66,8 @@ class EngineConfig:
     window: int = 16_384
 
     def __post_init__(self) -> None:
-        for name in ("max_sequences", "kv_cache_memory", "block_size", "prefill_tokens", "window"):
+        for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "block_size",
+                     "prefill_tokens", "window"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
@@ -112,7 +116,7 @@ class Engine:
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if on_gpu and config.compile:
             optimise(model)
-        num_blocks = self._num_blocks(config)
+        num_blocks = self._num_blocks(padded(max_sequences), chunk_tokens)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self.pool = BlockPool(num_blocks, config.block_size)
         self.scheduler = Scheduler(
@@ -426,15 +430,17 @@ class Engine:
         stats.blocks_used = self.pool.num_used
         stats.peak_blocks = self.pool.peak_used
 
-    def _num_blocks(self, config: EngineConfig) -> int:
-        memory = config.kv_cache_memory or free_memory(self.model.device)
-        block_bytes = self.model.kv_bytes_per_token * config.block_size
-        if memory < 2 * block_bytes:
-            raise CapacityError(
-                f"{memory:,} bytes of KV cache hold not even two blocks of {block_bytes:,} bytes: "
-                "give it more memory"
-            )
-        return memory // block_bytes
+    def _num_blocks(self, rows: int, chunk_tokens: int) -> int:
+        """How many blocks of KV there is memory for, unless the config says it."""
+        config, model = self.config, self.model
+        memory = config.kv_cache_memory
+        if memory is None:
+            if model.device.type == "cuda":
+                memory = memory_for_kv(model, rows, chunk_tokens, config.block_size)
+            else:
+                memory = estimate(model.device)
+            memory = min(memory, config.kv_cache_limit or memory)
+        return blocks_in(memory, model.kv_bytes_per_token * config.block_size)
 
 
 def _note_top(
