@@ -47,6 +47,7 @@ class LLM:
         token ids need none.
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
+    compile: whether the model's layers are compiled on a GPU.
     window: prompts that are read ahead, and whose sharing is looked for together.
     seed: of all requests whose SamplingParams bring none.
     """
@@ -61,6 +62,7 @@ class LLM:
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
         block_size: int = 16,
+        compile: bool = True,
         window: int = 16_384,
         seed: int = 0,
         adapter: str | None = None,
@@ -92,6 +94,7 @@ class LLM:
                 kv_cache_memory=kv_cache_memory,
                 block_size=block_size,
                 seed=seed,
+                compile=compile,
                 window=window,
             ),
         )

@@ -129,8 +129,11 @@ def plan_job(configuration: Configuration) -> Plan:
     prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
     machine = configuration.machine
     device = resolve_device(machine.device)
-    weights = sum(weight.nbytes for weight in model.model.parameters())
-    memory = _kv_cache_memory(configuration, model, device, prompts, taken=weights)
+    memory = machine.kv_cache_memory
+    if memory is None:
+        memory = min(
+            _free_memory(model, device), _kv_cache_limit(configuration, model, device, prompts)
+        )
     return make_plan(
         prompts,
         [problem.id for problem in workload.problems],
@@ -149,22 +152,22 @@ def _max_sequences(configuration: Configuration, device: torch.device) -> int:
     return configuration.machine.max_sequences or MAX_SEQUENCES[device.type]
 
 
-def _kv_cache_memory(
+def _free_memory(model: LoadedModel, device: torch.device) -> int:
+    """Bytes for the KV cache, as far as can be told before the weights are on the device."""
+    from sharegen.engine.memory import estimate
+
+    weights = sum(weight.nbytes for weight in model.model.parameters())
+    return max(0, estimate(device) - (weights if device.type == "cuda" else 0))
+
+
+def _kv_cache_limit(
     configuration: Configuration,
     model: LoadedModel,
     device: torch.device,
     prompts: Sequence[Sequence[int]],
-    taken: int = 0,
 ) -> int:
-    """Bytes for the KV cache: what is free on the device, and no more than the job can use.
-
-    taken: bytes of a GPU that the weights will take.
-    """
-    from sharegen.engine.memory import free_memory
-
+    """The most bytes of KV cache that the job can use."""
     machine, sampling = configuration.machine, configuration.sampling
-    if machine.kv_cache_memory is not None:
-        return machine.kv_cache_memory
     blocks = most_blocks(
         prompts,
         sampling.samples,
@@ -172,8 +175,7 @@ def _kv_cache_memory(
         block_size=machine.block_size,
         max_sequences=_max_sequences(configuration, device),
     )
-    free = free_memory(device) - (taken if device.type == "cuda" else 0)
-    return min(max(free, 0), blocks * model.kv_bytes_per_token * machine.block_size)
+    return blocks * model.kv_bytes_per_token * machine.block_size
 
 
 class _Job:
@@ -193,15 +195,18 @@ class _Job:
         self.model, self.tokenizer = _load(configuration)
         self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         machine = configuration.machine
-        memory = _kv_cache_memory(configuration, self.model, self.model.device, self.prompts)
         self.engine = Engine(
             self.model,
             self.tokenizer,
             EngineConfig(
                 max_sequences=machine.max_sequences,
-                kv_cache_memory=memory,
+                kv_cache_memory=machine.kv_cache_memory,
+                kv_cache_limit=_kv_cache_limit(
+                    configuration, self.model, self.model.device, self.prompts
+                ),
                 block_size=machine.block_size,
                 seed=configuration.sampling.seed,
+                compile=machine.compile,
             ),
         )
         self.loading_seconds = time.monotonic() - started

@@ -256,3 +256,8 @@ def test_memory_too_small_for_one_sample(folder: Path) -> None:
 def test_a_tokenizer_that_is_not_there(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         LLM(folder, tokenizer=str(tmp_path / "nowhere"))
+
+
+def test_compile_is_the_engine_s(bare: LLM, folder: Path) -> None:
+    assert bare.engine.config.compile
+    assert not LLM(folder, kv_cache_memory=MEMORY, compile=False).engine.config.compile

@@ -15,8 +15,9 @@ import pytest
 
 from sharegen.errors import JournalError
 from sharegen.interrupt import Interrupted
-from sharegen.run import Watcher, run_job
+from sharegen.run import Watcher, _Job, plan_job, run_job
 from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.problem import load_workload
 from tests.tiny import save_tiny_model
 
 ROWS = [
@@ -101,6 +102,25 @@ def test_a_complete_journal_needs_no_model(
         again = run_job(configure(samples=fewer), path)
         assert again.drawn == 0 and again.plan == ran.plan
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: bool) -> None:
+    job = configure()
+    machine = job.machine.model_copy(update={"compile": compile})
+    job = job.model_copy(update={"machine": machine})
+    sampler = _Job(job, tmp_path / "a.jsonl", load_workload(job), Watcher())
+    assert sampler.engine.config.compile == compile
+
+
+def test_the_kv_cache_is_no_larger_than_the_job_can_use(configure: Any, tmp_path: Path) -> None:
+    job = configure()
+    machine = job.machine.model_copy(update={"kv_cache_memory": None})
+    run_job(job.model_copy(update={"machine": machine}), tmp_path / "a.jsonl")
+    stats = json.loads((tmp_path / "a.run.json").read_text())["stats"]
+    plan = plan_job(job.model_copy(update={"machine": machine}))
+    assert stats["plan"] == plan.to_json()
+    assert 0 < stats["peak_blocks"] <= stats["blocks_total"] < 200
 
 
 def test_overwrite_starts_anew(configure: Any, tmp_path: Path) -> None:

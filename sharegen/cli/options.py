@@ -136,6 +136,14 @@ class JobOptions:
     block_size: Annotated[
         int | None, _option("--block-size", help="Tokens of a KV block.", panel=_MACHINE)
     ] = None
+    compile: Annotated[
+        bool | None,
+        _option(
+            "--compile/--no-compile",
+            help="Compile the model's layers on a GPU [yes, where they compile].",
+            panel=_MACHINE,
+        ),
+    ] = None
 
     def flags(self) -> dict[str, Any]:
         """What was given, shaped like a recipe (see `sharegen.workload.configuration.resolve`).
@@ -173,6 +181,7 @@ class JobOptions:
                     "max_sequences": self.max_sequences,
                     "kv_cache_memory": self.kv_cache_memory,
                     "block_size": self.block_size,
+                    "compile": self.compile,
                 },
             }
         )

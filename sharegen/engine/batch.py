@@ -34,7 +34,7 @@ class PrefillBatch:
     chunk_starts: [num_chunks + 1] rows of the chunks. layout: what the rows attend to besides
     their own chunk. groups: the requests whose first tokens are drawn from this batch, and
     logit_rows: [num_groups] the row of each one's last prompt token. logprobs: what is wanted of
-    the prompts' own tokens, or None.
+    the prompts' own tokens, or None. chunks: [num_chunks] of which nodes.
     """
 
     token_ids: Int64
@@ -45,6 +45,7 @@ class PrefillBatch:
     groups: list[Group]
     logit_rows: Int64
     logprobs: WantedLogprobs | None
+    chunks: list[Chunk]
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Queries:
     length: int
 
 
-def prefill_batch(chunks: Seq[Chunk], groups: list[Group], block_size: int) -> PrefillBatch:
+def prefill_batch(chunks: list[Chunk], groups: list[Group], block_size: int) -> PrefillBatch:
     """The chunks packed one after the other."""
     starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
     tokens, positions, slots = [], [], []
@@ -107,6 +108,7 @@ def prefill_batch(chunks: Seq[Chunk], groups: list[Group], block_size: int) -> P
         groups=groups,
         logit_rows=np.array([last_row[group.leaf] for group in groups], dtype=np.int64),
         logprobs=wanted_of(chunks, starts[:-1].tolist()),
+        chunks=chunks,
     )
 
 

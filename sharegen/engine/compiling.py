@@ -15,7 +15,7 @@ _TRIAL_TOKENS = 32
 
 
 class ValuesOnly:
-    """Lets every token see only itself: enough to see whether a compiled model runs."""
+    """Lets every token see only itself: enough to see whether a model runs, and what it takes."""
 
     def attend(
         self,

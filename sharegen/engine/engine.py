@@ -23,8 +23,9 @@ from sharegen.engine.compiling import optimise
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
+from sharegen.engine.headroom import memory_for_kv
 from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import free_memory
+from sharegen.engine.memory import blocks_in, estimate, is_out_of_memory
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prompt_logprobs import of_prompt
 from sharegen.engine.request import (
@@ -37,6 +38,7 @@ from sharegen.engine.request import (
 from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.sequence import Sequence
+from sharegen.engine.shrinking import shrink
 from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.engine.threads import best_threads, using
 from sharegen.errors import CapacityError, RequestError, UsageError
@@ -47,8 +49,9 @@ MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """max_sequences: rows decoded together. kv_cache_memory: bytes; a share of what is free where
-    not given. block_size: tokens of a KV block. seed: of requests that bring none.
+    """max_sequences: rows decoded together. kv_cache_memory: bytes; where not given a share of a
+    CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
+    where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
     window: requests whose sharing is looked for together; no more are held beside the live ones.
     levels: of the prefix tree that may be shared, for measurements; all by default.
@@ -56,6 +59,7 @@ class EngineConfig:
 
     max_sequences: int | None = None
     kv_cache_memory: int | None = None
+    kv_cache_limit: int | None = None
     block_size: int = 16
     seed: int = 0
     prefill_tokens: int | None = None
@@ -64,7 +68,8 @@ class EngineConfig:
     window: int = 16_384
 
     def __post_init__(self) -> None:
-        for name in ("max_sequences", "kv_cache_memory", "block_size", "prefill_tokens", "window"):
+        for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "block_size",
+                     "prefill_tokens", "window"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
@@ -76,6 +81,7 @@ class EngineStats:
 
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
+    shrinks: how often a step found no memory, and the next ones were made smaller.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't.
     """
 
@@ -87,6 +93,7 @@ class EngineStats:
     prefill_steps: int = 0
     decode_steps: int = 0
     preemptions: int = 0
+    shrinks: int = 0
     running: int = 0
     waiting: int = 0
     blocks_total: int = 0
@@ -114,7 +121,7 @@ class Engine:
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if on_gpu and config.compile:
             optimise(model)
-        num_blocks = self._num_blocks(config)
+        num_blocks = self._num_blocks(padded(max_sequences), chunk_tokens)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self.pool = BlockPool(num_blocks, config.block_size)
         self.scheduler = Scheduler(
@@ -282,16 +289,9 @@ class Engine:
             finished += self._collect()
         batch = self.scheduler.schedule(compact=not self._in_flight)
         started = time.perf_counter()
-        if isinstance(batch, PrefillBatch):
-            self._in_flight.append((batch, self.runner.prefill(batch)))
-            self.stats.prefill_steps += 1
-        elif batch is not None:
-            self._in_flight.append((batch, self.runner.decode(batch)))
-            self.stats.decode_steps += 1
-            levels = " ".join(map(str, self.runner.attention.shared_levels))
-            steps = self.stats.steps_by_levels
-            steps[levels] = steps.get(levels, 0) + 1
-        if self._in_flight and (batch is None or len(self._in_flight) > self._lag):
+        if batch is not None and not self._launch(batch):
+            finished += self._shrink(batch)
+        elif self._in_flight and (batch is None or len(self._in_flight) > self._lag):
             finished += self._collect()
         seconds = time.perf_counter() - started
         if isinstance(batch, PrefillBatch):
@@ -299,6 +299,43 @@ class Engine:
         else:
             self.stats.decode_seconds += seconds
         self._observe()
+        return finished
+
+    def _launch(self, batch: PrefillBatch | DecodeBatch) -> bool:
+        """Run a batch; False where memory does not suffice for it."""
+        try:
+            if isinstance(batch, PrefillBatch):
+                drawn = self.runner.prefill(batch)
+                self.stats.prefill_steps += 1
+            else:
+                drawn = self.runner.decode(batch)
+                self.stats.decode_steps += 1
+                levels = " ".join(map(str, self.runner.attention.shared_levels))
+                steps = self.stats.steps_by_levels
+                steps[levels] = steps.get(levels, 0) + 1
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return False
+        self._in_flight.append((batch, drawn))
+        return True
+
+    def _shrink(self, batch: PrefillBatch | DecodeBatch) -> list[Completion]:
+        """Take back a batch for which there was no memory, and go on with smaller ones."""
+        smaller = shrink(self.scheduler, batch)
+        finished: list[Completion] = []
+        while self._in_flight:  # what ran before it is good
+            finished += self._collect()
+        self.runner.spare_memory()
+        if smaller is not None:
+            self.stats.shrinks += 1
+            warnings.warn(f"out of memory: from now on {smaller}", stacklevel=2)
+        elif not finished:  # where some have finished, there is less to do than before
+            raise CapacityError(
+                f"out of memory even with {self.scheduler.max_sequences} sequences and prompts of "
+                f"{self.scheduler.chunk_tokens} tokens at a time: a smaller KV cache leaves more "
+                "to the model"
+            )
         return finished
 
     # -- collecting ---------------------------------------------------------------------------
@@ -406,15 +443,17 @@ class Engine:
         stats.blocks_used = self.pool.num_used
         stats.peak_blocks = self.pool.peak_used
 
-    def _num_blocks(self, config: EngineConfig) -> int:
-        memory = config.kv_cache_memory or free_memory(self.model.device)
-        block_bytes = self.model.kv_bytes_per_token * config.block_size
-        if memory < 2 * block_bytes:
-            raise CapacityError(
-                f"{memory:,} bytes of KV cache hold not even two blocks of {block_bytes:,} bytes: "
-                "give it more memory"
-            )
-        return memory // block_bytes
+    def _num_blocks(self, rows: int, chunk_tokens: int) -> int:
+        """How many blocks of KV there is memory for, unless the config says it."""
+        config, model = self.config, self.model
+        memory = config.kv_cache_memory
+        if memory is None:
+            if model.device.type == "cuda":
+                memory = memory_for_kv(model, rows, chunk_tokens, config.block_size)
+            else:
+                memory = estimate(model.device)
+            memory = min(memory, config.kv_cache_limit or memory)
+        return blocks_in(memory, model.kv_bytes_per_token * config.block_size)
 
 
 def _note_top(

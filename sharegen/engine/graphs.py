@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from sharegen.engine.memory import is_out_of_memory
+
 Outputs = tuple[torch.Tensor, ...]
 
 
@@ -43,6 +45,8 @@ class StepGraphs:
             try:
                 self._graphs[key] = self._capture(step, changing)
             except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
                 self._refused = True
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)

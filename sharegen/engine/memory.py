@@ -1,4 +1,4 @@
-"""How much memory the KV cache may take where nobody says."""
+"""How much memory the KV cache may take where nobody says, and what it is to have too little."""
 
 from __future__ import annotations
 
@@ -6,13 +6,50 @@ import os
 
 import torch
 
-_GPU_SHARE = 0.85  # of what is free once the model is loaded; the rest is for a step's activations
+from sharegen.errors import CapacityError
+
+_GPU_SHARE = 0.85  # of what is free once the model is loaded, where no step has been measured
+_MARGIN_SHARE = 0.015  # of a GPU, for what comes later: graphs, kernels, plans that grow
+_LEAST_MARGIN = 512 << 20
 _CPU_SHARE = 0.25
 _CPU_MOST = 4 << 30
+_TOO_LITTLE = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes for the KV cache on this device."""
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one in whose handling it was raised, says that memory ran out.
+
+    The allocator has a class of its own for that; cuBLAS, Triton and the driver have not.
+    """
+    if error is None:
+        return False
+    said = isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _TOO_LITTLE)
+    )
+    return said or is_out_of_memory(error.__context__)
+
+
+def left_beside(steps: int, free: int, total: int) -> int:
+    """Bytes for the KV cache on a GPU of `total` bytes, `free` of them free.
+
+    steps: what the largest steps take at their peak.
+    """
+    margin = max(_LEAST_MARGIN, int(total * _MARGIN_SHARE))
+    return max(0, free - steps - margin)
+
+
+def blocks_in(memory: int, block_bytes: int) -> int:
+    """How many blocks of KV so much memory holds. Raises CapacityError for fewer than two."""
+    if memory < 2 * block_bytes:
+        raise CapacityError(
+            f"{memory:,} bytes of KV cache hold not even two blocks of {block_bytes:,} bytes: "
+            "give it more memory"
+        )
+    return memory // block_bytes
+
+
+def estimate(device: torch.device) -> int:
+    """Bytes for the KV cache on this device, without trying what a step takes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -106,6 +106,15 @@ class Runner:
         outputs = self.graphs.run(key, self.attention.generation, step, changing)
         return Drawn(*outputs)
 
+    def spare_memory(self) -> None:
+        """Give back what is held for speed alone: captured graphs, memory that was freed."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a graph may still run
+        if self.graphs is not None:
+            self.graphs.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def _step(self, count: int, features: Features) -> tuple[torch.Tensor, ...]:
         """The whole decoding step on the device: no host visit, fixed addresses."""
         rows = slice(0, count)

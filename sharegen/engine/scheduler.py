@@ -164,6 +164,22 @@ class Scheduler:
         self.num_waiting = 0
         self.rows.send_all_again()
 
+    def take_back(self, batch: PrefillBatch) -> None:
+        """A prefill batch did not run: its tokens are to be computed, and its groups wait again."""
+        for chunk in reversed(batch.chunks):
+            chunk.node.computed = chunk.start
+            self.prompt_tokens_computed -= chunk.end - chunk.start
+        for group in reversed(batch.groups):
+            self._ending.setdefault(group.leaf, []).insert(0, group)
+            self.waiting.appendleft(group)
+            self.num_waiting += group.unfinished
+
+    def preempt_all(self) -> None:
+        """A step of the rows did not run, or only in part: all replay what they have drawn."""
+        for sequence in sorted(self.rows.running(), key=lambda s: s.joined, reverse=True):
+            self._preempt(sequence)
+        self.rows.send_all_again()
+
     @property
     def num_running(self) -> int:
         return self.rows.num_running
@@ -320,7 +336,8 @@ class Scheduler:
             if not node.blocks:
                 self.cache.allocate(node)
             while node.computed < node.length:
-                end = min(node.length, node.computed + self.chunk_tokens)
+                whole = node.computed // self.chunk_tokens + 1  # chunks may be smaller than before
+                end = min(node.length, whole * self.chunk_tokens)
                 if tokens and tokens + end - node.computed > self.chunk_tokens:
                     return False
                 chunks.append(Chunk(node, node.computed, end))

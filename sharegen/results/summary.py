@@ -74,6 +74,9 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
                       f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
     if stats.get("preemptions"):
         table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}")
+    if stats.get("shrinks"):
+        table.add_row("[dim]out of memory[/]",
+                      f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip
     for name, value in _accuracy_rows(run, votes):
         table.add_row(f"[dim]{name}[/]", value)
     return table

@@ -47,6 +47,7 @@ class Machine(Strict):
 
     dtype: "auto" is float32 on a CPU and the checkpoint's own on CUDA.
     max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
+    compile: whether the model's layers are compiled on a GPU.
     """
 
     device: str = "auto"
@@ -54,6 +55,7 @@ class Machine(Strict):
     max_sequences: int | None = Field(default=None, ge=1)
     kv_cache_memory: int | None = Field(default=None, ge=1)
     block_size: int = Field(default=16, ge=1)
+    compile: bool = True
 
 
 class Configuration(Job):

@@ -64,6 +64,15 @@ def test_the_default_output_is_found_again(sharegen: Command, job: list[object])
     assert len(journal(first.strip())) == 24
 
 
+def test_compile_may_change_within_a_journal(sharegen: Command, job: list[object]) -> None:
+    for flag, samples in (("--no-compile", 1), ("--compile", 2)):
+        ran = sharegen(*job, "-n", samples, flag)
+        assert ran.code == 0, ran.err
+        machine = json.loads(Path("out.run.json").read_text())["extent"]["machine"]
+        assert machine["compile"] == (flag == "--compile")
+    assert len(journal("out.jsonl")) == 12
+
+
 def test_vote_and_show_read_what_run_wrote(sharegen: Command, job: list[object]) -> None:
     sharegen(*job)
     shown = sharegen("show", "out.jsonl", "--problem", "2")

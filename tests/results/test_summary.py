@@ -11,7 +11,8 @@ from sharegen.results.summary import print_summary
 RUN = RunFile(
     stats={
         "prompt_tokens_asked": 9000, "prompt_tokens_computed": 300, "generated_tokens": 450,
-        "preemptions": 2, "plan": {"kv_shared_bytes": 1 << 20, "kv_unshared_bytes": 30 << 20},
+        "preemptions": 2, "shrinks": 3,
+        "plan": {"kv_shared_bytes": 1 << 20, "kv_unshared_bytes": 30 << 20},
     },
     timings={"sampling_seconds": 4.5},
 )  # fmt: skip
@@ -42,6 +43,7 @@ def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
     for said in (
         "10, 100 tokens (stop 10)", "100 tokens/s", "9,000 asked, 300 computed (30.0x fewer)",
         "30.0 MiB unshared, 1.0 MiB shared", "preemptions", "one sample  20.0%",
+        "3 times: it went on",
         "the vote    50.0% (+30.0 points)",
         "(problem p)", "How [many]?", "7 ✓ gold", "a right sample (sample 1)",
         "a wrong sample (sample 0)", "gold answer 7", "--problem p", "vote", "--at 1",

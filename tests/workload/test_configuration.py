@@ -106,7 +106,12 @@ def test_identity_and_extent_part_the_settings(recipe: str) -> None:
         flags={
             "dataset": {"limit": 3},
             "sampling": {"samples": 9},
-            "machine": {"max_sequences": 4, "kv_cache_memory": 1, "block_size": 32},
+            "machine": {
+                "max_sequences": 4,
+                "kv_cache_memory": 1,
+                "block_size": 32,
+                "compile": False,
+            },
         },
     )
     assert more.identity == job.identity and more.extent != job.extent

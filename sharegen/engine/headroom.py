@@ -1,0 +1,90 @@
+"""What a GPU must keep free beside the KV cache, seen by running the largest steps there can be.
+
+A step of prefill and one of decoding are run without a KV cache: with a stand-in for attention,
+logits for as many rows as there can be, and sampling with all that a request may ask. Their peaks
+add up, for the graphs of decoding keep their memory to themselves.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sharegen.engine.attention import active, attention_for
+from sharegen.engine.compiling import ValuesOnly
+from sharegen.engine.kv_cache import KVCache
+from sharegen.engine.memory import estimate, is_out_of_memory, left_beside
+from sharegen.engine.model import LoadedModel
+from sharegen.engine.request import SamplingParams
+from sharegen.engine.sampling import SamplingState, sample, token_logprobs
+from sharegen.errors import CapacityError
+
+_EVERYTHING = SamplingParams(
+    temperature=0.8,
+    top_k=50,
+    top_p=0.9,
+    min_p=0.05,
+    repetition_penalty=1.1,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logprobs=20,
+)
+
+
+def memory_for_kv(model: LoadedModel, rows: int, tokens: int, block_size: int) -> int:
+    """Bytes that the KV cache may take on the model's GPU.
+
+    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where such
+    steps do not fit beside the model.
+    """
+    try:
+        taken, fallback = _measure(model, rows, tokens, block_size)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        taken = None
+    if taken is None:
+        raise CapacityError(
+            f"a step of {rows:,} sequences does not fit beside the model: let fewer decode "
+            "together (--max-sequences), or take a smaller model or dtype"
+        )
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(model.device)
+    left = left_beside(taken, free, total)
+    # The stand-in says nothing about attention that is not done by the kernels.
+    return min(left, estimate(model.device)) if fallback else left
+
+
+def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
+    """The model over `tokens` tokens, and `rows` draws from its logits; attention stands out."""
+    device = model.device
+    index = torch.arange(tokens, device=device)
+    state = SamplingState(rows, model.vocab_size, device, eos_token_ids=model.eos_token_ids)
+    state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
+    with torch.inference_mode():
+        with active(ValuesOnly()):
+            logits = model.forward(
+                index % model.vocab_size,
+                index % model.context_length,
+                torch.arange(rows, device=device) % tokens,
+            )
+        history = torch.full((rows, 1), -1, device=device)
+        zeros = torch.zeros(rows, dtype=torch.int64, device=device)
+        drawn, _ = sample(logits, state, zeros, history=history)
+        token_logprobs(logits, drawn, state.features().top_logprobs)
+
+
+def _measure(model: LoadedModel, rows: int, tokens: int, block_size: int) -> tuple[int, str | None]:
+    """Bytes of the plans and of the largest steps; and why the kernels do not serve, if so."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved(model.device)
+    scratch = KVCache(model.layers, 1, block_size, model.dtype, model.device)
+    attention = attention_for(model.layers, scratch, rows, tokens)
+    taken = torch.cuda.memory_reserved(model.device) - before
+    for count in (tokens, rows):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(model.device)
+        held = torch.cuda.memory_reserved(model.device)
+        largest_step(model, count, rows)
+        torch.cuda.synchronize(model.device)
+        taken += torch.cuda.max_memory_reserved(model.device) - held
+    return taken, attention.fallback
