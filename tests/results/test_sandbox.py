@@ -152,8 +152,8 @@ def test_a_way_to_isolate_is_found_where_there_is_one() -> None:
 def test_without_any_isolation_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     from sharegen.results.sandbox import host
 
-    monkeypatch.setattr(host, "_working_isolation", lambda: (None, ("no namespaces",)))
-    with pytest.raises(SandboxError, match=r"no namespaces.*--unsafe-execution"):
+    monkeypatch.setattr(host, "fault_of", lambda kind: f"{kind}: not here")
+    with pytest.raises(SandboxError, match=r"namespaces: not here.*--unsafe-execution"):
         choose_isolation()
     assert choose_isolation(unsafe=True) == "none"
 
