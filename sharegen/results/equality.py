@@ -8,6 +8,7 @@ answer* is also asked of math-verify, where it is installed (huggingface/Math-Ve
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import threading
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from functools import lru_cache
 from sharegen.results.answer import normalise
 
 _SECONDS = 5
+_LONGEST = 1_000  # characters; what is longer is no answer that anyone wrote
 _PLAIN = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 has_math_verify = importlib.util.find_spec("math_verify") is not None
@@ -26,7 +28,9 @@ def is_right(answer: str, gold: str) -> bool:
     """Whether an answer equals the gold answer."""
     if normalise(answer) == normalise(gold):
         return True
-    return has_math_verify and not is_settled(answer, gold) and _verified(answer, gold)
+    if not has_math_verify or is_settled(answer, gold) or len(answer) > _LONGEST:
+        return False
+    return _verified(answer, gold)
 
 
 def is_settled(answer: str, gold: str) -> bool:
@@ -56,6 +60,7 @@ def equality_used(pairs: Iterable[tuple[str, str]]) -> str | None:
 def _verified(answer: str, gold: str) -> bool:
     from math_verify import parse, verify
 
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it tells all that it gives up on
     # its time limits are alarms, which only the main thread can set
     limit = _SECONDS if threading.current_thread() is threading.main_thread() else None
     wanted, given = (parse(f"${text}$", parsing_timeout=limit) for text in (gold, answer))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sharegen.results import equality
@@ -55,3 +57,13 @@ def test_numbers_never_reach_math_verify(monkeypatch: pytest.MonkeyPatch) -> Non
     is_right.cache_clear()
     assert not is_right("18", "17.5") and is_right("18.0", "$18")
     is_right.cache_clear()
+
+
+def test_answers_that_nobody_wrote_take_no_time(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("math_verify")
+    started = time.monotonic()
+    for answer in ("(" * 5000, "x" * 10**5, "1+" * 2000 + "1"):
+        assert not is_right(answer, "x + 1")
+    assert time.monotonic() - started < 4
+    assert not is_right("9" * 400 + "!!", "x + 1")
+    assert not caplog.records

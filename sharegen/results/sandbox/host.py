@@ -171,6 +171,7 @@ class Sandbox:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             try:
+                plan = {"isolation": self.isolation, "binds": system.binds()}
                 self._process = subprocess.Popen(
                     system.command(self.isolation, theirs.fileno()),
                     stdin=subprocess.DEVNULL,
@@ -184,7 +185,6 @@ class Sandbox:
             except OSError as error:
                 raise SandboxError(f"{self.isolation}: {error.strerror}") from error
         try:
-            plan = {"isolation": self.isolation, "binds": system.binds()}
             wire.send(self._control.fileno(), plan)
             answer, _ = wire.receive(self._control.fileno())
             reason = answer.get("error")
