@@ -21,6 +21,7 @@ from sharegen.interrupt import Interrupted, interrupts
 from sharegen.plan import Plan, make_plan, most_blocks
 from sharegen.results.answer import extract
 from sharegen.results.journal import Journal, Key, Record, read
+from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
 from sharegen.results.run_file import RunFile, differences, run_file_path
 from sharegen.workload.configuration import Configuration
@@ -236,6 +237,7 @@ class _Job:
         plan = self._plan(asked)
         self.watcher.planned(plan)
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
+        pace = Pace(journal.run.timings, journal.run.stats)
         started = time.monotonic()
         drawn = 0
         try:
@@ -244,12 +246,13 @@ class _Job:
                     key = completion.request.key
                     with held.held():
                         journal.append(self._record(by_key[key], completion))
+                    pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
                     drawn += 1
                     if progress is not None:
                         progress.advance(left[key] == 0)
         finally:
-            self._close(journal, plan, time.monotonic() - started)
+            self._close(journal, plan, time.monotonic() - started, pace)
         return drawn
 
     def _ask(self, journal: Journal, strict: bool) -> list[_Asked]:
@@ -312,7 +315,7 @@ class _Job:
             max_sequences=self.engine.scheduler.max_sequences,
         )
 
-    def _close(self, journal: Journal, plan: Plan, seconds: float) -> None:
+    def _close(self, journal: Journal, plan: Plan, seconds: float, pace: Pace) -> None:
         before = journal.run.timings
         journal.close(
             _add(journal.run.stats, asdict(self.engine.stats)) | {"plan": plan.to_json()},
@@ -320,6 +323,7 @@ class _Job:
             timings={
                 "loading_seconds": round(self.loading_seconds, 3),
                 "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
+                "progress": pace.close(seconds, self.engine.stats.generated_tokens),
             },
         )
 

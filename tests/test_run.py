@@ -71,6 +71,14 @@ def test_a_job_writes_every_sample(configure: Any, tmp_path: Path) -> None:
     assert run["stats"]["prompt_tokens_computed"] == run["stats"]["plan"]["computed"]
     assert run["stats"]["prompt_tokens_asked"] == run["stats"]["plan"]["asked"]
     assert run["counts"] == {"problems": 5, "samples_asked": 20, "samples": 20, "bad_rows": 0}
+    assert_progress(run)
+
+
+def assert_progress(run: dict[str, Any]) -> None:
+    """The recorded points rise to what the run.json says of the whole."""
+    points = run["timings"]["progress"]
+    assert points == sorted(points) and 1 <= len(points) <= 100
+    assert points[-1] == [run["timings"]["sampling_seconds"], run["stats"]["generated_tokens"]]
 
 
 def test_the_same_job_gives_the_same_lines(configure: Any, tmp_path: Path) -> None:
@@ -87,6 +95,7 @@ def test_samples_and_limit_extend_a_journal(configure: Any, tmp_path: Path) -> N
     before = lines(path)
     assert run_job(configure(samples=4, limit=5), path).drawn == 14
     assert set(before) < set(lines(path))
+    assert_progress(json.loads((tmp_path / "a.run.json").read_text()))
     run_job(configure(samples=4, limit=5), tmp_path / "b.jsonl")
     assert lines(path) == lines(tmp_path / "b.jsonl")
 
@@ -178,6 +187,7 @@ def test_interrupted_and_continued(configure: Any, tmp_path: Path, number: int) 
     assert signal.getsignal(number) is handlers
     assert len(lines(path)) >= 7
     run_job(configure(), path)
+    assert_progress(json.loads((tmp_path / "a.run.json").read_text()))
     run_job(configure(), tmp_path / "b.jsonl")
     assert lines(path) == lines(tmp_path / "b.jsonl")
 

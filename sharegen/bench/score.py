@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections import Counter
 
+from sharegen.errors import SharegenError
 from sharegen.program_tests import CallTests, CheckTests, ProgramProblem, ScriptTests
-from sharegen.results.sandbox.host import choose_isolation
+from sharegen.results.sandbox.host import KINDS, SandboxError, fault_of
 from sharegen.results.sandbox.limits import Limits
+from sharegen.results.sandbox.system import Isolation
 from sharegen.results.workers import Task, available_cores, score_all
 
 PROBLEMS = {
@@ -25,28 +28,57 @@ PROBLEMS = {
 """A trivial problem of each kind of tests, with a program that passes."""
 
 
-def bench_score(programs: int = 400, workers: int | None = None) -> list[str]:
-    """Score `programs` programs of each kind; returns a line for each, and one of JSON.
+_WARMING = 8
 
-    The clock starts at the first verdict, when all is warm, and stops at the last.
+_MEANING = {
+    "script": "one test by standard input",
+    "call": "one call of a function",
+    "check": "one assertion, run in a sandbox of its own",
+}
+
+
+def bench_score(programs: int = 400, workers: int | None = None) -> list[str]:
+    """Score `programs` programs of each kind in every isolation that works here.
+
+    Returns lines to read, and one of JSON. Raises SandboxError where no isolation works.
     """
     workers = workers or available_cores()
-    isolation = choose_isolation()
-    lines = []
-    pace: dict[str, float] = {}
-    for kind, (problem, program) in PROBLEMS.items():
-        completions = [(index, program) for index in range(programs + workers)]
-        scores = score_all(iter([Task(kind, problem, completions)]), isolation, Limits(), workers)
-        results = Counter(next(scores)[1].result for _ in range(workers))
-        started = time.perf_counter()
-        results.update(score.result for _, score in scores)
-        pace[kind] = programs / (time.perf_counter() - started) / workers
-        assert results == {"passed": programs + workers}, results
-        lines.append(f"{kind}: {pace[kind]:,.0f} programs a second per core, {workers} cores")
-    found = {
+    cores = min(workers, available_cores())
+    lines = [f"{programs:,} trivial programs of each kind, {workers} processes on {cores} cores"]
+    found: dict[str, dict[str, float]] = {}
+    for isolation in KINDS:
+        fault = fault_of(isolation)
+        if fault is not None:
+            lines.append(f"not measured: {fault}")
+            continue
+        found[isolation] = {}
+        for kind, meaning in _MEANING.items():
+            pace = _programs_a_second(kind, isolation, programs, workers) / cores
+            found[isolation][kind] = round(pace, 1)
+            lines.append(f"{isolation}, {kind}: {pace:,.0f} a second per core ({meaning})")
+    if not found:
+        raise SandboxError("; ".join(lines[1:]))
+    result = {
         "bench": "score",
-        "isolation": isolation,
+        "programs": programs,
         "workers": workers,
-        "programs_per_second_per_core": {kind: round(value, 1) for kind, value in pace.items()},
+        "cores": cores,
+        "python": platform.python_version(),
+        "programs_per_second_per_core": found,
     }
-    return [*lines, json.dumps(found)]
+    return [*lines, json.dumps(result)]
+
+
+def _programs_a_second(kind: str, isolation: Isolation, programs: int, workers: int) -> float:
+    """The clock starts after a few verdicts for each process, when all are warm."""
+    problem, program = PROBLEMS[kind]
+    warming = _WARMING * workers
+    completions = [(index, program) for index in range(programs + warming)]
+    scores = score_all(iter([Task(kind, problem, completions)]), isolation, Limits(), workers)
+    results = Counter(next(scores)[1].result for _ in range(warming))
+    started = time.perf_counter()
+    results.update(score.result for _, score in scores)
+    seconds = time.perf_counter() - started
+    if results != {"passed": programs + warming}:
+        raise SharegenError(f"{isolation}: trivial programs did not all pass: {dict(results)}")
+    return programs / seconds

@@ -124,10 +124,15 @@ def generate(
 
 @app.command("score")
 def score(
-    programs: Annotated[int, typer.Option(min=1, help="Trivial programs to run.")] = 400,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default cores.")] = None,
+    programs: Annotated[int, typer.Option(min=1, help="Trivial programs of each kind.")] = 400,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Programs at a time [one a core].", show_default=False),
+    ] = None,
 ) -> None:
-    """How many programs a second the sandbox runs, isolation included.
+    """How many programs a second are scored on each core, isolation included.
+
+    Measures every sandbox that works here, with scripts, calls of a function and assertions.
 
     Example: sharegen bench score
     """

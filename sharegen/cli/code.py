@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from sharegen.cli.options import RunOptions, parse_size, with_options
@@ -215,24 +216,25 @@ Rows = list[tuple[str, list["Estimate"]]]
 
 def _mathematics(samples: Samples) -> Rows | None:
     """Estimates from answers; None where there are no gold answers."""
-    from sharegen.results.equality import ballots, has_math_verify
+    from sharegen.results.equality import equality_used
     from sharegen.results.formats import format_of
     from sharegen.results.passk import majority_estimates, pass_estimates
     from sharegen.results.record import read
+    from sharegen.results.vote import tally
 
     if format_of(samples.path) != "sharegen":
         return None
-    votes = ballots(read(samples.path))
+    votes = [vote for vote in tally(read(samples.path)) if vote.gold is not None]
     if not votes:
         return None
-    if not has_math_verify:
-        Console(stderr=True, highlight=False).print(
-            "math-verify is not installed (sharegen\\[math]): answers are compared as they are "
-            "counted in votes",
-            style="dim",
-        )
-    counts = [(len(a), sum(right.get(x or "", False) for x in a)) for a, right in votes]
-    return [("pass@k", pass_estimates(counts)), ("maj@k", majority_estimates(votes))]
+    used = equality_used(pair for vote in votes for pair in vote.comparisons)
+    said = used or "answers are compared by value and spelling, which settles them all"
+    Console(stderr=True, highlight=False).print(
+        f"{samples.path}: {escape(said)}", style="dim", soft_wrap=True
+    )
+    counts = [(vote.samples, vote.right_samples) for vote in votes]
+    majorities = majority_estimates([(vote.answers, vote.right) for vote in votes])
+    return [("pass@k", pass_estimates(counts)), ("maj@k", majorities)]
 
 
 def _programs(

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from sharegen.errors import DataError, JournalError, SharegenError, UsageError
 from sharegen.results.accuracy import accuracy
+from sharegen.results.equality import equality_used
 from sharegen.results.pool import Pool, pool
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
@@ -140,6 +141,9 @@ def _remark(part: Pool, votes: list[Vote], at: int | None) -> None:
     if result is not None:
         line += f"; right: {result.sample:.1%} of the samples, {result.vote:.1%} of the votes"
     _say(line)
+    used = equality_used(pair for vote in votes for pair in vote.comparisons)
+    if used is not None:
+        _say(f"{part.name}: {used}")
 
 
 def _table(rows: list[Row], several: bool) -> Table:

@@ -64,13 +64,13 @@ def right_and_wrong(records: Iterable[Record], vote: Vote) -> tuple[Record, Reco
     """
     if vote.gold is None:
         raise ValueError(f"{vote.problem_id} has no gold answer")
-    gold = normalise(vote.gold)
-    commonest = next((answer for answer in vote.counts if answer != gold), None)
+    best = next((answer for answer in vote.counts if vote.right[answer]), None)
+    commonest = next((answer for answer in vote.counts if not vote.right[answer]), None)
     first: dict[str | None, Record] = {}
     mine = (r for r in records if r.problem_id == vote.problem_id and r.is_sample)
     for record in sorted(mine, key=lambda record: record.sample or 0):
         answer = normalise(record.answer) if record.answer is not None else None
         first.setdefault(answer or None, record)
-    if gold not in first or commonest not in first:
+    if best is None or commonest not in first:
         raise ValueError(f"{vote.problem_id} has no right or no wrong sample")
-    return first[gold], first[commonest]
+    return first[best], first[commonest]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +10,10 @@ import numpy as np
 KS = (1, 5, 10, 50, 100)
 """The values of k that papers quote."""
 
+SUBSETS = 200
+"""Random subsets of samples behind each maj@k with k between 1 and the number of samples."""
+
 _RESAMPLES = 2000
-_SUBSETS = 200
 _CELLS = 1 << 22  # random numbers drawn at once
 
 
@@ -32,24 +33,44 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def majority_at_k(
-    answers: Sequence[str | None], right: Mapping[str, bool], k: int, seed: int = 0
-) -> float:
-    """The chance that the vote over k samples, drawn without replacement, is right.
+    answers: Sequence[str | None], right: Mapping[str, bool], ks: Sequence[int], seed: int = 0
+) -> list[float]:
+    """For each k: the chance that the vote over k samples, drawn without replacement, is right.
 
     answers: of the samples, by sample index; None does not vote. right: whether each answer is.
-    For k below the number of samples it is the mean over seeded random subsets. Ties go to the
-    answer that appears first by sample index, and no vote is wrong, as in `sharegen vote`.
+    ks: ascending. One sample and all samples are exact; between them it is the mean over `SUBSETS`
+    seeded random subsets, which don't depend on the other ks. Ties go to the answer that appears
+    first by sample index, and no vote is wrong, as in `sharegen vote`.
+
+    Raises ValueError for a k below 1 or above the number of samples.
     """
-    if not 1 <= k <= len(answers):
-        raise ValueError(f"maj@{k} of {len(answers)} samples")
+    number = len(answers)
+    if any(not 1 <= k <= number for k in ks):
+        raise ValueError(f"maj@{ks[0]} to maj@{ks[-1]} of {number} samples")
+    codes = {name: code for code, name in enumerate(dict.fromkeys(a for a in answers if a))}
+    votes = np.array([codes[a] if a else -1 for a in answers])
+    is_right = np.array([*(right[name] for name in codes), False])  # -1, no vote, is wrong
+    if len(codes) <= 1:  # every subset that votes at all votes alike
+        return [pass_at_k(number, int(is_right[votes].sum()), k) for k in ks]
     rng = np.random.default_rng(seed)
-    subsets = 1 if k == len(answers) else _SUBSETS
-    wins = 0
-    for _ in range(subsets):
-        drawn = sorted(rng.choice(len(answers), k, replace=False))
-        counts = Counter(answer for i in drawn if (answer := answers[i]) is not None)
-        wins += bool(counts) and right[counts.most_common(1)[0][0]]
-    return wins / subsets
+    order = rng.permuted(np.tile(np.arange(number), (SUBSETS, 1)), axis=1)
+    rows = np.arange(SUBSETS)
+    counts = np.zeros((SUBSETS, len(codes)), dtype=np.int64)
+    first = np.full((SUBSETS, len(codes)), number, dtype=np.int64)
+    taken = 0
+    chances = []
+    for k in ks:
+        for column in order[:, taken:k].T:
+            voting = votes[column] >= 0
+            cell = rows[voting], votes[column[voting]]
+            counts[cell] += 1
+            first[cell] = np.minimum(first[cell], column[voting])
+        taken = k
+        # One number orders answers by votes, then by the earlier first sample.
+        winner = (counts * (number + 1) - first).argmax(axis=1)
+        winner[counts.max(axis=1) == 0] = -1
+        chances.append(float((is_right[votes] if k == 1 else is_right[winner]).mean()))
+    return chances
 
 
 def bootstrap_interval(
@@ -58,10 +79,10 @@ def bootstrap_interval(
     """Percentile bootstrap interval of the mean of `values`, one per problem.
 
     Problems are resampled with replacement, so the interval says how much another choice of
-    problems would change the mean; the same seed gives the same interval. Source: Efron and
-    Tibshirani 1993, section 13.3. Raises ValueError without values.
+    problems would change the mean; the same seed and values, in whatever order, give the same
+    interval. Source: Efron and Tibshirani 1993, section 13.3. Raises ValueError without values.
     """
-    data = np.asarray(values, dtype=np.float64)
+    data = np.sort(np.asarray(values, dtype=np.float64))
     if not data.size:
         raise ValueError("no values to resample")
     rng = np.random.default_rng(seed)
@@ -113,9 +134,9 @@ def majority_estimates(
     votes: Sequence[tuple[Sequence[str | None], Mapping[str, bool]]], ks: Sequence[int] = KS
 ) -> list[Estimate]:
     """maj@k for every k that some problem has the samples for; see `majority_at_k`."""
-    table = []
-    for k in ks:
-        values = [majority_at_k(answers, right, k) for answers, right in votes if len(answers) >= k]
-        if values:
-            table.append(estimate(f"maj@{k}", values))
-    return table
+    values: dict[int, list[float]] = {k: [] for k in ks}
+    for answers, right in votes:
+        mine = [k for k in ks if k <= len(answers)]
+        for k, chance in zip(mine, majority_at_k(answers, right, mine), strict=True):
+            values[k].append(chance)
+    return [estimate(f"maj@{k}", chances) for k, chances in values.items() if chances]

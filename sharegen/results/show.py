@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from rich.markup import escape
 
 from sharegen.errors import DataError
-from sharegen.results.answer import normalise
+from sharegen.results.equality import is_right
 from sharegen.results.record import Record
 from sharegen.results.vote import Vote, tally
 
@@ -92,7 +92,7 @@ def _vote_lines(vote: Vote) -> Iterator[str]:
 def _mark(answer: str, gold: str | None) -> str:
     if gold is None:
         return ""
-    return " [green]✓[/]" if normalise(answer) == normalise(gold) else " [red]✗[/]"
+    return " [green]✓[/]" if is_right(answer, gold) else " [red]✗[/]"
 
 
 def _heading(text: str) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
+from sharegen.results.equality import equality_used
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile
 from sharegen.results.show import visible
@@ -79,6 +80,9 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
                       f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip
     for name, value in _accuracy_rows(run, votes):
         table.add_row(f"[dim]{name}[/]", value)
+    used = equality_used(pair for vote in votes for pair in vote.comparisons)
+    if used is not None:
+        table.add_row("[dim]right and wrong[/]", visible(used))
     return table
 
 
@@ -111,7 +115,7 @@ def _print_rescue(
     shown = list(vote.counts.items())[:_ANSWERS]
     for answer, count in shown:
         bar = "█" * max(1, round(_BAR * count / longest))
-        right = answer == vote.answer
+        right = vote.right[answer]
         color, mark = ("green", " ✓ gold") if right else ("red", "")
         console.print(f"  {count:>3} [{color}]{bar}[/] {visible(answer)}{mark}")
     if len(vote.counts) > len(shown):

@@ -2,7 +2,7 @@
 
 Answers are normalised before they are counted. A sample without an answer does not vote. A tie
 goes to the answer that appears first by sample index, so a vote never depends on the order in
-which samples finished.
+which samples finished. Whether an answer is right is for `equality` to say.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sharegen.results.answer import normalise
+from sharegen.results.equality import is_right
 from sharegen.results.record import Record
 
 
@@ -25,8 +26,9 @@ class Vote:
     votes: for the winner; share: of all votes cast, 0 when there are none.
     correct: whether the winner equals the gold answer; None where no gold answer is known.
     gold: as the dataset has it.
-    samples: how many there were, with and without an answer.
+    answers: of all samples by sample index, normalised; None for a sample without one.
     counts: votes for every answer, the winner first.
+    right: whether each answer equals the gold answer; empty where none is known.
     """
 
     problem_id: str
@@ -35,8 +37,14 @@ class Vote:
     share: float
     correct: bool | None
     gold: str | None
-    samples: int
+    answers: tuple[str | None, ...]
     counts: dict[str, int] = field(default_factory=dict)
+    right: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """How many samples there were, with and without an answer."""
+        return len(self.answers)
 
     @property
     def cast(self) -> int:
@@ -46,7 +54,12 @@ class Vote:
     @property
     def right_samples(self) -> int:
         """Samples whose own answer equals the gold answer."""
-        return self.counts.get(normalise(self.gold), 0) if self.gold is not None else 0
+        return sum(votes for answer, votes in self.counts.items() if self.right.get(answer))
+
+    @property
+    def comparisons(self) -> list[tuple[str, str]]:
+        """Every answer with the gold answer that it was compared with."""
+        return [(answer, self.gold) for answer in self.counts if self.gold is not None]
 
     def to_json(self) -> dict[str, Any]:
         """The vote as `sharegen vote --output` writes it; `correct` only where gold is known."""
@@ -70,8 +83,7 @@ def tally(records: Iterable[Record], at: int | None = None) -> list[Vote]:
         if record.sample is None or (at is not None and record.sample >= at):
             continue
         ballots = problems.setdefault((record.problem_id, record.prompt_hash), _Ballots())
-        answer = normalise(record.answer) if record.answer is not None else ""
-        ballots.answers[record.sample] = answer or None
+        ballots.answers[record.sample] = record.answer
         ballots.gold = record.gold if ballots.gold is None else ballots.gold
     votes = [_count(problem_id, ballots) for (problem_id, _), ballots in problems.items()]
     return sorted(votes, key=lambda vote: natural_order(vote.problem_id))
@@ -86,25 +98,33 @@ def natural_order(problem_id: str) -> list[tuple[int, str]]:
 
 @dataclass
 class _Ballots:
-    """answers: normalised, by sample index; None for a sample without one."""
+    """answers: as extracted, by sample index; None for a sample without one."""
 
     answers: dict[int, str | None] = field(default_factory=dict)
     gold: str | None = None
 
 
 def _count(problem_id: str, ballots: _Ballots) -> Vote:
-    in_order = (answer for _, answer in sorted(ballots.answers.items()))
-    # most_common keeps the order of first appearance among equals
-    counts = dict(Counter(answer for answer in in_order if answer).most_common())
-    winner, votes = next(iter(counts.items()), (None, 0))
     gold = ballots.gold
+    answers: list[str | None] = []
+    right: dict[str, bool] = {}
+    for _, answer in sorted(ballots.answers.items(), key=lambda item: item[0]):
+        key = (normalise(answer) or None) if answer is not None else None
+        answers.append(key)
+        if key is not None and gold is not None and key not in right:
+            assert answer is not None
+            right[key] = is_right(answer, gold)
+    # most_common keeps the order of first appearance among equals
+    counts = dict(Counter(answer for answer in answers if answer is not None).most_common())
+    winner, votes = next(iter(counts.items()), (None, 0))
     return Vote(
         problem_id=problem_id,
         answer=winner,
         votes=votes,
         share=votes / sum(counts.values()) if counts else 0.0,
-        correct=None if gold is None else winner == normalise(gold),
+        correct=None if gold is None else winner is not None and right[winner],
         gold=gold,
-        samples=len(ballots.answers),
+        answers=tuple(answers),
         counts=counts,
+        right=right,
     )

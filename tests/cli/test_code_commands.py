@@ -10,9 +10,9 @@ import pytest
 
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, run_file_path
-from sharegen.results.sandbox.host import SandboxError, choose_isolation
 from sharegen.workload.configuration import resolve
 from tests.cli.conftest import Command, write_jsonl
+from tests.results.sandboxes import isolation
 
 APPS: list[dict[str, Any]] = [
     {
@@ -43,10 +43,7 @@ SMALL = ["-n", 2, "--max-tokens", 6, "--kv-cache-memory", "4MiB", "--quiet"]
 
 @pytest.fixture(autouse=True)
 def _isolated() -> None:
-    try:
-        choose_isolation()
-    except SandboxError as error:
-        pytest.skip(str(error))
+    isolation()
 
 
 @pytest.fixture

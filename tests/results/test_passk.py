@@ -75,9 +75,21 @@ RIGHT = {"a": False, "b": True, "c": False}
 
 
 def test_majority_over_all_samples_is_the_vote() -> None:
-    assert majority_at_k(ANSWERS, RIGHT, len(ANSWERS)) == 0.0
-    assert majority_at_k(["b", "a", "a", "b"], RIGHT, 4) == 1.0  # the tie goes to the first
-    assert majority_at_k([None, None], RIGHT, 2) == 0.0
+    assert majority_at_k(ANSWERS, RIGHT, [len(ANSWERS)]) == [0.0]
+    assert majority_at_k(["b", "a", "a", "b"], RIGHT, [4]) == [1.0]  # the tie goes to the first
+    assert majority_at_k([None, None], RIGHT, [1, 2]) == [0.0, 0.0]
+
+
+def test_majority_of_one_is_the_share_of_right_samples() -> None:
+    assert majority_at_k(ANSWERS, RIGHT, [1]) == [2 / 7]
+    assert majority_at_k(["b", None, "b"], RIGHT, [1, 2]) == [pass_at_k(3, 2, 1), 1.0]
+
+
+def test_majority_at_k_hangs_on_no_other_k() -> None:
+    together = majority_at_k(ANSWERS, RIGHT, [1, 2, 3, 5, 7])
+    assert together == [majority_at_k(ANSWERS, RIGHT, [k])[0] for k in (1, 2, 3, 5, 7)]
+    with pytest.raises(ValueError, match="maj@"):
+        majority_at_k(ANSWERS, RIGHT, [8])
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -88,7 +100,7 @@ def test_majority_at_k_approaches_the_enumeration(k: int) -> None:
 
     subsets = list(itertools.combinations(range(len(ANSWERS)), k))
     exact = sum(map(is_right, subsets)) / len(subsets)
-    mean = np.mean([majority_at_k(ANSWERS, RIGHT, k, seed) for seed in range(10)])
+    mean = np.mean([majority_at_k(ANSWERS, RIGHT, [k], seed) for seed in range(10)])
     assert mean == pytest.approx(exact, abs=0.06)
 
 
@@ -99,7 +111,7 @@ def test_majority_table_has_the_same_ks() -> None:
 
 def test_interval_is_repeatable_and_holds_the_mean() -> None:
     values = [0.0, 0.25, 0.5, 1.0, 1.0]
-    assert bootstrap_interval(values, seed=3) == bootstrap_interval(values, seed=3)
+    assert bootstrap_interval(values, seed=3) == bootstrap_interval(values[::-1], seed=3)
     low, high = bootstrap_interval(values)
     assert 0 <= low < np.mean(values) < high <= 1
     assert bootstrap_interval([0.5] * 4) == (0.5, 0.5)

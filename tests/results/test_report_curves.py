@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
+from sharegen.results.passk import majority_estimates, pass_estimates
 from sharegen.results.record import Record
 from sharegen.results.report import terminal
 from sharegen.results.report.curves import (
@@ -81,13 +83,40 @@ def test_curves_are_the_same_every_time() -> None:
     assert pass_curve(outcomes, 9) == pass_curve(outcomes, 9)
 
 
-def test_a_curve_is_over_the_same_problems_at_every_k(tmp_path: Path) -> None:
+def test_a_curve_is_over_the_problems_that_have_k_samples(tmp_path: Path) -> None:
     outcomes = [outcome(["1"] * 4), outcome(["2"] * 4, problem="q"), outcome(["1"], problem="r")]
     run = Run("run", tmp_path, tuple(outcomes), 0, RunFile())
     measured = measure(run)
-    assert (measured.budget, measured.excluded) == (4, 1)
-    assert measured.passed is not None and set(measured.passed.mean) == {0.5}
+    assert (measured.budget, measured.short) == (4, 1)
+    assert measured.passed is not None and measured.passed.ks == (1, 2, 3, 4)
+    assert measured.passed.mean == pytest.approx((2 / 3, 0.5, 0.5, 0.5))
     assert "1 of 3 problems have fewer than 4 samples" in next(iter(measured.notes))
+
+
+def test_curves_are_the_numbers_of_score() -> None:
+    """The same means and the same intervals, whatever the order and the number of samples."""
+    rng = random.Random(5)
+    outcomes = [
+        outcome([rng.choice(["1", "2", "3", None]) for _ in range(size)], problem=str(size))
+        for size in (3, 12, 10, 7, 11, 10)
+    ]
+    votes = [tally(sample.record for sample in o.samples)[0] for o in reversed(outcomes)]
+    found = {
+        f"{measure}@{k}": (mean, low, high)
+        for measure, curve in (
+            ("pass", pass_curve(outcomes, 10)),
+            ("maj", majority_curve(outcomes, 10)),
+        )
+        if curve is not None
+        for k, mean, low, high in zip(*astuple(curve), strict=True)
+    }
+    passed = pass_estimates([(vote.samples, vote.right_samples) for vote in votes])
+    majority = majority_estimates([(vote.answers, vote.right) for vote in votes])
+    assert [row.name for row in passed + majority] == [
+        *("pass@1", "pass@5", "pass@10", "maj@1", "maj@5", "maj@10")
+    ]
+    for row in passed + majority:
+        assert found[row.name] == pytest.approx((row.mean, row.low, row.high))
 
 
 @pytest.mark.parametrize(

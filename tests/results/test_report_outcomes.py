@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import DataError, JournalError
-from sharegen.results.equality import ballots
 from sharegen.results.record import read
 from sharegen.results.report.measure import headline, measure, settings
 from sharegen.results.report.outcomes import read_run, read_runs
+from sharegen.results.vote import tally
 from tests.results.report_journals import (
     sample,
     write_code,
@@ -50,9 +50,13 @@ def test_answers_are_compared_as_score_does(tmp_path: Path) -> None:
     rows = [sample("p", i, answer=answer, gold="x+1") for i, answer in enumerate(answers)]
     path = write_lines(tmp_path / "run.jsonl", rows)
     (outcome,) = read_run(path, "run").outcomes
-    ((voted, right),) = ballots(read(path))
-    assert [s.key for s in outcome.samples] == voted
-    assert [s.right for s in outcome.samples] == [right.get(key or "", False) for key in voted]
+    (vote,) = tally(read(path))
+    assert tuple(s.key for s in outcome.samples) == vote.answers
+    assert [s.right for s in outcome.samples] == [
+        bool(vote.right.get(k or "")) for k in vote.answers
+    ]
+    assert (outcome.winner, outcome.vote_right) == (vote.answer, vote.correct)
+    assert "then by math-verify" in next(iter(read_run(path, "run").notes))
     assert [s.right for s in outcome.samples] == [True, True, False, True, False]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
 
 import pytest
 
 from sharegen.results.sandbox import literal
-from sharegen.results.sandbox.host import Sandbox, SandboxError, choose_isolation
+from sharegen.results.sandbox.host import KINDS, Sandbox, SandboxError, choose_isolation
 from sharegen.results.sandbox.limits import MIB, Limits
 from tests.results.sandboxes import HASTY, namespaces_work, run
 
@@ -152,8 +153,8 @@ def test_a_way_to_isolate_is_found_where_there_is_one() -> None:
 def test_without_any_isolation_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     from sharegen.results.sandbox import host
 
-    monkeypatch.setattr(host, "_working_isolation", lambda: (None, ("no namespaces",)))
-    with pytest.raises(SandboxError, match=r"no namespaces.*--unsafe-execution"):
+    monkeypatch.setattr(host, "fault_of", lambda kind: f"{kind}: not here")
+    with pytest.raises(SandboxError, match=r"namespaces: not here.*--unsafe-execution"):
         choose_isolation()
     assert choose_isolation(unsafe=True) == "none"
 
@@ -177,3 +178,11 @@ def test_limits_hold_without_isolation() -> None:
             run(sandbox, "import os\nopen('x', 'w')\nprint(os.getcwd())").output.decode().strip()
         )
         assert not os.path.exists(folder)
+
+
+def test_a_home_inside_pythons_own_folder_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of that folder would be: better no sandbox than one with the user's files in it."""
+    monkeypatch.setenv("HOME", sys.base_prefix + "/lib")
+    for isolation in KINDS:
+        with pytest.raises(SandboxError, match="holds your home"):
+            Sandbox(isolation)

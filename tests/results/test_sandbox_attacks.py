@@ -61,6 +61,37 @@ def test_memory_is_limited_over_all_processes(sandbox: Sandbox) -> None:
     assert time.monotonic() - started < 8
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_memory_that_processes_could_share_is_counted(sandbox: Sandbox, hidden: bool) -> None:
+    source = (
+        "import ctypes, mmap, os, time\n"
+        "for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        f"        if {hidden}: ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE\n"
+        "        memory = mmap.mmap(-1, 100 << 20)\n"
+        "        for page in range(0, 100 << 20, 4096): memory[page] = 1\n"
+        "        time.sleep(60)\n"
+        "time.sleep(60)"
+    )
+    assert run(sandbox, source).status == "memory"
+
+
+def test_memory_that_processes_do_share_is_counted_once(sandbox: Sandbox) -> None:
+    source = (
+        "import mmap, os, time\n"
+        "memory = mmap.mmap(-1, 100 << 20)\n"
+        "own = bytearray(b'x') * (30 << 20)\n"
+        "for page in range(0, 100 << 20, 4096): memory[page] = 1\n"
+        "for _ in range(6):\n"
+        "    if os.fork() == 0:\n"
+        "        memory[::4096]\n"
+        "        time.sleep(60)\n"
+        "time.sleep(0.3)\nprint(memory[4096])"
+    )
+    answer = run(sandbox, source)
+    assert (answer.status, answer.output) == ("ok", b"1\n")
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -252,6 +283,24 @@ def test_no_network_even_without_the_filter_of_system_calls(sandbox: Sandbox) ->
         "call('syscall', 435, None, 0)",  # clone3
         "call('syscall', 425, 8, None)",  # io_uring_setup
         "call('syscall', 321, 0, None, 0)",  # bpf
+        "call('syscall', 323, 0)",  # userfaultfd
+        "call('klogctl', 3, ctypes.create_string_buffer(999), 999)",
+        "r, w = os.pipe(); call('splice', os.open('/usr/bin/env', 0), None, w, None, 9, 0)",
+        "call('flock', os.open('/usr/bin/env', 0), 2)",
+        "call('mq_open', b'/x', 66, 0o600, None)",
+        "call('semget', 0, 1, 0o1600)",
+        "call('syscall', 0x40000000 + 39)",  # getpid of another calling convention
+        "call('unshare', 0x80)",  # a time namespace
+        "call('pidfd_getfd', os.pidfd_open(1), 3, 0) if hasattr(libc, 'pidfd_getfd') else "
+        "call('syscall', 438, os.pidfd_open(1), 3, 0)",
+        "os.fchmod(2, 0)",
+        "os.open('/dev/tty', os.O_RDWR)",
+        "os.ftruncate(0, 1 << 40)",
+        "os.setresuid(0, 0, 0)",
+        "os.chown('/usr/bin/env', 1000, 1000)",
+        "os.setxattr('/usr/bin/env', 'user.x', b'x')",
+        "os.pivot_root('/tmp', '/tmp') if hasattr(os, 'pivot_root') else "
+        "call('syscall', 155, b'/tmp', b'/tmp')",
         "os.setuid(0)",
         "os.setgroups([0])",
         "os.mknod('disk', 0o60600, os.makedev(254, 0))",
@@ -304,6 +353,40 @@ def test_the_supervisor_cannot_be_killed(sandbox: Sandbox, target: str, number: 
         killed = program.run_script("kill\n")
         assert killed.status in ("ok", "error") or number == 19
         assert program.run_script("no\n").output == b"alive\n"
+
+
+def test_the_supervisor_cannot_be_killed_through_a_descriptor(sandbox: Sandbox) -> None:
+    source = (
+        "import os, signal\n"
+        "if input() == 'kill': signal.pidfd_send_signal(os.pidfd_open(1), 9)\nprint('alive')"
+    )
+    with sandbox.program(source, limits=HASTY) as program:
+        assert program.run_script("kill\n").status in ("ok", "error")
+        assert program.run_script("no\n").output == b"alive\n"
+
+
+def test_sockets_hold_little(sandbox: Sandbox) -> None:
+    """What lies in sockets is memory of the kernel, which no limit of ours counts."""
+    source = (
+        "import socket\nkept, size = [], 0\n"
+        "try:\n"
+        "    while True:\n"
+        "        pair = socket.socketpair()\n        kept += pair\n"
+        "        for end in pair:\n"
+        "            end.setblocking(False)\n"
+        "            try:\n                while True: size += end.send(bytes(1 << 16))\n"
+        "            except BlockingIOError: pass\n"
+        "except OSError: print(size)"
+    )
+    assert int(run(sandbox, source).output) < 32 * MIB
+
+
+def test_a_crash_leaves_no_core(sandbox: Sandbox) -> None:
+    with sandbox.program(
+        "import ctypes, os\nprint(os.listdir('.'))\nif input() == 'crash': ctypes.string_at(0)"
+    ) as program:
+        assert program.run_script("crash\n").status == "error"
+        assert program.run_script("no\n").output == b"[]\n"
 
 
 def test_limits_of_the_supervisor_are_not_worth_changing(sandbox: Sandbox) -> None:

@@ -18,10 +18,10 @@ from sharegen.program_tests import (
     ProgramTests,
     ScriptTests,
 )
-from sharegen.results.sandbox.host import SandboxError, choose_isolation
 from sharegen.results.sandbox.limits import MIB, Limits
 from sharegen.results.score import Score, Scorer
 from sharegen.workload.code import schema_named
+from tests.results.sandboxes import isolation
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 SECRET = "8675309"
@@ -29,12 +29,8 @@ SECRET = "8675309"
 
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[Scorer]:
-    try:
-        isolation = choose_isolation()
-    except SandboxError as error:
-        pytest.skip(str(error))
     limits = Limits(cpu_seconds=1, wall_seconds=2, memory=256 * MIB, output=MIB)
-    with Scorer(isolation, limits) as scorer:
+    with Scorer(isolation(), limits) as scorer:
         yield scorer
 
 

@@ -24,9 +24,11 @@ def samples(
 
 def test_spellings_of_one_answer_vote_together() -> None:
     (vote,) = tally(samples("20", "18", "$18.00", "20", "18.", gold="18.0"))
-    assert vote == Vote("p", "18", 3, 0.6, True, "18.0", 5, {"18": 3, "20": 2})
+    answers = ("20", "18", "18", "20", "18")
+    counts, right = {"18": 3, "20": 2}, {"18": True, "20": False}
+    assert vote == Vote("p", "18", 3, 0.6, True, "18.0", answers, counts, right)
     assert list(vote.counts) == ["18", "20"]
-    assert vote.cast == 5 and vote.right_samples == 3
+    assert (vote.samples, vote.cast, vote.right_samples) == (5, 5, 3)
 
 
 def test_samples_without_an_answer_do_not_vote() -> None:
@@ -36,7 +38,7 @@ def test_samples_without_an_answer_do_not_vote() -> None:
 
 def test_without_any_answer_there_is_no_winner() -> None:
     (vote,) = tally(samples(None, None, gold="7"))
-    assert vote == Vote("p", None, 0, 0.0, False, "7", 2, {})
+    assert vote == Vote("p", None, 0, 0.0, False, "7", (None, None))
     assert vote.right_samples == 0
     (vote,) = tally(samples(None))
     assert vote.correct is None

@@ -14,10 +14,11 @@ import psutil
 import pytest
 
 from sharegen.program_tests import ProgramProblem, ScriptTests
-from sharegen.results.sandbox.host import SandboxError, choose_isolation
+from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
 from sharegen.results.workers import Task, available_cores, score_all
+from tests.results import sandboxes
 
 ADD = ProgramProblem(ScriptTests(["1\n"], ["2\n"]))
 COMPLETIONS = [(n, f"print(int(input()) + {n % 2})") for n in range(21)]
@@ -25,10 +26,7 @@ COMPLETIONS = [(n, f"print(int(input()) + {n % 2})") for n in range(21)]
 
 @pytest.fixture(scope="module")
 def isolation() -> Isolation:
-    try:
-        return choose_isolation()
-    except SandboxError as error:
-        pytest.skip(str(error))
+    return sandboxes.isolation()
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -1,24 +1,20 @@
 """pass@k and maj@k against the number of samples, with intervals over problems.
 
-Both curves are taken over the same problems at every k, so that a step along the curve is never a
-change of problems: those with at least `budget` samples, where half of all problems reach `budget`.
+At each k they go over the problems that have k samples, by the estimators of `sharegen score`, so
+that both say the same of the same file. They end at the `budget` that half of all problems reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from sharegen.results.passk import bootstrap_interval, pass_at_k
+from sharegen.results.passk import bootstrap_interval, majority_at_k, pass_at_k
 from sharegen.results.report.outcomes import Outcome
 
-SUBSETS = 200
-"""Random subsets of samples behind each maj@k with k below the number of samples."""
-
-_SEED = 0
 _POINTS = 20
 
 
@@ -53,72 +49,45 @@ def is_round(k: int) -> bool:
 
 def pass_curve(outcomes: Sequence[Outcome], budget: int) -> Curve:
     """pass@k by the unbiased estimator (Chen et al. 2021, equation 1)."""
-    ks = sample_counts(budget)
-    estimate = lru_cache(maxsize=None)(pass_at_k)
-    table = [
-        [estimate(outcome.judged, outcome.right, k) for k in ks]
-        for outcome in outcomes
-        if outcome.judged >= budget
-    ]
-    return _over_problems(ks, table)
+    chance = lru_cache(maxsize=None)(pass_at_k)
+    return _over_problems(
+        sample_counts(budget),
+        ([chance(o.judged, o.right, k) for k in _within(o, budget)] for o in outcomes),
+    )
 
 
 def majority_curve(outcomes: Sequence[Outcome], budget: int) -> Curve | None:
-    """maj@k: how often the vote over k samples is right; None where samples have no answers.
-
-    For k below the number of samples it is the mean over `SUBSETS` seeded random subsets, drawn
-    without replacement; ties go to the answer that appears first by sample index, as in `vote`.
-    """
+    """maj@k: how often the vote over k samples is right; None where samples have no answers."""
     if not any(outcome.votes for outcome in outcomes):
         return None
-    ks = sample_counts(budget)
-    rng = np.random.default_rng(_SEED)
-    table = [_majority(outcome, ks, rng) for outcome in outcomes if outcome.judged >= budget]
-    return _over_problems(ks, table)
+    return _over_problems(
+        sample_counts(budget),
+        (_majority(outcome, _within(outcome, budget)) for outcome in outcomes),
+    )
 
 
-def _majority(outcome: Outcome, ks: Sequence[int], rng: np.random.Generator) -> list[float]:
+def _within(outcome: Outcome, budget: int) -> list[int]:
+    """The ks that a problem has the samples for."""
+    return [k for k in sample_counts(budget) if k <= outcome.judged]
+
+
+def _majority(outcome: Outcome, ks: Sequence[int]) -> list[float]:
     judged = [sample for sample in outcome.samples if sample.right is not None]
-    keys: dict[str, int] = {}
-    right = []
-    codes = np.full(len(judged), -1)
-    for position, sample in enumerate(judged):
+    right: dict[str, bool] = {}
+    for sample in judged:
         if sample.key is not None:
-            if sample.key not in keys:
-                keys[sample.key] = len(keys)
-                right.append(bool(sample.right))
-            codes[position] = keys[sample.key]
-    if len(keys) <= 1:  # every subset that votes at all votes alike
-        chances = [pass_at_k(len(judged), int((codes == 0).sum()), k) for k in ks]
-        return [chance if right and right[0] else 0.0 for chance in chances]
-    right.append(False)  # where nothing votes, code -1 looks up this
-    is_right = np.array(right)
-    order = rng.permuted(np.tile(np.arange(len(judged)), (SUBSETS, 1)), axis=1)
-    rows = np.arange(SUBSETS)
-    counts = np.zeros((SUBSETS, len(keys)), dtype=np.int64)
-    first = np.full((SUBSETS, len(keys)), len(judged), dtype=np.int64)
-    taken = 0
-    scores = []
-    for k in ks:
-        for column in order[:, taken:k].T:
-            voting = codes[column] >= 0
-            cell = rows[voting], codes[column[voting]]
-            counts[cell] += 1
-            first[cell] = np.minimum(first[cell], column[voting])
-        taken = k
-        # One number orders answers by votes, then by the earlier first sample.
-        winner = (counts * (len(judged) + 1) - first).argmax(axis=1)
-        winner[counts.max(axis=1) == 0] = -1
-        scores.append(float(is_right[winner].mean()))
-    return scores
+            right.setdefault(sample.key, bool(sample.right))
+    return majority_at_k([sample.key for sample in judged], right, ks)
 
 
-def _over_problems(ks: Sequence[int], table: Sequence[Sequence[float]]) -> Curve:
-    values = np.array(table)
-    intervals = [bootstrap_interval(column, seed=_SEED) for column in values.T]
+def _over_problems(ks: Sequence[int], chances: Iterable[Sequence[float]]) -> Curve:
+    """chances: of each problem at as many of the first ks as it has the samples for."""
+    table = list(chances)
+    columns = [[row[i] for row in table if i < len(row)] for i in range(len(ks))]
+    intervals = [bootstrap_interval(column) for column in columns]
     return Curve(
         tuple(ks),
-        tuple(float(mean) for mean in values.mean(axis=0)),
-        tuple(float(low) for low, _ in intervals),
-        tuple(float(high) for _, high in intervals),
+        tuple(float(np.mean(column)) for column in columns),
+        tuple(low for low, _ in intervals),
+        tuple(high for _, high in intervals),
     )

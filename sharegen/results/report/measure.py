@@ -18,14 +18,14 @@ _INTERVALS = 60
 class Measured:
     """A run with what was measured of it.
 
-    budget: the largest k of the curves; excluded: problems that have fewer samples than that.
+    budget: the largest k of the curves; short: problems that have fewer samples than that.
     passed, majority: None where the run has no verdicts, or no answers that vote.
     rate: [seconds since the start, tokens per second], where the run recorded its progress.
     """
 
     run: Run
     budget: int
-    excluded: int
+    short: int
     passed: Curve | None
     majority: Curve | None
     rate: tuple[tuple[float, float], ...]
@@ -38,10 +38,11 @@ class Measured:
     def notes(self) -> Iterator[str]:
         """What a reader of the numbers must know, a sentence each."""
         yield from self.run.notes
-        if self.excluded:
+        if self.short:
             yield (
-                f"{self.excluded:,} of {len(self.run.outcomes):,} problems have fewer than"
-                f" {self.budget} samples with a verdict and are not in the curves"
+                f"{self.short:,} of {len(self.run.outcomes):,} problems have fewer than"
+                f" {self.budget} samples with a verdict: at each k the curves go over those"
+                " that have k"
             )
 
 
@@ -51,7 +52,7 @@ def measure(run: Run) -> Measured:
     return Measured(
         run,
         budget,
-        excluded=sum(outcome.judged < budget for outcome in run.outcomes),
+        short=sum(outcome.judged < budget for outcome in run.outcomes),
         passed=pass_curve(run.outcomes, budget) if budget else None,
         majority=majority_curve(run.outcomes, budget) if budget else None,
         rate=tuple(_rate(run.file.timings.get("progress"))),

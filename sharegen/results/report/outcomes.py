@@ -6,7 +6,6 @@ sample's answer with the gold answer, as `sharegen score` does.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from sharegen.errors import DataError
 from sharegen.results.answer import normalise
-from sharegen.results.equality import is_right
+from sharegen.results.equality import equality_used, is_right
 from sharegen.results.record import Record, read
 from sharegen.results.report.scores import SampleKey, Score, read_scores
 from sharegen.results.run_file import RunFile, run_file_path
@@ -186,22 +185,11 @@ def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Ou
             right = False
         else:
             if key not in right_answers:
-                right_answers[key] = _is_right(record.answer, gold)
+                right_answers[key] = is_right(record.answer, gold)
             right = right_answers[key]
         difficulty = difficulty or (score.difficulty if score is not None else None)
         samples.append(Sample(record, key, right, score))
     return Outcome(first.problem_id, gold, difficulty, tuple(samples))
-
-
-_INTEGER = re.compile(r"-?[0-9]+")
-
-
-def _is_right(answer: str, gold: str) -> bool:
-    """Two integers are told apart at once: there are too many to ask a library about each."""
-    given, wanted = normalise(answer), normalise(gold)
-    if _INTEGER.fullmatch(given) and _INTEGER.fullmatch(wanted):
-        return given == wanted
-    return is_right(answer, gold)
 
 
 def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> Iterable[str]:
@@ -213,6 +201,11 @@ def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> It
         unscorable = sum(s.score is not None and s.right is None for s in samples)
         if unscorable:
             yield f"{unscorable:,} samples are unscorable and are left out"
+        return
+    answers = ((key, o.gold) for o in outcomes for key in o.votes if o.gold is not None)
+    used = equality_used(answers)
+    if used is not None:
+        yield used
 
 
 def _journals(paths: Iterable[Path]) -> list[Path]:

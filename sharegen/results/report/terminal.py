@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sharegen.results.report.curves import SUBSETS, Curve, is_round
+from sharegen.results.passk import SUBSETS
+from sharegen.results.report.curves import Curve, is_round
 from sharegen.results.report.measure import Measured
 
 _HEIGHT = 12
@@ -32,7 +33,7 @@ def chart(runs: Sequence[Measured]) -> str:
     lines += _table(curves)
     lines.append("95% intervals: bootstrap over problems.")
     if largest > 1 and any(run.majority is not None for run in runs):
-        lines.append(f"maj@k below all samples: mean of {SUBSETS} random subsets.")
+        lines.append(f"maj@k between one and all samples: mean of {SUBSETS} random subsets.")
     return "\n".join(lines)
 
 

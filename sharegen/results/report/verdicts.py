@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from sharegen.results.report.curves import SUBSETS, Curve
+from sharegen.results.passk import SUBSETS
+from sharegen.results.report.curves import Curve
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Run
 from sharegen.results.report.picture import Picture, Theme, legend, percent

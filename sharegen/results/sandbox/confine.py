@@ -12,7 +12,7 @@ from .limits import MIB, Limits
 
 _INTERPRETER_MEMORY = 256 * MIB
 _STACK = 64 * MIB
-_OPEN_FILES = 256
+_OPEN_FILES = 64  # each may be one end of a socket pair full of data, which no limit counts
 
 
 def confine(limits: Limits, others: int, is_isolated: bool) -> None:

@@ -171,6 +171,7 @@ class Sandbox:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             try:
+                plan = {"isolation": self.isolation, "binds": system.binds()}
                 self._process = subprocess.Popen(
                     system.command(self.isolation, theirs.fileno()),
                     stdin=subprocess.DEVNULL,
@@ -184,7 +185,6 @@ class Sandbox:
             except OSError as error:
                 raise SandboxError(f"{self.isolation}: {error.strerror}") from error
         try:
-            plan = {"isolation": self.isolation, "binds": system.binds()}
             wire.send(self._control.fileno(), plan)
             answer, _ = wire.receive(self._control.fileno())
             reason = answer.get("error")
@@ -216,38 +216,42 @@ class Sandbox:
         return lines[-1] if lines else ""
 
 
+KINDS: tuple[Isolation, ...] = ("bubblewrap", "namespaces")
+"""The ways to isolate, best first."""
+
+
 def choose_isolation(unsafe: bool = False) -> Isolation:
     """The best isolation that works here: bubblewrap, else namespaces of our own.
 
     unsafe: go on without any where none works. Raises SandboxError otherwise, with the reasons.
     """
-    found, reasons = _working_isolation()
+    found = next((kind for kind in KINDS if fault_of(kind) is None), None)
     if found is not None:
         return found
     if unsafe:
         return "none"
     raise SandboxError(
-        f"generated programs cannot be isolated on this system ({'; '.join(reasons)}): install "
-        "bubblewrap or allow unprivileged user namespaces; --unsafe-execution runs them as you"
+        f"generated programs cannot be isolated on this system ("
+        f"{'; '.join(str(fault_of(kind)) for kind in KINDS)}): install bubblewrap or allow "
+        "unprivileged user namespaces; --unsafe-execution runs them as you"
     )
 
 
 @functools.cache
-def _working_isolation() -> tuple[Isolation | None, tuple[str, ...]]:
+def fault_of(kind: Isolation) -> str | None:
+    """Why this isolation cannot be had here, found out by a first program; None where it can."""
     if not sys.platform.startswith("linux"):
-        return None, (f"{sys.platform} has no namespaces",)
-    kinds: list[Isolation] = ["bubblewrap"] if shutil.which("bwrap") else []
-    reasons = [] if kinds else ["bubblewrap is not installed"]
-    for kind in (*kinds, "namespaces"):
-        try:
-            with Sandbox(kind) as sandbox, sandbox.program("print(input())") as program:
-                answer = program.run_script("here")
-            if answer.output == b"here\n":
-                return kind, ()
-            reasons.append(f"{kind}: a first program ended with {answer.status}")
-        except SandboxError as error:
-            reasons.append(str(error))
-    return None, tuple(reasons)
+        return f"{kind}: {sys.platform} has no namespaces"
+    if kind == "bubblewrap" and shutil.which("bwrap") is None:
+        return "bubblewrap: not installed"
+    try:
+        with Sandbox(kind) as sandbox, sandbox.program("print(input())") as program:
+            answer = program.run_script("here")
+    except SandboxError as error:
+        return str(error)
+    if answer.output == b"here\n":
+        return None
+    return f"{kind}: a first program ended with {answer.status}"
 
 
 def _set_timeout(sock: socket.socket, seconds: float) -> None:

@@ -116,7 +116,7 @@ class Process:
             return
         if self.seconds > self.limits.wall_seconds:
             self.verdict = "timeout"
-        elif self.is_isolated and _memory_in_use() > self.limits.memory:
+        elif self.is_isolated and _uses_too_much(self.limits.memory):
             self.verdict = "memory"
 
     def end(self) -> None:
@@ -222,15 +222,34 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _memory_in_use() -> int:
-    """Bytes that the processes of the namespace hold, besides this one and what they share."""
-    pages = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            with contextlib.suppress(OSError), open(f"/proc/{name}/statm") as file:
-                _, resident, shared = file.read().split()[:3]
-                pages += int(resident) - int(shared)
-    return pages * _PAGE
+def _uses_too_much(limit: int) -> bool:
+    """Whether the processes of the namespace, besides this one, hold more bytes than that.
+
+    What they hold together counts once, and what is in files not at all. To know that takes time,
+    so it is asked only where the pages of each, added up, are too many.
+    """
+    pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    return sum(map(_resident, pids)) > limit and sum(map(_own, pids)) > limit
+
+
+def _resident(pid: str) -> int:
+    """Bytes that a process has in memory, alone or with others; 0 when it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * _PAGE
+    return 0
+
+
+def _own(pid: str) -> int:
+    """Bytes of a process that are in no file of the system, its share of what others map too.
+
+    A process can keep that to itself; then all that it has in memory counts.
+    """
+    held = 0
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                held += int(line.split()[1]) * 1024
+    return held or _resident(pid)
 
 
 def _pipe_in() -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 It denies what no solution of a programming problem needs and what kernels had holes in: new
 namespaces and mounts, tracing, sockets, memory that is not counted anywhere else (System V shared
-memory, memfd), keys, BPF, io_uring. Source: seccomp(2), Documentation/userspace-api/seccomp_filter.
+memory, memfd), keys, BPF, io_uring, splicing, locks on files. Source: seccomp(2),
+Documentation/userspace-api/seccomp_filter.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ _X86_64 = (
     # socket; shmget, semget, msgget, mq_open, memfd_create; add_key, request_key, keyctl
     *(41, 29, 64, 68, 240, 319, 248, 249, 250),
     # bpf, perf_event_open, userfaultfd, kexec_load, name_to_handle_at, open_by_handle_at,
-    # fanotify_init
+    # fanotify_init; syslog; splice, tee, vmsplice; flock, which locks files of others
     *(321, 298, 323, 246, 303, 304, 300),
+    *(103, 275, 276, 278, 73),
 )
 _AARCH64 = (
     *(117, 270, 271, 97, 268, 40, 39, 41, 51),
     *(198, 194, 190, 186, 180, 279, 217, 218, 219),
     *(280, 241, 282, 104, 264, 265, 262),
+    *(116, 76, 77, 75, 32),
 )
 _CLONE3 = 435
 _X32 = 0x40000000

@@ -47,10 +47,15 @@ def python_command(folder: str, control: int) -> list[str]:
 
 
 def binds() -> list[tuple[str, str]]:
-    """(path here, path there) of all that is shown, parents before what lies within them."""
+    """(path here, path there) of all that is shown, parents before what lies within them.
+
+    Raises PermissionError where Python cannot be shown without the user's files.
+    """
     shown = {path: path for path in (*_SYSTEM, *_FILES) if os.path.lexists(path)}
     prefix = os.path.realpath(sys.base_prefix)
-    assert prefix != "/" and not Path.home().resolve().is_relative_to(prefix)
+    home = Path.home().resolve()
+    if prefix == "/" or (home != Path("/") and home.is_relative_to(prefix)):
+        raise PermissionError(errno.EACCES, f"Python's own folder {prefix} holds your home {home}")
     if not any(Path(prefix).is_relative_to(path) for path in _SYSTEM):
         shown[prefix] = prefix
     shown[str(_HERE)] = f"{INSIDE}/sandbox"
