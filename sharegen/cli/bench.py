@@ -73,6 +73,39 @@ def attention(
     typer.echo(json.dumps(bench_attention(plot, sweeps)))
 
 
+@app.command("mixed")
+def mixed(
+    shape: Annotated[
+        str, typer.Option(help="llama3-8b, llama2-7b, codellama-13b, or a folder with a config.")
+    ] = "llama3-8b",
+    rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
+    output: Annotated[int, typer.Option(min=2, help="Tokens of every sample.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 3,
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
+) -> None:
+    """A decoding step whose rows have filters, penalties and biases of their own, beside plain.
+
+    Example: sharegen bench mixed --shape llama3-8b
+    """
+    from sharegen.bench.mixed import bench_mixed
+    from sharegen.errors import UsageError
+
+    if dtype not in ("bfloat16", "float16", "float32"):
+        raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    result = bench_mixed(
+        shape,
+        rows=rows,
+        output=output,
+        repeats=repeats,
+        dtype=dtype,
+        device=device,
+        compile_model=compile_model,
+    )
+    typer.echo(json.dumps(result))
+
+
 @app.command("generate")
 def generate(
     model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.quantizers.auto import AutoHfQuantizer
 
 from sharegen.errors import ModelError, UsageError
 from sharegen.hub import hub_is_reachable
@@ -84,7 +86,7 @@ def load_weights(
     source: Source, config: Any, dtype: torch.dtype, device: torch.device
 ) -> PreTrainedModel:
     """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
-    quantised = getattr(config, "quantization_config", None) is not None
+    quantised = _is_quantised(source, config)
     # Quantised weights must be laid out on the device that they will run on.
     placement = {"device_map": {"": device}} if quantised else {}
     with _explained(source, "weights"):
@@ -106,6 +108,30 @@ def load_weights(
             f"such as {missing[0]}: the folder is incomplete or not of this architecture"
         )
     return (model if quantised else model.to(device)).eval()
+
+
+def _is_quantised(source: Source, config: Any) -> bool:
+    """Raises ModelError for a method that transformers would skip, and then read nonsense."""
+    parts = (config, config.get_text_config())
+    settings = next(
+        (q for q in (getattr(c, "quantization_config", None) for c in parts) if q), None
+    )
+    if settings is None:
+        return False
+    with _explained(source, "weights"):
+        known = AutoHfQuantizer.supports_quant_method(settings)
+    method = settings.get("quant_method", "bitsandbytes")
+    if not known:
+        raise ModelError(
+            f"model {source.name} is quantised by {method}, which transformers does not know: "
+            "give a checkpoint that is not quantised, or quantised by a method that it has"
+        )
+    if find_spec("accelerate") is None:
+        raise ModelError(
+            f"model {source.name} is quantised ({method}), and loading it needs accelerate: "
+            "pip install 'sharegen[quantised]'"
+        )
+    return True
 
 
 def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -188,6 +214,9 @@ def _reason(source: Source, part: str, error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return (f"model {source.name} brings its own code: read it, then allow it with "
                 "--trust-remote-code")  # fmt: skip
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        detail = f"it needs the package {package}: pip install {package}"
     if source.folder is not None:
         return f"cannot load the {part} of model folder {source.name}: {detail}"
     if source.offline:

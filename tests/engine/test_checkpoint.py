@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from sharegen import hub
 from sharegen.engine.model import load_model, load_tokenizer
 from sharegen.engine.self_check import self_check
 from sharegen.errors import ModelError
+from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model
 
@@ -122,11 +126,68 @@ def test_weights_of_another_shape(folder: Path) -> None:
     assert "lm_head.weight" in message(folder, device="cpu")
 
 
-def test_quantised_checkpoint_without_its_package(folder: Path) -> None:
+def quantise(folder: Path, **settings: object) -> None:
+    """Say of the checkpoint that it is quantised."""
     config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    config["quantization_config"] = settings
     (folder / "config.json").write_text(json.dumps(config))
-    assert "gptq" in message(folder, device="cpu").lower()
+
+
+@pytest.mark.parametrize(
+    ("package", "settings", "named"),
+    [
+        ("optimum", {"quant_method": "gptq", "bits": 4}, "optimum"),
+        ("gptqmodel", {"quant_method": "awq", "bits": 4}, "gptqmodel"),
+        ("bitsandbytes", {"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ("bitsandbytes", {"load_in_8bit": True}, "bitsandbytes"),
+        ("compressed_tensors", {"quant_method": "compressed-tensors"}, "compressed-tensors"),
+    ],
+)
+def test_quantised_checkpoint_without_its_package(
+    folder: Path, package: str, settings: dict[str, object], named: str
+) -> None:
+    if find_spec(package) is not None:
+        pytest.skip(f"{package} is installed")
+    quantise(folder, **settings)
+    told = message(folder, device="cpu")
+    assert told.startswith(f"cannot load the weights of model folder {folder}: ")
+    assert "pip install" in told and named in told
+    load_model(folder, device="cpu", weights=False)  # a plan needs none of it
+
+
+def test_quantisation_that_nobody_knows_is_refused(folder: Path) -> None:
+    """transformers would skip it: weights without their scales are numbers of no meaning."""
+    quantise(folder, quant_method="quokka")
+    assert message(folder, device="cpu") == (
+        f"model {folder} is quantised by quokka, which transformers does not know: give a "
+        "checkpoint that is not quantised, or quantised by a method that it has"
+    )
+    quantise(folder, bits=4)
+    assert "has no `quant_method` attribute" in message(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("accelerate", "is quantised (torchao), and loading it needs accelerate: pip install"),
+        ("torchao", "it needs the package torchao: pip install torchao"),
+    ],
+)
+def test_packages_that_loading_quantised_weights_needs(
+    folder: Path, missing: str, told: str
+) -> None:
+    """In a process of its own, in which nobody can import the package."""
+    config = {"default": {"_type": "Int8WeightOnlyConfig", "_version": 1, "_data": {}}}
+    quantise(folder, quant_method="torchao", quant_type=config)
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from sharegen.engine.model import load_model\n"
+        f"load_model({str(folder)!r}, device='cpu')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 1
+    error = ran.stderr.strip().splitlines()[-1]
+    assert error.startswith("sharegen.errors.ModelError: ") and told in error
 
 
 def test_quantised_checkpoint_decodes_as_generate_does(
@@ -144,6 +205,15 @@ def test_quantised_checkpoint_decodes_as_generate_does(
     projection = loaded.model.get_submodule("model.layers.0.self_attn.q_proj")
     assert type(projection.weight).__module__.startswith("torchao")
     self_check(loaded, "int8")
+    prompts = forest()[:6]
+    tokens = run(make_engine(loaded, block_size=4), requests_of(prompts, GREEDY)).tokens
+    loaded.release()
+    loaded.model.generation_config.eos_token_id = None
+    for index, prompt in enumerate(prompts):
+        whole = loaded.model.generate(
+            torch.tensor([prompt]), max_new_tokens=GREEDY.max_tokens, do_sample=False
+        )
+        assert tokens[index, 0] == whole[0, len(prompt) :].tolist()
     plan = load_model(quantised, device="cpu", weights=False)
     assert plan.layers == loaded.layers
 
