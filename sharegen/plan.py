@@ -90,7 +90,7 @@ def make_plan(
     distinct = PrefixTree.build(prompts, 1).num_tokens
     asked = samples * sum(len(prompt) for prompt in prompts)
     total = samples * len(prompts)
-    fit = min(_fit(tree, samples, max_tokens, num_blocks), max_sequences, total)
+    fit = min(fitting_sequences(tree, samples, max_tokens, num_blocks), max_sequences, total)
     return Plan(
         problems=len(prompts),
         samples=total,
@@ -127,7 +127,7 @@ def most_blocks(
     return nodes + rows * (math.ceil(max_tokens / block_size) + 2)
 
 
-def _fit(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> int:
+def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> int:
     """Sequences that fit together at their full length, taking the problems in order."""
     size = tree.block_size
     suffix = math.ceil(max_tokens / size)

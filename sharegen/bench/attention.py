@@ -47,8 +47,7 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
         raise UsageError("--plot draws the sweeps: leave out --no-sweeps")
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("--plot needs matplotlib: pip install 'sharegen[plot]'")
-    if not torch.cuda.is_available():
-        raise SharegenError("bench attention: there is no CUDA GPU here to measure")
+    _check_gpu()
     device = torch.device("cuda")
     timer = Timer(device)
     name = torch.cuda.get_device_name(device)
@@ -64,6 +63,27 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
     if plot is not None:
         draw(result["sweeps"], plot)
     return result
+
+
+def fit_and_save() -> dict[str, Any]:
+    """Fit the cost model to this GPU and keep it where every run on it looks."""
+    from sharegen.bench.fit import fit_costs
+    from sharegen.kernels.cost import save_costs
+
+    _check_gpu()
+    name = torch.cuda.get_device_name()
+    costs = fit_costs(torch.device("cuda"))
+    try:
+        path = save_costs(costs, name)
+    except OSError as error:
+        raise SharegenError(f"the cost model cannot be kept: {error}") from None
+    print(f"kept in {path}", file=sys.stderr)
+    return {"bench": "attention --fit", "device": name, **asdict(costs)}
+
+
+def _check_gpu() -> None:
+    if not torch.cuda.is_available():
+        raise SharegenError("bench attention: there is no CUDA GPU here to measure")
 
 
 def _measure(case: Case, timer: Timer, device: torch.device) -> dict[str, Any]:

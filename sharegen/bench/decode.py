@@ -6,24 +6,30 @@ The ceiling is the same job with only the attention function replaced by one tha
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.shapes import Workload, random_model, workload
 from sharegen.engine.attention import AttentionContext, StoreAndAttend
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.model import load_model
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
+from sharegen.plan import fitting_sequences
 
 _ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
+_MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best
 
 
 def decode(
@@ -37,68 +43,122 @@ def decode(
     device: str = "cuda",
     compile_model: bool = True,
     ceiling: bool = True,
+    largest: bool = False,
 ) -> dict[str, Any]:
     """Run one workload on one shape; prints a table to stderr and returns the numbers.
 
     shape: a known shape or a model folder (its config; weights are random). load: a workload's
     name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
     sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
-    max_sequences: rows, at most; fewer where the workload has fewer samples.
+    max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
+    hold them. largest: also with as many rows as memory holds.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: use --device cpu")
     job = workload(load)
-    rows = min(max_sequences, job.problems * job.samples)
     loaded = load_model(random_model(shape, device, getattr(torch, dtype)))
-    config = EngineConfig(max_sequences=rows, compile=compile_model, levels=levels)
-    engine = Engine(loaded, None, config)
-    result: dict[str, Any] = {"shape": shape, "workload": load, **asdict(job)}
-    result |= {"levels": levels, "rows": rows} | _measure(engine, job, temperature)
+
+    def engine_for(rows: int) -> Engine:
+        return Engine(
+            loaded, None, EngineConfig(max_sequences=rows, compile=compile_model, levels=levels)
+        )
+
+    rows = min(max_sequences, job.problems * job.samples)
+    engine = engine_for(rows)
+    fitting = _fitting_rows(engine, job)
+    result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
+    result |= {"levels": levels, "rows": min(rows, fitting), "largest_rows": fitting}
+    result |= _measure(engine, job, temperature)
     if ceiling:
         engine.runner.attention = _Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
-        bound = _measure(engine, job, temperature)
+        bound = _measure(engine, job, temperature, parts=False)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
-        result["ceiling_step_ms"] = bound["step_ms"]
+        result["ceiling_decode_seconds"] = bound.get("decode_seconds")
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
+    if largest:
+        del engine
+        _give_memory_back()
+        most = _measure(engine_for(min(_MOST_ROWS, fitting)), job, temperature, parts=False)
+        result["largest_tokens_per_second"] = most["tokens_per_second"]
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value
         print(f"{name:>28}  {shown}", file=sys.stderr)
     return result
 
 
-def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any]:
-    """Wall time of the whole job, run once before: kernels are compiled and graphs captured."""
+def _fitting_rows(engine: Engine, job: Workload) -> int:
+    """Sequences of the job that fit the KV cache together, at the levels that are shared."""
+    requests = _requests(engine, job, SamplingParams(n=job.samples))
+    tree = PrefixTree(engine.pool.block_size, engine.config.levels)
+    tree.insert([request.prompt_token_ids for request in requests])
+    samples = len(requests[0].samples)
+    return max(1, fitting_sequences(tree, samples, job.output, engine.pool.num_blocks))
+
+
+def _give_memory_back() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _measure(
+    engine: Engine, job: Workload, temperature: float, parts: bool = True
+) -> dict[str, Any]:
+    """Wall time of the whole job, run once before: kernels are compiled and graphs captured.
+
+    parts: also run it once more under a profiler, for where a step's time goes.
+    """
     run = partial(_run, engine, job, temperature)
-    run(job.output)
+    on_gpu = engine.model.device.type == "cuda"
+    clock = PhaseClock(engine) if on_gpu else None
+    run()
     before = asdict(engine.stats)
-    seconds, tokens = run(job.output)
+    with clock or nullcontext():
+        seconds, tokens = run()
     first = job.problems * job.samples  # tokens that prefill draws
     stats: dict[str, Any] = {"decode_tokens": tokens - first} | {
         name: value - before[name]
         for name, value in asdict(engine.stats).items()
         if isinstance(value, (int, float))
     }
-    return {
+    result = {
         "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
         "mean_running": stats["decode_tokens"] / max(1, stats["decode_steps"]),
         "decode_steps": stats["decode_steps"],
         "prefill_steps": stats["prefill_steps"],
-        "step_ms": 1e3 * stats["decode_seconds"] / max(1, stats["decode_steps"]),
         "prompt_tokens_computed": stats["prompt_tokens_computed"],
         "preemptions": stats["preemptions"],
-        "peak_blocks": engine.stats.peak_blocks,
+        "steps_by_levels": dict(engine.stats.steps_by_levels),
     }
+    if clock is None:
+        return result
+    result |= clock.seconds()
+    if parts:
+        rows = min(engine.scheduler.max_sequences, job.problems * job.samples)
+        with StepProfile(engine, rows) as profile:
+            run()
+        result |= profile.milliseconds() or {}
+    return result
 
 
-def _run(engine: Engine, job: Workload, temperature: float, output: int) -> tuple[float, int]:
+def _run(engine: Engine, job: Workload, temperature: float) -> tuple[float, int]:
     """Seconds and tokens of the whole job."""
     params = SamplingParams(
-        n=job.samples, temperature=temperature, max_tokens=output, ignore_eos=True
+        n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
     )
+    requests = _requests(engine, job, params)
+    _synchronize(engine)
+    start = time.perf_counter()
+    tokens = sum(len(completion.token_ids) for completion in engine.generate(requests))
+    _synchronize(engine)
+    return time.perf_counter() - start, tokens
+
+
+def _requests(engine: Engine, job: Workload, params: SamplingParams) -> list[Request]:
     prompts = job.prompts(engine.model.vocab_size)
     requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
     if engine.config.levels is not None and engine.config.levels < _ALL_LEVELS:
@@ -108,11 +168,7 @@ def _run(engine: Engine, job: Workload, temperature: float, output: int) -> tupl
             for request in requests
             for sample in request.samples
         ]
-    _synchronize(engine)
-    start = time.perf_counter()
-    tokens = sum(len(completion.token_ids) for completion in engine.generate(requests))
-    _synchronize(engine)
-    return time.perf_counter() - start, tokens
+    return requests
 
 
 def _synchronize(engine: Engine) -> None:

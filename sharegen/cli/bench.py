@@ -31,6 +31,9 @@ def decode(
     ceiling: Annotated[
         bool, typer.Option(help="Also run the job with attention replaced by a copy.")
     ] = True,
+    largest: Annotated[
+        bool, typer.Option(help="Also run it with as many sequences as memory holds.")
+    ] = False,
 ) -> None:
     """Whole jobs on a model of a known shape with random weights.
 
@@ -51,6 +54,7 @@ def decode(
         device=device,
         compile_model=compile_model,
         ceiling=ceiling,
+        largest=largest,
     )
     typer.echo(json.dumps(result))
 
@@ -63,14 +67,18 @@ def attention(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the sweeps into this file, say attention.png.")
     ] = None,
+    fit: Annotated[
+        bool,
+        typer.Option(help="Only fit the cost model to this GPU, and keep it for every run on it."),
+    ] = False,
 ) -> None:
     """One layer of decode attention beside torch and, where installed, FlashInfer.
 
     Example: sharegen bench attention --plot attention.png
     """
-    from sharegen.bench.attention import bench_attention
+    from sharegen.bench.attention import bench_attention, fit_and_save
 
-    typer.echo(json.dumps(bench_attention(plot, sweeps)))
+    typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps)))
 
 
 @app.command("mixed")

@@ -1,0 +1,142 @@
+"""Where the time of a job goes on a GPU: prefill and decoding, and the parts of a decoding step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+
+from sharegen.engine.batch import DecodeBatch
+from sharegen.engine.drawn import Drawn
+from sharegen.engine.engine import Engine
+
+_STEADY, _SETTLING, _PROFILED = 8, 6, 24  # full steps: before the profiler, before it counts, then
+
+_PARTS = {
+    "shared": ("_shared_kernel",),
+    "suffix": ("_suffix_kernel", "_merge_kernel"),
+    "store": ("_store_kernel",),
+    "sampling": (
+        "_chunks_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
+        "_penalise_kernel",
+    ),
+}  # fmt: skip
+
+Span = tuple[float, float]
+
+
+class PhaseClock:
+    """Adds up the GPU's time in prefill and in decoding inside the `with` block."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.runner = engine.runner
+        self._events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {
+            "prefill": [], "decode": [],
+        }  # fmt: skip
+
+    def __enter__(self) -> PhaseClock:
+        for phase in self._events:
+            setattr(self.runner, phase, self._timed(phase))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del self.runner.prefill, self.runner.decode
+
+    def seconds(self) -> dict[str, float]:
+        torch.cuda.synchronize()
+        return {
+            f"{phase}_seconds": sum(start.elapsed_time(end) for start, end in pairs) / 1e3
+            for phase, pairs in self._events.items()
+        }
+
+    def _timed(self, phase: str) -> Callable[[Any], Drawn]:
+        run = getattr(self.runner, phase)
+
+        def timed(batch: Any) -> Drawn:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            drawn: Drawn = run(batch)
+            end.record()
+            self._events[phase].append((start, end))
+            return drawn
+
+        return timed
+
+
+class StepProfile:
+    """Profiles some full decoding steps of the job that runs inside the `with` block."""
+
+    def __init__(self, engine: Engine, rows: int) -> None:
+        self.runner = engine.runner
+        self.rows = rows
+        self._decode: Callable[[DecodeBatch], Drawn] = self.runner.decode
+        self._steps = 0
+        self._profiler = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True
+        )
+
+    def __enter__(self) -> StepProfile:
+        setattr(self.runner, "decode", self._watched)  # noqa: B010 (a method, for a while)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        del self.runner.decode
+        if _STEADY <= self._steps < _STEADY + _SETTLING + _PROFILED:
+            self._profiler.stop()
+
+    def _watched(self, batch: DecodeBatch) -> Drawn:
+        full = batch.num_rows == self.rows
+        if full and self._steps == _STEADY:
+            self._profiler.start()
+        drawn = self._decode(batch)
+        if full:
+            self._steps += 1
+            if self._steps == _STEADY + _SETTLING + _PROFILED:
+                torch.cuda.synchronize()
+                self._profiler.stop()
+        return drawn
+
+    def milliseconds(self) -> dict[str, float] | None:
+        """Milliseconds a step by part, `idle` and the whole step; None of too short a job.
+
+        shared and suffix run side by side, so the parts may be more than the whole.
+        """
+        if self._steps < _STEADY + _SETTLING + _PROFILED:
+            return None
+        events: Iterable[Any] = self._profiler.events() or ()
+        kernels = sorted(
+            (event.time_range.start, event.time_range.end, event.name)
+            for event in events
+            if event.device_type == DeviceType.CUDA
+        )
+        return by_part(kernels, _PROFILED)
+
+
+def by_part(kernels: list[tuple[float, float, str]], steps: int) -> dict[str, float] | None:
+    """Of the last `steps` steps in a trace: (start, end, name) of kernels, microseconds, in order.
+
+    A step ends with its last kernel of sampling.
+    """
+    ends = [end for _, end, name in kernels if "_pick_kernel" in name]
+    if len(ends) <= steps:
+        return None
+    begin, finish = ends[-steps - 1], ends[-1]
+    inside = [kernel for kernel in kernels if begin <= kernel[0] < finish]
+    times = dict.fromkeys([*_PARTS, "rest"], 0.0)
+    for start, end, name in inside:
+        part = next((p for p, names in _PARTS.items() if any(n in name for n in names)), "rest")
+        times[part] += end - start
+    busy = _union([(start, min(end, finish)) for start, end, _ in inside])
+    times |= {"idle": finish - begin - busy, "step": finish - begin}
+    return {f"{part}_ms": time / steps / 1e3 for part, time in times.items()}
+
+
+def _union(spans: list[Span]) -> float:
+    """How long at least one of the spans, which are in order of their starts, lasts."""
+    total, reached = 0.0, float("-inf")
+    for start, end in spans:
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,64 @@
+"""Whole jobs as a measurement: what is shared at each level, and where a step's time goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sharegen.bench.breakdown import by_part
+from sharegen.bench.decode import decode
+from sharegen.cli import main
+from tests.engine.tiny_models import tiny_config
+
+
+@pytest.fixture
+def shape(tmp_path: Path) -> str:
+    tiny_config("llama").save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
+    """Three problems of 20 tokens behind 40 that all share, four samples each."""
+    tokens = {0: 12 * 60, 1: 40 + 12 * 20, 2: 40 + 3 * 20}
+    for levels, computed in tokens.items():
+        result = decode(
+            shape, "40,20,3,4,6", levels=levels, device="cpu", dtype="float32", ceiling=False
+        )
+        assert result["prompt_tokens_computed"] == computed
+        assert (result["rows"], result["tokens"]) == (12, 72)
+        assert result["preemptions"] == 0
+
+
+def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--shape", shape, "--workload", "40,20,3,4,6", "--max-sequences", "8"]
+    with pytest.raises(SystemExit) as exit:
+        main(["bench", "decode", "--device", "cpu", "--dtype", "float32", "--largest", *arguments])
+    out, err = capsys.readouterr()
+    result = json.loads(out)
+    assert exit.value.code == 0 and out.count("\n") == 1
+    assert result["rows"] == 8 and result["largest_rows"] >= 12
+    assert result["share_of_ceiling"] == pytest.approx(
+        result["tokens_per_second"] / result["ceiling_tokens_per_second"]
+    )
+    assert "largest_tokens_per_second" in err
+
+
+def test_parts_of_a_step() -> None:
+    """Two steps of 100 us, one before them that is not counted; attention on two streams."""
+    kernels = [(0.0, 10.0, "gemm"), (90.0, 100.0, "_pick_kernel")]
+    for begin in (100.0, 200.0):
+        kernels += [
+            (begin, begin + 40, "sm90_gemm"),
+            (begin + 40, begin + 60, "_shared_kernel"),
+            (begin + 45, begin + 75, "_suffix_kernel"),
+            (begin + 80, begin + 82, "_store_kernel"),
+            (begin + 95, begin + 100, "_pick_kernel"),
+        ]
+    parts = by_part(kernels, 2)
+    assert parts == pytest.approx(
+        {"shared_ms": 0.020, "suffix_ms": 0.030, "store_ms": 0.002, "sampling_ms": 0.005,
+         "rest_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
+    )  # fmt: skip
+    assert by_part(kernels, 3) is None
