@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.model import load_model, load_tokenizer
+from sharegen.engine.prefix_tree import WINDOW
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import ModelError, RequestError
 
@@ -48,7 +49,7 @@ class LLM:
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
     compile: whether the model's layers are compiled on a GPU.
-    window: prompts that are read ahead, and whose sharing is looked for together.
+    window: prompts whose sharing is looked for together; `stream` reads so many ahead.
     seed: of all requests whose SamplingParams bring none.
     """
 
@@ -63,7 +64,7 @@ class LLM:
         kv_cache_memory: int | None = None,
         block_size: int = 16,
         compile: bool = True,
-        window: int = 16_384,
+        window: int = WINDOW,
         seed: int = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
@@ -147,7 +148,7 @@ class LLM:
 
         sampling_params: one for all prompts, or as many as prompts, read along with them.
         Memory grows with the sequences that run, not with the prompts: `window` of these are read
-        ahead, for sharing is found among them. keep: whether the KV of finished samples stays while
+        ahead at a time, for sharing is found among them. keep: whether the KV of finished samples stays while
         there is room, so that `fork` need not compute it again.
 
         Raises RequestError where a prompt that cannot run is read.

@@ -132,6 +132,7 @@ def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_block
     size = tree.block_size
     suffix = math.ceil(max_tokens / size)
     free, fit = num_blocks, 0
+    shortest = min(leaf.end for leaf in tree.nodes() if leaf.requests)
     for node in tree.nodes():
         free -= math.ceil(node.length / size)
         wanted = samples * len(node.requests)
@@ -141,7 +142,7 @@ def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_block
         free, fit = free - room * suffix, fit + room
         if room < wanted:
             break
-    return fit
+    return fit or int(math.ceil(shortest / size) + suffix <= num_blocks)
 
 
 def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch]:

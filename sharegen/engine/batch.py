@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,20 @@ class Chunk:
     node: Node
     start: int
     end: int
+
+
+@dataclass
+class PrefillPlan:
+    """What a prefill batch is going to hold; tokens, samples: of its chunks and of its groups."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    tokens: int = 0
+    samples: int = 0
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.tokens += chunk.end - chunk.start
 
 
 @dataclass(frozen=True)
@@ -84,8 +98,9 @@ class Queries:
     length: int
 
 
-def prefill_batch(chunks: list[Chunk], groups: list[Group], block_size: int) -> PrefillBatch:
-    """The chunks packed one after the other."""
+def prefill_batch(plan: PrefillPlan, block_size: int) -> PrefillBatch:
+    """The plan's chunks packed one after the other."""
+    chunks, groups = plan.chunks, plan.groups
     starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
     tokens, positions, slots = [], [], []
     queries = []

@@ -83,6 +83,14 @@ class BlockPool:
                     heapq.heappush(self._heap, -block)
                     self._in_heap[block] = True
 
+    def freed_by(self, owned: Iterable[Iterable[int]]) -> int:
+        """How many blocks would be free if some owners gave up what they hold.
+
+        owned: for each of these owners the blocks that it holds.
+        """
+        held = Counter(block for blocks in owned for block in blocks)
+        return sum(int(self._owners[block]) == count for block, count in held.items())
+
     def check_integrity(self, owned: Iterable[Iterable[int]]) -> None:
         """Assert that the books agree with what the owners say they hold.
 

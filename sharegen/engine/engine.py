@@ -27,6 +27,7 @@ from sharegen.engine.headroom import memory_for_kv
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import blocks_in, estimate, is_out_of_memory
 from sharegen.engine.model import LoadedModel
+from sharegen.engine.prefix_tree import WINDOW
 from sharegen.engine.prompt_logprobs import of_prompt
 from sharegen.engine.request import (
     Completion,
@@ -53,7 +54,8 @@ class EngineConfig:
     CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
     where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
-    window: requests whose sharing is looked for together; no more are held beside the live ones.
+    window: requests whose sharing is looked for together; the next so many are read when half of
+    the last have been prefilled.
     levels: of the prefix tree that may be shared, for measurements; all by default.
     """
 
@@ -65,7 +67,7 @@ class EngineConfig:
     prefill_tokens: int | None = None
     compile: bool = True
     levels: int | None = None
-    window: int = 16_384
+    window: int = WINDOW
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "block_size",
@@ -79,6 +81,7 @@ class EngineConfig:
 class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
+    prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
     shrinks: how often a step found no memory, and the next ones were made smaller.
@@ -87,6 +90,7 @@ class EngineStats:
 
     prompt_tokens_asked: int = 0
     prompt_tokens_computed: int = 0
+    prompt_tokens_recomputed: int = 0
     generated_tokens: int = 0
     completions: int = 0
     requests_done: int = 0
@@ -174,14 +178,7 @@ class Engine:
         if params.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and none is loaded")
         self.runner.state.check(params)
-        limit = min(params.max_tokens, context - len(prompt))
-        need = self.pool.blocks_for(len(prompt)) + self.pool.blocks_for(limit)
-        if need > self.pool.num_blocks:
-            raise CapacityError(
-                f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
-                f"tokens, but one sample needs {need} ({len(prompt)} prompt tokens and up to "
-                f"{limit} new ones): give it more memory or lower max_tokens"
-            )
+        self.scheduler.check(request)
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         """Draw all samples of all requests; completions come as they finish, in any order.
@@ -266,9 +263,12 @@ class Engine:
         }
 
     def _fill(self, source: Iterator[Request]) -> None:
-        """Read requests until there is work: a whole window may have no samples left to draw."""
-        window = self.config.window - len(self.scheduler.waiting)
-        while requests := list(islice(source, window)):
+        """Read windows of requests until there is work: one may have no samples left to draw.
+
+        A window is the same requests whatever is done already, so that a resumed job shares and
+        computes what it would have.
+        """
+        while requests := list(islice(source, self.config.window)):
             for request in requests:
                 if request.samples:
                     self.check(request)
@@ -310,7 +310,7 @@ class Engine:
             else:
                 drawn = self.runner.decode(batch)
                 self.stats.decode_steps += 1
-                levels = " ".join(map(str, self.runner.attention.shared_levels))
+                levels = " ".join(map(str, self.runner.shared_levels))
                 steps = self.stats.steps_by_levels
                 steps[levels] = steps.get(levels, 0) + 1
         except RuntimeError as error:
@@ -436,7 +436,8 @@ class Engine:
 
     def _observe(self) -> None:
         stats, scheduler = self.stats, self.scheduler
-        stats.prompt_tokens_computed = scheduler.prompt_tokens_computed
+        stats.prompt_tokens_computed = scheduler.cache.tokens_computed
+        stats.prompt_tokens_recomputed = scheduler.cache.tokens_recomputed
         stats.preemptions = scheduler.preemptions
         stats.running = scheduler.num_running
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)

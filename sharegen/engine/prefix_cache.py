@@ -7,11 +7,12 @@ in common with a fork becomes a node in place, made of their own blocks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 from sharegen.engine.block_pool import BlockPool
-from sharegen.engine.prefix_tree import Node, PrefixTree
+from sharegen.engine.prefix_tree import Node, PrefixTree, walk
 from sharegen.engine.prompt_logprobs import can_tell
 from sharegen.engine.request import Request
 from sharegen.engine.sequence import Sequence
@@ -21,30 +22,40 @@ class PrefixCache:
     """The tree, and which of its nodes lie in the pool.
 
     kept: sequences that have ended and whose KV is there for forks, the oldest first. levels: of
-    the tree that may be shared.
+    the tree that may be shared. tokens_computed: of prompts, so far; tokens_recomputed: of these,
+    the ones whose KV had been given up.
     """
 
     def __init__(self, pool: BlockPool, levels: int | None = None) -> None:
         self.pool = pool
         self.tree = PrefixTree(pool.block_size, levels)
         self.kept: dict[Sequence, None] = {}
+        self.tokens_computed = 0
+        self.tokens_recomputed = 0
+        self._placed: dict[Node, None] = {}  # the nodes that have blocks
 
     # -- prompts ------------------------------------------------------------------------------
 
     def insert(self, requests: Seq[Request]) -> list[Node]:
         """Put prompts into the tree; returns the node where each ends, held by no one yet."""
+
+        def joins(node: Node, standing: Node) -> bool:
+            below = (requests[i] for step in walk([node]) for i in step.requests)
+            return all(_learns(request, standing) for request in below)
+
+        wanting = any(request.params.prompt_logprobs is not None for request in requests)
         prompts = [request.prompt_token_ids for request in requests]
+        return self.tree.insert(prompts, joins=joins if wanting else lambda *_: True)
 
-        def fits(index: int, node: Node) -> bool:
-            top = requests[index].params.prompt_logprobs
-            return top is None or can_tell(node, prompts[index][node.end], top)
-
-        return self.tree.insert(prompts, fits=fits)
+    def plant(self, prompt: Seq[int]) -> Node:
+        """A node of its own for a whole prompt, shared with no other."""
+        return self.tree.hang(None, prompt)
 
     def prune(self) -> None:
         """Take out the nodes that no one holds."""
         for node in reversed(list(self.tree.nodes())):
             if node.users == 0 and not node.children:
+                self._give_up(node)
                 self.tree.remove(node)
 
     def hold(self, leaf: Node) -> None:
@@ -56,8 +67,7 @@ class PrefixCache:
         for node in reversed(leaf.path()):
             node.users -= 1
             if node.users == 0:
-                self.pool.free(node.blocks)
-                node.blocks = []
+                self._give_up(node)
                 self.tree.remove(node)
 
     def clear(self) -> None:
@@ -65,8 +75,8 @@ class PrefixCache:
         for sequence in self.kept:
             self.pool.free(sequence.blocks)
         self.kept.clear()
-        for node in self.tree.nodes():
-            self.pool.free(node.blocks)
+        for node in list(self._placed):
+            self._give_up(node)
         self.tree = PrefixTree(self.pool.block_size, self.tree.levels)
 
     # -- their KV -----------------------------------------------------------------------------
@@ -75,15 +85,33 @@ class PrefixCache:
         """Whether the whole path's KV has been computed."""
         return all(node.computed == node.length and node.blocks for node in leaf.path())
 
+    def blocks_of(self, leaf: Node) -> int:
+        """Blocks that the path takes: each node begins a block of its own."""
+        return sum(self.pool.blocks_for(node.length) for node in leaf.path())
+
     def missing(self, leaf: Node) -> int:
         """Blocks that the path needs besides those it has."""
         return sum(self.pool.blocks_for(n.length) for n in leaf.path() if not n.blocks)
 
-    def allocate(self, node: Node) -> None:
-        """Give a node its blocks, which must be free."""
-        found = self.pool.allocate_node(self.pool.blocks_for(node.length))
-        assert found is not None, "a checked request does not fit the empty pool"
-        node.blocks, node.contiguous = found
+    def place(self, node: Node) -> None:
+        """Give a node its blocks, which must be free, unless it has them."""
+        if not node.blocks:
+            found = self.pool.allocate_node(self.pool.blocks_for(node.length))
+            assert found is not None, "a checked request does not fit the empty pool"
+            node.blocks, node.contiguous = found
+            self._placed[node] = None
+
+    def note_computed(self, node: Node, end: int) -> None:
+        """The node's next tokens, up to `end`, are being prefilled."""
+        self.tokens_computed += end - node.computed
+        self.tokens_recomputed += max(0, min(end, node.lost) - node.computed)
+        node.computed = end
+
+    def forget_computed(self, node: Node, start: int) -> None:
+        """The node's tokens from `start` on were not prefilled after all."""
+        self.tokens_computed -= node.computed - start
+        self.tokens_recomputed -= max(0, min(node.computed, node.lost) - start)
+        node.computed = start
 
     def drop(self, unless: Iterable[Node]) -> bool:
         """Give up the KV of all nodes but those on the paths of `unless`; whether there was any.
@@ -91,11 +119,22 @@ class PrefixCache:
         They are prefilled again when their turn comes.
         """
         needed = {node for leaf in unless for node in leaf.path()}
-        idle = [node for node in self.tree.nodes() if node.blocks and node not in needed]
+        idle = [node for node in self._placed if node not in needed]
         for node in idle:
-            self.pool.free(node.blocks)
-            node.blocks, node.computed = [], 0
+            self._give_up(node)
         return bool(idle)
+
+    def drop_all_but(self, leaf: Node) -> None:
+        """Give up all KV, kept or ahead of its time, but that of one path."""
+        while self.kept:
+            self.forget_oldest()
+        self.drop(unless=[leaf])
+
+    def _give_up(self, node: Node) -> None:
+        self._placed.pop(node, None)
+        self.pool.free(node.blocks)
+        node.lost = max(node.lost, node.computed)
+        node.blocks, node.computed = [], 0
 
     # -- kept sequences -----------------------------------------------------------------------
 
@@ -113,23 +152,42 @@ class PrefixCache:
         self.release(sequence.group.leaf)
 
     def spare(self, blocks: int) -> bool:
-        """Whether so many blocks are free, after what is kept was given up as far as need be."""
-        while self.pool.num_free < blocks and self.kept:
-            self.forget_oldest()
-        return self.pool.num_free >= blocks
+        """Whether so many blocks are free, after what is kept was given up as far as need be.
 
-    def fork(self, sequence: Sequence, prompt: Seq[int]) -> Node:
-        """The node where a prompt ends that goes on from that of `sequence` and its outputs.
+        Nothing is given up where all of it would not do.
+        """
+        if self.pool.num_free >= blocks:
+            return True
+        if self.pool.num_free + self._held_by_kept() < blocks:
+            return False
+        while self.pool.num_free < blocks:
+            self.forget_oldest()
+        return True
+
+    def _held_by_kept(self) -> int:
+        """Blocks that no one else holds."""
+        users = Counter(node for sequence in self.kept for node in sequence.group.leaf.path())
+        nodes = [node.blocks for node, count in users.items() if count == node.users]
+        return self.pool.freed_by([*nodes, *(sequence.blocks for sequence in self.kept)])
+
+    def fork(self, request: Request, sequence: Sequence | None) -> Node:
+        """The node where a prompt ends that is that of `sequence` and its outputs.
 
         The KV that the sequence has of them becomes a node below its leaf, made of the blocks in
-        which it lies: each has one more owner, and the sequence writes on behind.
+        which it lies: each has one more owner, and the sequence writes on behind. Without a
+        sequence, or where the prompt's log-probabilities are wanted, the prompt hangs below the
+        nodes that it matches.
         """
-        parent = sequence.group.leaf
+        prompt = request.prompt_token_ids
+        if sequence is None or request.params.prompt_logprobs is not None:
+            parent = self.tree.deepest_match(prompt, lambda node: _learns(request, node))
+            return self.tree.hang(parent, prompt[parent.end if parent else 0 :], fork=True)
+        leaf = sequence.group.leaf
         # The logits of the last token are wanted, so it is computed anew if it ever was.
-        length = min(sequence.fed, len(prompt) - parent.end - 1) if sequence.blocks else 0
+        length = min(sequence.fed, len(prompt) - leaf.end - 1) if sequence.blocks else 0
         if length > 0:
-            parent = self._node_of(sequence, prompt[parent.end : parent.end + length])
-        return self.tree.hang(parent, prompt[parent.end :])
+            leaf = self._node_of(sequence, prompt[leaf.end : leaf.end + length])
+        return self.tree.hang(leaf, prompt[leaf.end :], fork=True)
 
     def _node_of(self, sequence: Sequence, tokens: Seq[int]) -> Node:
         """The node of a sequence's first outputs, made of its blocks unless it stands already."""
@@ -137,7 +195,8 @@ class PrefixCache:
         for child in parent.children:
             if child.forked and child.tokens.tolist() == list(tokens):
                 return child
-        node = self.tree.hang(parent, tokens)
+        node = self.tree.hang(parent, tokens, fork=True)
+        self._placed[node] = None
         node.blocks = sequence.blocks[: self.pool.blocks_for(node.length)]
         node.contiguous = False
         node.computed = node.length
@@ -150,7 +209,14 @@ class PrefixCache:
         nodes = list(self.tree.nodes())
         owners: list[Node | Sequence] = [*nodes, *running, *self.kept]
         self.pool.check_integrity([owner.blocks for owner in owners])
+        assert set(self._placed) == {node for node in nodes if node.blocks}
         for node in nodes:
             assert node.users > 0
             assert len(node.blocks) in (0, self.pool.blocks_for(node.length))
             assert not node.children or node.forked or node.length >= self.pool.block_size
+
+
+def _learns(request: Request, node: Node) -> bool:
+    """Whether a request that goes on beyond the node learns there what it wants to know."""
+    top = request.params.prompt_logprobs
+    return top is None or can_tell(node, request.prompt_token_ids[node.end], top)

@@ -8,8 +8,10 @@ common prefix, so that nothing shared is stored twice.)
 Two rules keep it exact and cheap:
 
 * A branch shorter than one block is not worth a node: its tokens are duplicated into its children.
-* A node never changes once it stands. Prompts that arrive later hang below the nodes that they
-  match whole; a node is removed when no sequence passes through it any more.
+* A node never changes once it stands, and where the nodes of some prompts part is decided among
+  the prompts of one `insert`, whatever stands: so the arithmetic of a prompt never depends on what
+  has finished before. A node that stands already is not doubled. It is removed when no sequence
+  passes through it any more.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
 
 Tokens = npt.NDArray[np.int32]
 
-Fits = Callable[[int, "Node"], bool]
-"""Whether prompt i of an insertion may hang below a standing node."""
+WINDOW = 16_384
+"""Prompts whose sharing is looked for together, where nobody says."""
+
+Joins = Callable[["Node", "Node"], bool]
+"""Whether a new node may be taken for a standing one with the same tokens in the same place."""
 
 
 class Node:
@@ -37,12 +42,14 @@ class Node:
     requests: indices of the prompts that end with the node's last token.
     users: sequences and waiting requests whose path passes through the node (kept by the
         scheduler). blocks, computed: where its KV lies, and how many of its tokens have been
-        prefilled (kept by the scheduler). logprobs: of its tokens, where a request wants them.
-    forked: whether a fork hangs below it, however short it is.
+        prefilled; lost: how many had been when the KV was given up (kept by the scheduler).
+        logprobs: of its tokens, where a request wants them.
+    fork: whether it was made for a fork, and is not shared by later prompts; forked: whether a fork
+        hangs below it, however short it is.
     """
 
-    __slots__ = ("blocks", "children", "computed", "contiguous", "forked", "logprobs", "parent",
-                 "position", "requests", "tokens", "users")  # fmt: skip
+    __slots__ = ("blocks", "children", "computed", "contiguous", "fork", "forked", "logprobs",
+                 "lost", "parent", "position", "requests", "tokens", "users")  # fmt: skip
 
     def __init__(self, tokens: Tokens, position: int, parent: Node | None) -> None:
         self.tokens = tokens
@@ -54,7 +61,9 @@ class Node:
         self.blocks: list[int] = []
         self.contiguous = True
         self.computed = 0
+        self.lost = 0
         self.logprobs: NodeLogprobs | None = None
+        self.fork = False
         self.forked = False
 
     @property
@@ -93,48 +102,69 @@ class PrefixTree:
         self.root_nodes: list[Node] = []
 
     @classmethod
-    def build(cls, prompts: Sequence[Sequence[int]], block_size: int) -> PrefixTree:
-        """The tree of `prompts`; `node.requests` are indices into them."""
+    def build(
+        cls, prompts: Sequence[Sequence[int]], block_size: int, window: int = WINDOW
+    ) -> PrefixTree:
+        """The tree of `prompts`, inserted `window` at a time; `node.requests` index them."""
         tree = cls(block_size)
-        tree.insert(prompts)
+        for start in range(0, len(prompts), window):
+            tree.insert(prompts[start : start + window], first_index=start)
         return tree
 
     def insert(
         self,
         prompts: Sequence[Sequence[int]],
         first_index: int = 0,
-        fits: Fits = lambda index, node: True,
+        joins: Joins = lambda node, standing: True,
     ) -> list[Node]:
         """Add prompts (each at least one token); returns the node where each ends.
 
-        Prompt i is known to its node as request `first_index + i`. The more prompts one call
-        gets, the more sharing it can see: nodes that stand already are not split. fits: which of
-        them a prompt may share.
+        Where their nodes part is decided among these prompts alone, whatever stands already. A
+        node that stands with the same tokens in the same place is not doubled, and what is new
+        hangs below it, unless a prompt ends with it: the logits of its last token are gone.
+        Prompt i is known to its node as request `first_index + i`. joins: whether a new node may
+        be taken for a standing one.
         """
         arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
-        groups: dict[int, tuple[Node | None, list[int]]] = {}
-        for i, tokens in enumerate(arrays):
-            assert len(tokens) > 0, "an empty prompt has no node"
-            node = self._deepest_match(i, tokens, fits)
-            groups.setdefault(id(node), (node, []))[1].append(i)
+        assert all(len(tokens) for tokens in arrays), "an empty prompt has no node"
+        fresh = self._dissolve(_compressed_trie(arrays))
         ends: list[Node | None] = [None] * len(arrays)
-        for node, members in groups.values():
-            start = node.end if node is not None else 0
-            fresh = _compressed_trie(arrays, members, start, node)
-            for child in self._dissolve(fresh, node, len(node.path()) if node else 0):
-                self._children(node).append(child)
-                for below in walk([child]):
-                    for i in below.requests:
-                        ends[i] = below
-                    below.requests = [first_index + i for i in below.requests]
+        for node in walk(fresh):
+            for i in node.requests:
+                ends[i] = node
+            node.requests = [first_index + i for i in node.requests]
+        self._graft(fresh, joins)
         return ends  # type: ignore[return-value]
 
-    def hang(self, parent: Node, tokens: Sequence[int] | Tokens) -> Node:
-        """A new node of `tokens` below a standing one, for a sequence that is forked there."""
-        node = Node(np.asarray(tokens, dtype=np.int32), parent.end, parent)
-        parent.children.append(node)
-        parent.forked = True
+    def hang(self, parent: Node | None, tokens: Sequence[int] | Tokens, fork: bool = False) -> Node:
+        """A new node of `tokens` below a standing one, or a root, whatever stands beside it."""
+        start = parent.end if parent is not None else 0
+        node = Node(np.asarray(tokens, dtype=np.int32), start, parent)
+        self._children(parent).append(node)
+        if fork:
+            node.fork = True
+            if parent is not None:
+                parent.forked = True
         return node
+
+    def deepest_match(
+        self, prompt: Sequence[int], fits: Callable[[Node], bool] = lambda node: True
+    ) -> Node | None:
+        """The deepest standing node that `prompt` matches whole and goes on beyond."""
+        tokens = np.asarray(prompt, dtype=np.int32)
+        best: Node | None = None
+        for _ in range(self.levels):
+            start = best.end if best is not None else 0
+            for child in self._children(best):
+                long_enough = self.block_size <= child.length < len(tokens) - start
+                if not long_enough or not np.array_equal(child.tokens, tokens[start : child.end]):
+                    continue
+                if fits(child):
+                    best = child
+                    break
+            else:
+                break
+        return best
 
     def remove(self, node: Node) -> None:
         """Take out a node without children."""
@@ -153,46 +183,51 @@ class PrefixTree:
     def _children(self, node: Node | None) -> list[Node]:
         return self.root_nodes if node is None else node.children
 
-    def _deepest_match(self, index: int, tokens: Tokens, fits: Fits) -> Node | None:
-        """The deepest standing node that `tokens` matches whole and goes on beyond.
-
-        A prompt that ends at a standing node gets a node of its own: the logits of that node's
-        last token are gone by now.
-        """
-        best: Node | None = None
-        for _ in range(self.levels):
-            start = best.end if best is not None else 0
-            for child in self._children(best):
-                long_enough = self.block_size <= child.length < len(tokens) - start
-                if not long_enough or not np.array_equal(child.tokens, tokens[start : child.end]):
-                    continue
-                if fits(index, child):
-                    best = child
-                    break
-            else:
-                break
-        return best
-
-    def _dissolve(self, nodes: list[Node], parent: Node | None, depth: int) -> list[Node]:
-        """Duplicate branches that are not worth a node into their children, from the top down."""
-        kept: list[Node] = []
-        shared = depth < self.levels
-        stack = nodes[::-1]
+    def _graft(self, fresh: list[Node], joins: Joins) -> None:
+        """Hang new nodes beside those that stand, or what is below them below their twins."""
+        stack: list[tuple[Node | None, list[Node]]] = [(None, fresh)]
         while stack:
-            node = stack.pop()
-            if not node.children or (node.length >= self.block_size and shared):
-                node.parent = parent
-                node.children = self._dissolve(node.children, node, depth + 1)
-                kept += [node] if shared else _one_each(node)
-                continue
-            children, node.children = node.children, []
-            for child in children:
-                child.tokens = np.concatenate([node.tokens, child.tokens])
-                child.position = node.position
-            stack.extend(children[::-1])
-            if node.requests:  # prompts that end here keep a leaf of their own
-                stack.append(node)
-        return kept
+            parent, nodes = stack.pop()
+            siblings = self._children(parent)
+            twins = {s.tokens.tobytes(): s for s in siblings if not s.fork}
+            for node in nodes:
+                twin = None
+                if node.children and not node.requests:
+                    twin = twins.get(node.tokens.tobytes())
+                if twin is not None and joins(node, twin):
+                    stack.append((twin, node.children))
+                else:
+                    node.parent = parent
+                    siblings.append(node)
+
+    def _dissolve(self, nodes: list[Node]) -> list[Node]:
+        """Duplicate branches that are not worth a node into their children, from the top down."""
+        roots: list[Node] = []
+        levels: list[tuple[Node | None, list[Node], int]] = [(None, nodes, 0)]
+        while levels:
+            parent, below, depth = levels.pop()
+            kept: list[Node] = []
+            shared = depth < self.levels
+            stack = below[::-1]
+            while stack:
+                node = stack.pop()
+                if not node.children or (node.length >= self.block_size and shared):
+                    node.parent = parent
+                    kept += [node] if shared else _one_each(node)
+                    levels.append((node, node.children, depth + 1))
+                    continue
+                children, node.children = node.children, []
+                for child in children:
+                    child.tokens = np.concatenate([node.tokens, child.tokens])
+                    child.position = node.position
+                stack.extend(children[::-1])
+                if node.requests:  # prompts that end here keep a leaf of their own
+                    stack.append(node)
+            if parent is None:
+                roots = kept
+            else:
+                parent.children = kept
+        return roots
 
 
 def walk(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -214,30 +249,27 @@ def _one_each(leaf: Node) -> list[Node]:
     return copies
 
 
-def _compressed_trie(
-    arrays: list[Tokens], members: list[int], start: int, parent: Node | None
-) -> list[Node]:
-    """The nodes of the members' tokens from `start` on, split where prompts part or end.
+def _compressed_trie(arrays: list[Tokens]) -> list[Node]:
+    """The nodes of the prompts, split where they part or end.
 
     Sorted prompts form the trie in one sweep: each shares with its left neighbour the longest
     prefix that it shares with anything before it. Children keep the order of first appearance.
     """
     # Big-endian bytes sort like the token sequences, by one memory comparison.
-    keys = {i: arrays[i][start:].astype(">u4").tobytes() for i in members}
-    ordered = sorted(members, key=lambda i: keys[i])
-    top = Node(np.empty(0, np.int32), start, parent)
+    keys = [tokens.astype(">u4").tobytes() for tokens in arrays]
+    top = Node(np.empty(0, np.int32), 0, None)
     path = [top]
     previous = np.empty(0, np.int32)
-    for i in ordered:
-        tokens = arrays[i][start:]
+    for i in sorted(range(len(arrays)), key=keys.__getitem__):
+        tokens = arrays[i]
         common = _common_prefix(previous, tokens)
         below: Node | None = None
-        while path[-1].end - start > common:
+        while path[-1].end > common:
             below = path.pop()
-        if below is not None and path[-1].end - start < common:
-            path.append(_split(below, start + common - below.position))
+        if below is not None and path[-1].end < common:
+            path.append(_split(below, common - below.position))
         if len(tokens) > common:
-            leaf = Node(tokens[common:], start + common, path[-1])
+            leaf = Node(tokens[common:], common, path[-1])
             path[-1].children.append(leaf)
             path.append(leaf)
         path[-1].requests.append(i)

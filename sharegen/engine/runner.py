@@ -61,6 +61,11 @@ class Runner:
         )  # fmt: skip
         self.graphs = StepGraphs() if capture else None
 
+    @property
+    def shared_levels(self) -> tuple[int, ...]:
+        """Levels of the tree whose nodes the last decoding step read once for all rows."""
+        return self.attention.shared_levels
+
     @torch.inference_mode()
     def prefill(self, batch: PrefillBatch) -> Drawn:
         """Compute the KV of prompt chunks; draw the first tokens of the groups' samples.

@@ -13,11 +13,17 @@ steps launched, never on the tokens that they will draw.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
-from sharegen.engine.batch import Chunk, DecodeBatch, PrefillBatch, prefill_batch
+from sharegen.engine.batch import (
+    Chunk,
+    DecodeBatch,
+    PrefillBatch,
+    PrefillPlan,
+    prefill_batch,
+)
 from sharegen.engine.block_pool import BlockPool
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.prefix_cache import PrefixCache
@@ -25,7 +31,7 @@ from sharegen.engine.prefix_tree import Node
 from sharegen.engine.prompt_logprobs import want
 from sharegen.engine.request import Request
 from sharegen.engine.rows import Rows
-from sharegen.engine.sequence import Group, Sequence
+from sharegen.engine.sequence import Group, Sequence, most_tokens
 from sharegen.errors import CapacityError
 
 
@@ -58,12 +64,11 @@ class Scheduler:
         self.cache = PrefixCache(pool, levels)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded)
         self.lengths = Lengths()
-        self.waiting: deque[Group] = deque()  # prompts not prefilled yet, in order
+        self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
         self.ready: deque[Sequence] = deque()  # first token drawn, no row; the preempted first
 
         self.num_waiting = 0  # samples whose first token has not been drawn
         self.preemptions = 0
-        self.prompt_tokens_computed = 0
         self._unfinished: set[Group] = set()
         self._ending: dict[Node, list[Group]] = {}  # groups to draw when the node is computed
         self._blocked = False  # samples wait for blocks, not for rows
@@ -71,29 +76,30 @@ class Scheduler:
     # -- in and out ---------------------------------------------------------------------------
 
     def add(self, requests: Seq[Request]) -> None:
-        """Put requests into the tree and the queue.
+        """Put requests that were checked into the tree and the queue.
 
         One call sees all sharing among its requests. A request without samples only takes part in
         where the tree splits.
         """
-        leaves = self.cache.insert(requests)
-        for request, leaf in zip(requests, leaves, strict=True):
-            if request.samples:
-                self.waiting.append(self._enter(request, leaf))
+        own: dict[Node, Node] = {}  # instead of leaves whose path does not fit the pool
+        for request, leaf in zip(requests, self.cache.insert(requests), strict=True):
+            if not request.samples:
+                continue
+            if not self._fits(request, leaf):
+                if leaf not in own:
+                    own[leaf] = self.cache.plant(request.prompt_token_ids)
+                leaf = own[leaf]
+            self._enter(request, leaf)
         self.cache.prune()
 
     def fork(self, request: Request, sequence: Sequence | None) -> None:
-        """Put a request whose prompt is that of `sequence` and its outputs first in the queue.
-
-        Without a sequence, or where the prompt's log-probabilities are wanted, the prompt is one
-        like others.
-        """
-        if sequence is None or request.params.prompt_logprobs is not None:
-            self.add([request])
-            self.waiting.rotate(1)
-            return
-        leaf = self.cache.fork(sequence, request.prompt_token_ids)
-        self.waiting.appendleft(self._enter(request, leaf))
+        """Put a request whose prompt is that of `sequence` and its outputs first in the queue."""
+        leaf = self.cache.fork(request, sequence)
+        fits = self._fits(request, leaf)
+        group = self._enter(request, leaf if fits else self.cache.plant(request.prompt_token_ids))
+        self.waiting.move_to_end(group, last=False)
+        if not fits:
+            self.cache.prune()
 
     def find(self, key: int, sample: int) -> Sequence | None:
         """The sample of a request while it runs, waits for a row, or is kept."""
@@ -103,10 +109,32 @@ class Scheduler:
                 return sequence
         return None
 
+    def check(self, request: Request) -> None:
+        """Raise CapacityError for a request of which one sample does not fit the pool."""
+        limit = most_tokens(request, self.context_length)
+        prompt = len(request.prompt_token_ids)
+        need = self.pool.blocks_for(prompt) + self._blocks_at_end(limit)
+        if need > self.pool.num_blocks:
+            raise CapacityError(
+                f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
+                f"tokens, but one sample needs {need} ({prompt} prompt tokens and up to {limit} "
+                "new ones): give it more memory or lower max_tokens"
+            )
+
+    def _fits(self, request: Request, leaf: Node) -> bool:
+        """Whether the prompt's path fits, too: a block is not shared by two nodes."""
+        own = self._blocks_at_end(most_tokens(request, self.context_length))
+        return self.cache.blocks_of(leaf) + own <= self.pool.num_blocks
+
+    def _blocks_at_end(self, length: int) -> int:
+        """Blocks of a sample with so many outputs, of which the last is never fed."""
+        return max(1, self.pool.blocks_for(length - 1))
+
     def _enter(self, request: Request, leaf: Node) -> Group:
-        """A request whose prompt ends at `leaf`, about to wait."""
+        """A request whose prompt ends at `leaf` waits."""
         group = Group(request, leaf, self.context_length)
-        self._fit(group)
+        self.rows.make_wide(self._blocks_at_end(group.limit))
+        self.waiting[group] = None
         self.num_waiting += group.unfinished
         self._unfinished.add(group)
         self._ending.setdefault(leaf, []).append(group)
@@ -114,18 +142,6 @@ class Scheduler:
             want(leaf, request.params.prompt_logprobs)
         self.cache.hold(leaf)
         return group
-
-    def _fit(self, group: Group) -> None:
-        """Make the tables wide enough for the group's samples, and see that one fits the pool."""
-        blocks = max(1, self.pool.blocks_for(group.limit - 1))
-        self.rows.make_wide(blocks)
-        prompt = sum(self.pool.blocks_for(node.length) for node in group.leaf.path())
-        if prompt + blocks > self.pool.num_blocks:
-            raise CapacityError(
-                f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
-                f"tokens, but one sample needs {prompt + blocks} ({group.leaf.end} prompt tokens "
-                f"and up to {group.limit} new ones): give it more memory or lower max_tokens"
-            )
 
     def draw(self, group: Group, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:
         """The first tokens of a group's samples have come; its sequences are ready to join."""
@@ -167,11 +183,11 @@ class Scheduler:
     def take_back(self, batch: PrefillBatch) -> None:
         """A prefill batch did not run: its tokens are to be computed, and its groups wait again."""
         for chunk in reversed(batch.chunks):
-            chunk.node.computed = chunk.start
-            self.prompt_tokens_computed -= chunk.end - chunk.start
+            self.cache.forget_computed(chunk.node, chunk.start)
         for group in reversed(batch.groups):
             self._ending.setdefault(group.leaf, []).insert(0, group)
-            self.waiting.appendleft(group)
+            self.waiting[group] = None
+            self.waiting.move_to_end(group, last=False)
             self.num_waiting += group.unfinished
 
     def preempt_all(self) -> None:
@@ -207,9 +223,9 @@ class Scheduler:
         preempted = self._grow()
         if not preempted:
             self._admit()
-        chunks, groups = self._plan_prefill() if not preempted else ([], [])
-        if chunks:
-            return prefill_batch(chunks, groups, self.pool.block_size)
+        plan = PrefillPlan() if preempted else self._plan_prefill()
+        if plan.chunks:
+            return prefill_batch(plan, self.pool.block_size)
         if self.num_running:
             return self.rows.next_batch(self.rows.compact() if compact else [])
         return None
@@ -234,8 +250,7 @@ class Scheduler:
 
         Returns whether it had to preempt.
         """
-        if self.cache.kept:
-            self.cache.forget_oldest()
+        if self.cache.spare(1):
             return False
         if self.cache.drop(unless=(s.group.leaf for s in self.rows.running())):
             return False
@@ -270,7 +285,7 @@ class Scheduler:
             own = self._expected_blocks(sequence.group, len(sequence.tokens))
             if self.num_running == 0:
                 if not self.cache.spare(1):
-                    self.cache.drop(unless=[sequence.group.leaf])
+                    self.cache.drop_all_but(sequence.group.leaf)
             elif not self.cache.spare(own + growth):
                 self._blocked = True
                 return
@@ -288,64 +303,56 @@ class Scheduler:
     def _expected_blocks(self, group: Group, tokens: int = 1) -> int:
         """Blocks that a sample with so many tokens will probably hold at its end."""
         length = max(tokens, min(self.lengths.expected(), group.limit))
-        return max(1, self.pool.blocks_for(int(length) - 1))
+        return self._blocks_at_end(int(length))
 
     # -- prefill ------------------------------------------------------------------------------
 
-    def _plan_prefill(self) -> tuple[list[Chunk], list[Group]]:
+    def _plan_prefill(self) -> PrefillPlan:
         """Chunks to prefill next, and the groups whose first tokens they yield."""
-        chunks: list[Chunk] = []
-        groups: list[Group] = []
+        plan = PrefillPlan()
+        promised = self.rows.growth(self.lengths.expected())
         first = self._first_ready()
         if first is not None and not self.cache.is_resident(first.group.leaf):
-            self._plan_path(first.group, chunks, groups)
-            return chunks, groups
+            self._plan_path(first.group, plan, promised)
+            return plan
         free_rows = self.max_sequences - self.num_running - len(self.ready)
         if free_rows <= 0 or self._blocked:
-            return chunks, groups
+            return plan
         # A prompt whose samples would find no blocks takes the room of those before it.
-        promised = sum(self._expected_blocks(s.group, len(s.tokens)) for s in self.ready)
+        promised += sum(self._expected_blocks(s.group, len(s.tokens)) for s in self.ready)
         while self.waiting:
-            planned = sum(group.unfinished for group in groups)
-            tokens = sum(chunk.end - chunk.start for chunk in chunks)
-            if planned >= free_rows and not 0 < tokens < self.ahead_tokens:
+            if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
                 break
-            known = len(groups)
-            if not self._plan_path(self.waiting[0], chunks, groups, promised):
+            known = len(plan.groups)
+            if not self._plan_path(next(iter(self.waiting)), plan, promised):
                 break
-            promised += sum(self._expected_blocks(g) * g.unfinished for g in groups[known:])
-        return chunks, groups
+            for group in plan.groups[known:]:
+                promised += self._expected_blocks(group) * group.unfinished
+        return plan
 
-    def _plan_path(
-        self, group: Group, chunks: list[Chunk], groups: list[Group], promised: int = 0
-    ) -> bool:
+    def _plan_path(self, group: Group, plan: PrefillPlan, promised: int) -> bool:
         """Add the chunks that the group's path misses; False when they don't all fit now.
 
-        promised: blocks to leave for samples that have their prompt, but no row yet.
+        promised: blocks to leave for the growth of rows, and for samples that have no row yet.
         """
         missing = self.cache.missing(group.leaf)
-        if self.num_running == 0 and not chunks:
+        if self.num_running == 0 and not plan.chunks:
             if not self.cache.spare(missing + 1):
-                self.cache.drop(unless=[group.leaf])
-        elif missing:
-            growth = self.rows.growth(self.lengths.expected())
-            if not self.cache.spare(missing + growth + promised + 1):
-                return False
-        tokens = sum(chunk.end - chunk.start for chunk in chunks)
+                self.cache.drop_all_but(group.leaf)
+        elif missing and not self.cache.spare(missing + promised + 1):
+            return False
         for node in group.leaf.path():
-            if not node.blocks:
-                self.cache.allocate(node)
+            self.cache.place(node)
             while node.computed < node.length:
                 whole = node.computed // self.chunk_tokens + 1  # chunks may be smaller than before
                 end = min(node.length, whole * self.chunk_tokens)
-                if tokens and tokens + end - node.computed > self.chunk_tokens:
+                if plan.tokens and plan.tokens + end - node.computed > self.chunk_tokens:
                     return False
-                chunks.append(Chunk(node, node.computed, end))
-                tokens += end - node.computed
-                self.prompt_tokens_computed += end - node.computed
-                node.computed = end
+                plan.add(Chunk(node, node.computed, end))
+                self.cache.note_computed(node, end)
             for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
-                self.waiting.remove(ending)
+                del self.waiting[ending]
                 self.num_waiting -= ending.unfinished
-                groups.append(ending)
+                plan.groups.append(ending)
+                plan.samples += ending.unfinished
         return True

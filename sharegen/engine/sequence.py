@@ -22,10 +22,14 @@ class Group:
         self.leaf = leaf
         self.unfinished = len(request.samples)
         self.prompt_logprobs: PromptLogprobs | None = None
-        room = context_length - leaf.end
-        self.limit = min(request.params.max_tokens, room)
-        within = request.params.max_tokens <= room
+        self.limit = most_tokens(request, context_length)
+        within = self.limit == request.params.max_tokens
         self.limit_reason: FinishReason = "length" if within else "context"
+
+
+def most_tokens(request: Request, context_length: int) -> int:
+    """Output tokens of a sample at most: what is asked, or what the context has room for."""
+    return min(request.params.max_tokens, context_length - len(request.prompt_token_ids))
 
 
 class Sequence:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from sharegen.engine.engine import EngineStats
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
@@ -25,7 +26,7 @@ class RandomJob:
     """Requests, and the sizes of the engine that runs them.
 
     blocks: as few as one sample needs, or more. optimistic: admission leaves no room for growth.
-    lag: how many steps the host is behind.
+    lag: how many steps the host is behind. window: requests whose sharing is looked for together.
     """
 
     requests: list[Request]
@@ -36,6 +37,7 @@ class RandomJob:
     ahead_tokens: int
     optimistic: bool
     lag: int
+    window: int
 
     def engine(self, model: LoadedModel) -> CheckedEngine:
         engine = make_engine(
@@ -44,6 +46,7 @@ class RandomJob:
             block_size=self.block_size,
             max_sequences=self.max_sequences,
             prefill_tokens=self.prefill_tokens,
+            window=self.window,
         )
         engine.scheduler.ahead_tokens = self.ahead_tokens
         engine._lag = self.lag
@@ -51,9 +54,25 @@ class RandomJob:
             engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
         return engine
 
-    @property
-    def tree(self) -> PrefixTree:
-        return PrefixTree.build([r.prompt_token_ids for r in self.requests], self.block_size)
+    def check_counts(self, stats: EngineStats) -> None:
+        """Every node is computed once, and again only where that is counted."""
+        assert stats.peak_blocks <= self.blocks
+        tree, windows = PrefixTree(self.block_size), 0
+        for start in range(0, len(self.requests), self.window):
+            window = self.requests[start : start + self.window]
+            prompts = [request.prompt_token_ids for request in window]
+            windows += PrefixTree.build(prompts, self.block_size).num_tokens
+            for request, leaf in zip(window, tree.insert(prompts), strict=True):
+                path = sum(up(node.length, self.block_size) for node in leaf.path())
+                if path + own_blocks(request, self.block_size) > self.blocks:
+                    return  # this one has its prompt to itself
+        once = stats.prompt_tokens_computed - stats.prompt_tokens_recomputed
+        # A window may find gone what the one before had; without samples, a prompt is not asked.
+        assert once <= windows
+        if all(request.samples for request in self.requests):
+            assert once >= tree.num_tokens
+        if self.blocks >= 300 and stats.preemptions == 0:
+            assert stats.prompt_tokens_recomputed == 0
 
 
 @st.composite
@@ -104,20 +123,24 @@ def jobs(draw: st.DrawFn, max_tokens: int = 20) -> RandomJob:
         ahead_tokens=draw(st.sampled_from([0, 50])),
         optimistic=draw(st.booleans()),
         lag=draw(st.integers(0, 1)),
+        window=draw(st.sampled_from([1, 2, 3, 1000])),
     )
 
 
 def least_blocks(requests: list[Request], block_size: int) -> int:
-    """What the largest of the samples needs: blocks for its path and for its own tokens."""
+    """What the largest of the samples needs: blocks for its prompt and for its own tokens."""
+    needs = [
+        up(len(request.prompt_token_ids), block_size) + own_blocks(request, block_size)
+        for request in requests
+    ]
+    return max(2, *needs)
 
-    def up(tokens: int) -> int:
-        return -(-tokens // block_size)
 
-    tree = PrefixTree(block_size)
-    leaves = tree.insert([request.prompt_token_ids for request in requests])
-    most = 2
-    for request, leaf in zip(requests, leaves, strict=True):
-        limit = min(request.params.max_tokens, CONTEXT - leaf.end)
-        path = sum(up(node.length) for node in leaf.path())
-        most = max(most, path + max(1, up(limit - 1)), up(leaf.end) + up(limit))
-    return most
+def own_blocks(request: Request, block_size: int) -> int:
+    """Blocks of a sample's outputs, of which the last is never fed."""
+    limit = min(request.params.max_tokens, CONTEXT - len(request.prompt_token_ids))
+    return max(1, up(limit - 1, block_size))
+
+
+def up(tokens: int, block_size: int) -> int:
+    return -(-tokens // block_size)

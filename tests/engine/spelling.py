@@ -50,6 +50,7 @@ class SpellingRunner:
         rows = engine.scheduler.max_sequences
         self.size = engine.pool.block_size
         self.scratch = engine.scheduler.rows.scratch_block
+        self.shared_levels: tuple[int, ...] = ()
         self.state = engine.runner.state  # engine.check asks it
         self.keys = np.zeros((engine.pool.num_blocks + 1) * self.size, dtype=np.int64)
         self.tokens = np.zeros(rows, dtype=np.int64)

@@ -103,6 +103,24 @@ def test_resuming(name: str, share: float) -> None:
     assert resumed == {key: reference(name)[key] for key in resumed}
 
 
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_resuming_across_windows(window: int) -> None:
+    """What had finished, and when, decides what stands when a window is read; not its numbers."""
+    whole = run_job("llama", window=window).results
+    rng = random.Random(window)
+    for blocks, rows in [(400, 64), (400, 2), (34, 5), (60, 1)]:
+        assert run_job("llama", window=window, blocks=blocks, max_sequences=rows).results == whole
+        share = rng.random()
+        left = [
+            replace(request, samples=[s for s in request.samples if rng.random() > share])
+            for request in job()
+        ]
+        first = rng.randrange(len(left))  # everything before it stands in the journal
+        left[:first] = [replace(request, samples=()) for request in left[:first]]
+        resumed = run_job("llama", left, window=window, blocks=blocks, max_sequences=rows).results
+        assert resumed == {key: whole[key] for key in resumed}
+
+
 def test_more_samples_extend_a_job() -> None:
     more = [replace(request, samples=range(SAMPLES + 4)) for request in job()]
     extended = run_job("llama", more).results

@@ -19,7 +19,6 @@ from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.model import load_model
-from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError, UsageError
 from tests.engine.jobs import (
@@ -50,12 +49,7 @@ def check_random_job(job: RandomJob, name: str) -> None:
     ran = run(job.engine(loaded(name)), job.requests)
     for completion in ran.completions.values():
         judge(completion, name)
-    if ran.stats.preemptions == 0 and job.blocks >= 300:
-        asked = [r.prompt_token_ids for r in job.requests if r.samples]
-        computed = ran.stats.prompt_tokens_computed
-        if len(asked) == len(job.requests):
-            assert computed == PrefixTree.build(asked, job.block_size).num_tokens
-        assert computed <= job.tree.num_tokens
+    job.check_counts(ran.stats)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

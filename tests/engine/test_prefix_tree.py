@@ -165,21 +165,68 @@ def test_a_later_insert_never_touches_a_node(
         assert index in node.requests
 
 
+def parts(node: Node) -> list[Prompt]:
+    return [tuple(step.tokens.tolist()) for step in node.path()]
+
+
 @given(PROMPTS, PROMPTS, BLOCK_SIZE)
-def test_a_later_prompt_hangs_below_the_nodes_that_it_matches(
+def test_where_prompts_part_does_not_depend_on_what_stands(
     prompts: list[Prompt], later: list[Prompt], block_size: int
 ) -> None:
+    tree, alone = PrefixTree(block_size), PrefixTree(block_size)
+    tree.insert(prompts)
+    for node, own in zip(tree.insert(later), alone.insert(later), strict=True):
+        assert parts(node) == parts(own)
+
+
+@given(PROMPTS, PROMPTS, BLOCK_SIZE)
+def test_what_stands_is_not_doubled(
+    prompts: list[Prompt], later: list[Prompt], block_size: int
+) -> None:
+    """Unless a later prompt ends with it."""
     tree = PrefixTree(block_size)
     tree.insert(prompts)
-    standing = set(tree.nodes())
-    for prompt, node in zip(later, tree.insert(later), strict=True):
-        old = [step for step in node.path() if step in standing]
-        assert old == node.path()[: len(old)]
-        rest = prompt[old[-1].end if old else 0 :]
-        for child in old[-1].children if old else tree.root_nodes:
-            if child in standing and child.length >= block_size:
-                whole = tuple(child.tokens.tolist())
-                assert len(rest) <= len(whole) or rest[: len(whole)] != whole
+    tree.insert(later, first_index=len(prompts))
+    for family in [tree.root_nodes, *(node.children for node in tree.nodes())]:
+        seen: set[Prompt] = set()
+        for node in family:
+            tokens = tuple(node.tokens.tolist())
+            new = any(index >= len(prompts) for index in node.requests)
+            assert tokens not in seen or new
+            seen.add(tokens)
+
+
+def test_a_fork_is_not_shared_by_later_prompts() -> None:
+    tree = PrefixTree(2)
+    [leaf] = tree.insert([[1, 2, 3]])
+    fork = tree.hang(leaf, [4, 5], fork=True)
+    tree.hang(fork, [6], fork=True)
+    ends = tree.insert([[1, 2, 3, 4, 5, 7], [1, 2, 3, 4, 5, 8], [1, 2, 3, 9]])
+    assert [parts(node) for node in ends][::2] == [[(1, 2, 3), (4, 5), (7,)], [(1, 2, 3), (9,)]]
+    assert all(node.path()[0] is leaf and fork not in node.path() for node in ends)
+    assert tree.deepest_match([1, 2, 3, 4, 5, 6, 7]) in (fork, ends[0].parent)
+
+
+@given(PROMPTS, PROMPTS, BLOCK_SIZE)
+def test_the_deepest_match(prompts: list[Prompt], late: list[Prompt], block_size: int) -> None:
+    tree = PrefixTree.build(prompts, block_size)
+    for prompt in late:
+        matches = []
+        for node in tree.nodes():
+            path = node.path()
+            begins = prompt[: node.end] == tuple(t for step in path for t in step.tokens.tolist())
+            if begins and node.end < len(prompt) and all(n.length >= block_size for n in path):
+                matches.append(node.end)
+        found = tree.deepest_match(prompt)
+        assert (found.end if found else 0) == max(matches, default=0)
+
+
+def test_a_chain_of_two_thousand_nodes() -> None:
+    prompt = list(range(4_000))
+    tree = PrefixTree.build([prompt[: 2 * i + 2] for i in range(2_000)], 2)
+    assert tree.num_tokens == 4_000
+    [last] = PrefixTree.build([prompt], 2).root_nodes
+    assert parts(last) == [tuple(prompt)]
 
 
 @given(PROMPTS, BLOCK_SIZE)

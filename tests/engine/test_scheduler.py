@@ -68,6 +68,7 @@ def check_random_job(job: RandomJob) -> None:
         assert_spelled(completion)
     drawn = sum(len(completion.token_ids) for completion in ran.completions.values())
     assert (ran.stats.generated_tokens, ran.stats.completions) == (drawn, len(ran.completions))
+    job.check_counts(ran.stats)
 
 
 @settings(max_examples=150, deadline=None)
@@ -267,18 +268,27 @@ def test_more_requests_may_be_added_later() -> None:
 # -- what cannot run ----------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
-    """Each part of the path rounds up to blocks: three of five tokens need six blocks of four."""
+def test_a_path_that_does_not_fit_is_not_shared() -> None:
+    """Each part of the path rounds up to blocks: three of five tokens need six blocks of four,
+    and the same fifteen tokens in one node four."""
     stem = [5] * 5
     prompts = [stem, stem + [6] * 5, stem + [6] * 5 + [7] * 5]
-    requests = requests_of(prompts, replace(PARAMS, max_tokens=8))
-    engine = spelling_engine(requests, blocks=7)
-    for request in requests:
-        engine.check(request)
-    with pytest.raises(CapacityError, match=r"holds 7 blocks of 4 tokens, but one sample needs 8"):
+    requests = requests_of([*prompts, prompts[-1]], replace(PARAMS, max_tokens=8), samples=2)
+    for blocks, computed in ((8, 15), (7, 10 + 15), (6, 10 + 15)):
+        engine = spelling_engine(requests, blocks=blocks)
+        for request in requests:
+            engine.check(request)
+        stats = run(engine, requests).stats
+        assert stats.prompt_tokens_computed - stats.prompt_tokens_recomputed == computed
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
+    requests = requests_of([[5] * 5, [6] * 15], replace(PARAMS, max_tokens=8))
+    engine = spelling_engine(requests, blocks=5)
+    with pytest.raises(CapacityError, match=r"holds 5 blocks of 4 tokens, but one sample needs 6"):
         list(engine.generate(requests))
     assert_empty(engine)
-    run(engine, requests[:2])
+    run(engine, requests[:1])
 
 
 def test_closing_early_leaves_nothing() -> None:
