@@ -176,8 +176,10 @@ class LLM:
                     llm.fork(completion, SamplingParams(n=2, stop=["\\n"]))
 
         parent: a completion of the stream, or (index of the prompt, sample) of one that runs. The
-        new samples come out of the same stream under the index that is returned; the rest is as
-        for `Engine.fork`.
+        new samples come out of the same stream under the index that is returned, and their text is
+        what they add. As for a request whose prompt is all of the parent's text (vLLM's scope),
+        max_tokens, min_tokens, presence_penalty and frequency_penalty count new tokens alone;
+        repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
         """
         return self.engine.fork(parent, sampling_params, tokens=tokens)
 

@@ -87,7 +87,7 @@ def mixed(
         str, typer.Option(help="llama3-8b, llama2-7b, codellama-13b, or a folder with a config.")
     ] = "llama3-8b",
     rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
-    output: Annotated[int, typer.Option(min=2, help="Tokens of every sample.")] = 64,
+    output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 3,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",

@@ -213,8 +213,8 @@ class Engine:
 
         Call it while `generate` runs, between two completions. parent: a completion of this job,
         or (request key, sample) of one that runs (see `running`). params: the parent's by default;
-        max_tokens and the penalties on outputs count new tokens. tokens: how many of the parent's
-        outputs are gone on from (all by default): fewer resamples its tail.
+        max_tokens, min_tokens and the penalties on outputs count new tokens. tokens: how many of
+        the parent's outputs are gone on from (all by default): fewer resamples its tail.
 
         The new samples come out of the running `generate` as completions of a request of their
         own, whose prompt is the parent's with those outputs; the key of that request is returned.

@@ -6,11 +6,15 @@ al. 2024). Nothing here depends on the other rows of the batch.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 NARROW = 64
 """How many of a row's best tokens are looked at before the whole row is sorted."""
+
+_SORTED_AT_ONCE = 4096
+"""A vocabulary up to this is sorted sooner than its best are found."""
 
 
 def survivors(
@@ -30,22 +34,21 @@ def survivors(
 def _threshold(scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """The least logit that top-k and top-p leave: float32 [n], -inf where they are off.
 
-    On a CPU only the rows that ask are looked at, first their best NARROW tokens, which nearly
-    always hold the answer, and the whole row is sorted only where they don't. Which way a row goes
-    depends on that row alone.
+    On a CPU only the rows that ask are looked at; in a large vocabulary first their best NARROW
+    tokens, which nearly always hold the answer, and the whole row only where they don't. Which way
+    a row goes depends on that row alone.
     """
     vocab_size = scaled.shape[1]
     if scaled.is_cuda:
         return _threshold_among(scaled, weights, top_k, top_p, vocab_size)[0]
     threshold = torch.full_like(top_p, -torch.inf)
     rows = ((top_k < vocab_size) | (top_p < 1)).nonzero().squeeze(-1)
-    for width in (min(NARROW, vocab_size), vocab_size):
-        threshold[rows], found = _threshold_among(
-            scaled[rows], weights[rows], top_k[rows], top_p[rows], width
-        )
-        rows = rows[~found]
-        if width == vocab_size or not len(rows):
-            break
+    for width in (NARROW, vocab_size) if vocab_size > _SORTED_AT_ONCE else (vocab_size,):
+        if len(rows):
+            threshold[rows], found = _threshold_among(
+                scaled[rows], weights[rows], top_k[rows], top_p[rows], width
+            )
+            rows = rows[~found]
     return threshold
 
 
@@ -54,21 +57,30 @@ def _threshold_among(
 ) -> tuple[Tensor, Tensor]:
     """The threshold as far as the best `width` tokens tell, and whether they do: [n], bool [n]."""
     vocab_size = scaled.shape[1]
-    if width == vocab_size:
-        ordered, index = scaled.sort(-1, descending=True)
+    if width == vocab_size:  # the softmax has the order of the logits
+        ordered, mass = _descending(scaled), _descending(weights)
     else:
         ordered, index = scaled.topk(width, -1)
+        mass = weights.gather(-1, index)
     unlimited = top_k >= vocab_size
     kth = ordered.gather(-1, top_k.clamp(max=width)[:, None] - 1)
     kth = kth.masked_fill(unlimited[:, None], -torch.inf)
-    mass = weights.gather(-1, index).masked_fill(ordered < kth, 0.0).double()
+    mass = mass.masked_fill(ordered < kth, 0.0).double()
     cumulative = mass.cumsum(-1)
     left = torch.where(unlimited, 1.0, cumulative[:, -1])
     wanted = (top_p.double() * left)[:, None]
-    last = (cumulative - mass < wanted).sum(-1, keepdim=True) - 1
+    last = torch.searchsorted(cumulative, wanted).clamp(max=width - 1)  # as many are above it
     all_mass = top_p >= 1
-    pth = ordered.gather(-1, last.clamp(min=0)).squeeze(-1).masked_fill(all_mass, -torch.inf)
+    pth = ordered.gather(-1, last).squeeze(-1).masked_fill(all_mass, -torch.inf)
     lowest = ordered[:, -1]
     found_k = unlimited | ((top_k <= width) & (lowest < kth.squeeze(-1)))
     found_p = all_mass | (lowest < pth)
     return torch.maximum(kth.squeeze(-1), pth), found_k & found_p
+
+
+def _descending(values: Tensor) -> Tensor:
+    """Each row's values, largest first."""
+    if values.is_cuda:
+        return values.sort(-1, descending=True).values
+    ascending = torch.from_numpy(np.sort(values.numpy(), axis=-1))  # torch's takes 20 times as long
+    return ascending.flip(-1)

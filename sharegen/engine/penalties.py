@@ -58,14 +58,26 @@ def penalise(
     penalty; history: int64 [n, L], each row's output so far, -1 beyond it, or None while all
     outputs are empty; the penalties: float32 [n] (1, 0 and 0 leave a row as it is).
     """
-    logits = logits.float()
-    counts = torch.zeros_like(logits)
+    vocab_size = logits.shape[1]
+    logits = logits.float().clone(memory_format=torch.contiguous_format)
+    flat = logits.view(-1)  # only what was seen is looked at: few tokens of a vocabulary
+    seen = flat.new_zeros(0, dtype=torch.int64)
+    times = seen
     if history is not None:
-        counts.scatter_add_(1, history.clamp(min=0), (history >= 0).float())
-    in_output = counts > 0
+        row, place = ((history >= 0) & _asking(repetition, frequency, presence)).nonzero(
+            as_tuple=True
+        )
+        seen, times = (row * vocab_size + history[row, place]).unique(return_counts=True)
     if in_prompt is not None:
-        factor = repetition[:, None]
-        damped = torch.where(logits < 0, logits * factor, logits / factor)
-        logits = torch.where(in_prompt | in_output, damped, logits)
-    logits = logits - frequency[:, None] * counts
-    return logits - presence[:, None] * in_output
+        anywhere = in_prompt & (repetition != 1)[:, None]
+        anywhere.view(-1)[seen] = True
+        tokens = anywhere.view(-1).nonzero().squeeze(-1)
+        values, factor = flat[tokens], repetition[tokens // vocab_size]
+        flat[tokens] = torch.where(values < 0, values * factor, values / factor)
+    row = seen // vocab_size
+    flat[seen] = flat[seen] - frequency[row] * times - presence[row]
+    return logits
+
+
+def _asking(repetition: Tensor, frequency: Tensor, presence: Tensor) -> Tensor:
+    return ((repetition != 1) | (frequency != 0) | (presence != 0))[:, None]

@@ -182,9 +182,14 @@ def token_weights(
     """
     scaled = logits / temperature.masked_fill(temperature < GREEDY_BELOW, 1.0)[:, None]
     weights = scaled.softmax(-1)
-    if not filtered:
-        return weights
-    return weights.masked_fill(~survivors(scaled, weights, top_k, top_p, min_p), 0.0)
+    if filtered:
+        random = temperature >= GREEDY_BELOW
+        asking = random & ((top_k < logits.shape[1]) | (top_p < 1) | (min_p > 0))
+        rows = asking.nonzero().squeeze(-1)
+        theirs = weights[rows]
+        kept = survivors(scaled[rows], theirs, top_k[rows], top_p[rows], min_p[rows])
+        weights[rows] = theirs.masked_fill_(~kept, 0.0)
+    return weights
 
 
 def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:

@@ -234,3 +234,21 @@ def fork_at_random(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_forks(seed: int) -> None:
     fork_at_random(seed)
+
+
+def test_penalties_on_outputs_begin_anew_and_repetition_sees_all() -> None:
+    """A fork is a request whose prompt is the whole text so far: drawn as that request would be."""
+    params = replace(
+        SAMPLED, presence_penalty=1.5, frequency_penalty=0.7, repetition_penalty=1.4, min_tokens=3
+    )
+    engine = make_engine(loaded("llama"))
+    forks = {}
+    for completion in engine.generate(kept([PROMPT], params)):
+        forks[completion.request.key] = completion
+        if completion.request.key == 0:
+            engine.fork(completion)
+    [forked] = (completion for key, completion in forks.items() if key != 0)
+    assert forked.request.prompt_token_ids == [*PROMPT, *forks[0].token_ids]
+    plain = list(make_engine(loaded("llama")).generate([replace(forked.request, keep=False)]))
+    assert forked.token_ids == plain[0].token_ids
+    assert len(set(forked.token_ids) & set(forks[0].token_ids)) > 0
