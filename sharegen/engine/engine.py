@@ -205,6 +205,12 @@ class Engine:
             self.scheduler.clear()
             self._observe()
 
+    def close(self) -> None:
+        """Free the KV cache, and give the module back its own attention: no job can follow."""
+        assert not self._busy, "a job runs"
+        del self.runner
+        self.model.release()
+
     def fork(
         self,
         parent: Completion | tuple[int, int],
