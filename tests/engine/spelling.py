@@ -51,6 +51,7 @@ class SpellingRunner:
         self.size = engine.pool.block_size
         self.scratch = engine.scheduler.rows.scratch_block
         self.state = engine.runner.state  # engine.check asks it
+        self.attention = engine.runner.attention  # the engine counts the levels that it shares
         self.keys = np.zeros((engine.pool.num_blocks + 1) * self.size, dtype=np.int64)
         self.tokens = np.zeros(rows, dtype=np.int64)
         self.position = np.full(rows, -1)
