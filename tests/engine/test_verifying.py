@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 
@@ -248,6 +250,20 @@ def test_fused_and_compiled_layers_are_given_back(monkeypatch: pytest.MonkeyPatc
     ids = torch.tensor([forest()[0]])
     with torch.no_grad():
         assert torch.equal(module(ids).logits, make_tiny("llama")(ids).logits)
+
+
+def test_a_closed_engine_holds_no_kv_cache() -> None:
+    """What it held is free at once, for the model's own attention may need it."""
+    model = load_model(make_tiny("llama"))
+    engine = make_engine(model)
+    run(engine, requests_of(forest(), PARAMS, 2))
+    keys = weakref.ref(engine.runner.cache.keys[0])
+    gc.disable()
+    try:
+        engine.close()
+        assert keys() is None
+    finally:
+        gc.enable()
 
 
 def test_unfused_layers_are_the_same_layers() -> None:
