@@ -97,6 +97,7 @@ class Plan:
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
         self._allocate()
+        self._whole = True  # the buffers are of one size, that of the room
 
     @property
     def variant(self) -> tuple[Tile, bool]:
@@ -152,12 +153,14 @@ class Plan:
             self.tile = self._short_tile
 
     def _grow(self, *asked: int) -> None:
-        if all(a <= r for a, r in zip(asked, self._room, strict=True)):
+        if self._whole and all(a <= r for a, r in zip(asked, self._room, strict=True)):
             return
         self._room = tuple(
             r if a <= r else max(a, r + r // 2) for a, r in zip(asked, self._room, strict=True)
         )
+        self._whole = False  # should memory run out half-way, the next update begins again
         self._allocate()
+        self._whole = True
         self.generation += 1
 
     def _allocate(self) -> None:

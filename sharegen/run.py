@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sharegen.engine.engine import EngineStats
     from sharegen.engine.model import LoadedModel
     from sharegen.engine.request import Completion, Request, SamplingParams
+    from sharegen.engine.verifying import Verified
 
 _LATEST = ("blocks_total", "blocks_used", "running", "waiting")
 _PEAKS = ("peak_blocks",)
@@ -50,6 +51,9 @@ class Watcher:
     ) -> AbstractContextManager[Progress | None]:
         """So many samples and problems are about to be drawn."""
         return nullcontext(None)
+
+    def verifying(self, steps: int) -> None:
+        """All is drawn; so many steps are about to be computed by the model's own attention."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,14 @@ def run_job(
     *,
     overwrite: bool = False,
     strict: bool = False,
+    verify: int | None = None,
     watcher: Watcher | None = None,
 ) -> Outcome:
     """Sample everything that the configuration asks and the journal does not have yet.
 
     output: the journal; by default where the same configuration always finds it.
     overwrite: start the journal anew. strict: a bad row stops the job.
+    verify: how many random steps to check against the model's own attention when all is drawn.
 
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
     Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
@@ -108,7 +114,7 @@ def run_job(
                 if complete is not None:
                     return complete
             _make_folder(path)
-            job = _Job(configuration, path, workload, watcher)
+            job = _Job(configuration, path, workload, watcher, verify)
             with job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, held)
                 return Outcome(path, journal.run, workload, drawn)
@@ -183,9 +189,15 @@ class _Job:
     """A job whose model is loaded and whose prompts are tokens."""
 
     def __init__(
-        self, configuration: Configuration, path: Path, workload: Workload, watcher: Watcher
+        self,
+        configuration: Configuration,
+        path: Path,
+        workload: Workload,
+        watcher: Watcher,
+        verify: int | None = None,
     ) -> None:
         from sharegen.engine.engine import Engine, EngineConfig
+        from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
         self.configuration = configuration
@@ -193,6 +205,9 @@ class _Job:
         self.workload = workload
         self.watcher = watcher
         self.params = sampling_params(configuration)
+        self.verification = None if verify is None else Verification(verify)
+        if self.verification is not None:
+            self.params = self.verification.asking(self.params)
         self.model, self.tokenizer = _load(configuration)
         self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         machine = configuration.machine
@@ -239,6 +254,8 @@ class _Job:
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
         pace = Pace(journal.run.timings, journal.run.stats)
         started = time.monotonic()
+        ended: float | None = None
+        verified = None
         drawn = 0
         try:
             with self.watcher.sampling(self.engine.stats, total, problems) as progress:
@@ -249,11 +266,23 @@ class _Job:
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
                     drawn += 1
+                    if self.verification is not None:
+                        self.verification.note(completion)
                     if progress is not None:
                         progress.advance(left[key] == 0)
+            ended = time.monotonic()
+            verified = self._verify()
         finally:
-            self._close(journal, plan, time.monotonic() - started, pace)
+            self._close(journal, plan, (ended or time.monotonic()) - started, pace, verified)
         return drawn
+
+    def _verify(self) -> Verified | None:
+        """The steps that were kept, against the model's own attention; ends the engine."""
+        if self.verification is None or not self.verification.steps:
+            return None
+        self.watcher.verifying(len(self.verification.steps))
+        self.engine.close()
+        return self.verification.check(self.model)
 
     def _ask(self, journal: Journal, strict: bool) -> list[_Asked]:
         """The requests of all problems that can run; the others become lines of the journal."""
@@ -315,10 +344,17 @@ class _Job:
             max_sequences=self.engine.scheduler.max_sequences,
         )
 
-    def _close(self, journal: Journal, plan: Plan, seconds: float, pace: Pace) -> None:
+    def _close(
+        self, journal: Journal, plan: Plan, seconds: float, pace: Pace, verified: Verified | None
+    ) -> None:
         before = journal.run.timings
+        stats = _add(journal.run.stats, asdict(self.engine.stats)) | {"plan": plan.to_json()}
+        if verified is not None:
+            stats["verified"] = asdict(verified)
+        elif "verified" in journal.run.stats:  # of an earlier run, whose samples are here too
+            stats["verified"] = journal.run.stats["verified"]
         journal.close(
-            _add(journal.run.stats, asdict(self.engine.stats)) | {"plan": plan.to_json()},
+            stats,
             counts={"problems": plan.problems, "samples_asked": plan.samples},
             timings={
                 "loading_seconds": round(self.loading_seconds, 3),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.errors import JournalError
+from sharegen.errors import JournalError, UsageError
 from sharegen.interrupt import Interrupted
 from sharegen.run import Watcher, _Job, plan_job, run_job
 from sharegen.workload.configuration import Configuration, resolve
@@ -130,6 +130,62 @@ def test_the_kv_cache_is_no_larger_than_the_job_can_use(configure: Any, tmp_path
     plan = plan_job(job.model_copy(update={"machine": machine}))
     assert stats["plan"] == plan.to_json()
     assert 0 < stats["peak_blocks"] <= stats["blocks_total"] < 200
+
+
+def stats(path: Path) -> dict[str, Any]:
+    return json.loads(path.with_name(path.stem + ".run.json").read_text())["stats"]
+
+
+def test_a_verified_job_draws_the_same_and_says_how_near_it_was(
+    configure: Any, tmp_path: Path
+) -> None:
+    run_job(configure(), tmp_path / "a.jsonl")
+    run_job(configure(), tmp_path / "b.jsonl", verify=30)
+    assert lines(tmp_path / "a.jsonl") == lines(tmp_path / "b.jsonl")
+    assert "verified" not in stats(tmp_path / "a.jsonl")
+    verified = stats(tmp_path / "b.jsonl")["verified"]
+    assert (verified["steps"], verified["skipped"], verified["reference"]) == (30, 0, "sdpa")
+    assert 0 < verified["mean"] <= verified["largest"] < 1e-4
+    assert 0 < verified["among_back_ends"] < 1e-4
+
+
+def test_a_resumed_job_verifies_what_it_draws(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(samples=1, limit=2), path, verify=10_000)
+    first = stats(path)["verified"]
+    drawn = sum(json.loads(line)["num_tokens"] for line in lines(path))
+    assert first["steps"] == drawn
+    run_job(configure(samples=2, limit=2), path)  # unverified: what was found before stays
+    assert stats(path)["verified"] == first
+    run_job(configure(samples=4, limit=2), path, verify=10_000)
+    total = sum(json.loads(line)["num_tokens"] for line in lines(path))
+    assert drawn < stats(path)["verified"]["steps"] < total - drawn
+    before = stats(path)
+    assert run_job(configure(samples=4, limit=2), path, verify=9).drawn == 0
+    assert stats(path) == before
+
+
+def test_stopped_while_it_verifies(
+    configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was drawn is in the journal, and the journal is whole."""
+
+    class Impatient(Watcher):
+        def verifying(self, steps: int) -> None:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(Interrupted):
+        run_job(configure(), path, verify=5, watcher=Impatient())
+    assert len(lines(path)) == 20 and "verified" not in stats(path)
+    assert stats(path)["completions"] == 20
+    assert run_job(configure(), path).drawn == 0
+
+
+def test_verifying_no_step_is_refused(configure: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="verify is 0"):
+        run_job(configure(), tmp_path / "a.jsonl", verify=0)
+    assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_overwrite_starts_anew(configure: Any, tmp_path: Path) -> None:

@@ -207,6 +207,17 @@ class RunOptions(JobOptions):
     strict: Annotated[
         bool, _option("--strict", help="Stop at the first bad row.", panel="Output")
     ] = False
+    verify: Annotated[
+        int | None,
+        _option(
+            "--verify",
+            help="When all is drawn, compute so many random steps again with the model's own "
+            "attention, and report the largest difference.",
+            panel="Output",
+            min=1,
+            metavar="STEPS",
+        ),
+    ] = None
     quiet: Annotated[
         bool,
         _option("--quiet", "-q", help="Print the journal's path, nothing else.", panel="Output"),

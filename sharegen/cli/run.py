@@ -66,8 +66,11 @@ def run_recipe(
         path,
         overwrite=options.overwrite,
         strict=options.strict,
+        verify=options.verify,
         watcher=None if options.quiet else _terminal_watcher(errors),
     )
+    if options.verify and outcome.drawn == 0:
+        errors.print("Nothing was drawn, so there is nothing to verify.", style="dim")
     if options.quiet:
         print(path)
         return path
@@ -117,5 +120,8 @@ def _terminal_watcher(console: Console) -> Any:
             self, stats: EngineStats, samples: int, problems: int
         ) -> AbstractContextManager[Progress | None]:
             return Progress(stats, samples, problems, console)
+
+        def verifying(self, steps: int) -> None:
+            console.print(f"verifying {steps:,} steps", style="dim")
 
     return TerminalWatcher()

@@ -32,21 +32,27 @@ def optimise(model: LoadedModel) -> None:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
     Layers of one kind share one compilation. A model that does not compile runs as it was, and a
-    warning says why.
+    warning says why. All is undone when the model is released.
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     replaced = fuse_projections(model.model)
+
+    def undo() -> None:
+        unfuse(replaced)
+        for layer in layers:
+            layer._compiled_call_impl = None
+
     for layer in layers:
         layer.compile(dynamic=True, fullgraph=True)
     try:
         for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
             _try(model, count)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
-        unfuse(replaced)
-        for layer in layers:
-            layer._compiled_call_impl = None
+        undo()
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+    else:
+        model.on_release(undo)
 
 
 def _try(model: LoadedModel, count: int) -> None:

@@ -23,9 +23,9 @@ from sharegen.engine.compiling import optimise
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
-from sharegen.engine.headroom import memory_for_kv
+from sharegen.engine.headroom import kv_cache_memory
 from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import blocks_in, estimate, is_out_of_memory
+from sharegen.engine.memory import blocks_in, is_out_of_memory
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prefix_tree import WINDOW
 from sharegen.engine.prompt_logprobs import of_prompt
@@ -125,7 +125,15 @@ class Engine:
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         if on_gpu and config.compile:
             optimise(model)
-        num_blocks = self._num_blocks(padded(max_sequences), chunk_tokens)
+        memory = kv_cache_memory(
+            model,
+            padded(max_sequences),
+            chunk_tokens,
+            config.block_size,
+            asked=config.kv_cache_memory,
+            limit=config.kv_cache_limit,
+        )
+        num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self.pool = BlockPool(num_blocks, config.block_size)
         self.scheduler = Scheduler(
@@ -201,6 +209,12 @@ class Engine:
             self._in_flight.clear()
             self.scheduler.clear()
             self._observe()
+
+    def close(self) -> None:
+        """Free the KV cache, and give the module back its own attention: no job can follow."""
+        assert not self._busy, "a job runs"
+        del self.runner
+        self.model.release()
 
     def fork(
         self,
@@ -443,18 +457,6 @@ class Engine:
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used
         stats.peak_blocks = self.pool.peak_used
-
-    def _num_blocks(self, rows: int, chunk_tokens: int) -> int:
-        """How many blocks of KV there is memory for, unless the config says it."""
-        config, model = self.config, self.model
-        memory = config.kv_cache_memory
-        if memory is None:
-            if model.device.type == "cuda":
-                memory = memory_for_kv(model, rows, chunk_tokens, config.block_size)
-            else:
-                memory = estimate(model.device)
-            memory = min(memory, config.kv_cache_limit or memory)
-        return blocks_in(memory, model.kv_bytes_per_token * config.block_size)
 
 
 def _note_top(

@@ -12,7 +12,7 @@ import torch
 from sharegen.engine.attention import active, attention_for
 from sharegen.engine.compiling import ValuesOnly
 from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import estimate, is_out_of_memory, left_beside
+from sharegen.engine.memory import check_fits, estimate, is_out_of_memory, left_beside
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sampling import SamplingState, sample, token_logprobs
@@ -30,28 +30,27 @@ _EVERYTHING = SamplingParams(
 )
 
 
-def memory_for_kv(model: LoadedModel, rows: int, tokens: int, block_size: int) -> int:
-    """Bytes that the KV cache may take on the model's GPU.
+def kv_cache_memory(
+    model: LoadedModel,
+    rows: int,
+    tokens: int,
+    block_size: int,
+    *,
+    asked: int | None = None,
+    limit: int | None = None,
+) -> int:
+    """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
-    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where such
-    steps do not fit beside the model.
+    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where a GPU
+    has not as much as is asked, or no memory for such steps beside the model.
     """
-    try:
-        taken, fallback = _measure(model, rows, tokens, block_size)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        taken = None
-    if taken is None:
-        raise CapacityError(
-            f"a step of {rows:,} sequences does not fit beside the model: let fewer decode "
-            "together (--max-sequences), or take a smaller model or dtype"
-        )
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(model.device)
-    left = left_beside(taken, free, total)
-    # The stand-in says nothing about attention that is not done by the kernels.
-    return min(left, estimate(model.device)) if fallback else left
+    on_gpu = model.device.type == "cuda"
+    if asked is not None:
+        if on_gpu:
+            check_fits(asked, _free_and_total(model.device)[0])
+        return asked
+    found = _beside_steps(model, rows, tokens, block_size) if on_gpu else estimate(model.device)
+    return found if limit is None else min(found, limit)
 
 
 def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
@@ -73,6 +72,25 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
         token_logprobs(logits, drawn, state.features().top_logprobs)
 
 
+def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int) -> int:
+    """Bytes of the model's GPU that its largest steps leave."""
+    taken: int | None = None
+    try:
+        taken, fallback = _measure(model, rows, tokens, block_size)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    free, total = _free_and_total(model.device)
+    if taken is None:
+        raise CapacityError(
+            f"a step of {rows:,} sequences does not fit beside the model: let fewer decode "
+            "together (--max-sequences), or take a smaller model or dtype"
+        )
+    left = left_beside(taken, free, total)
+    # The stand-in says nothing about attention that is not done by the kernels.
+    return min(left, estimate(model.device)) if fallback else left
+
+
 def _measure(model: LoadedModel, rows: int, tokens: int, block_size: int) -> tuple[int, str | None]:
     """Bytes of the plans and of the largest steps; and why the kernels do not serve, if so."""
     torch.cuda.empty_cache()
@@ -88,3 +106,9 @@ def _measure(model: LoadedModel, rows: int, tokens: int, block_size: int) -> tup
         torch.cuda.synchronize(model.device)
         taken += torch.cuda.max_memory_reserved(model.device) - held
     return taken, attention.fallback
+
+
+def _free_and_total(device: torch.device) -> tuple[int, int]:
+    """Bytes of a GPU, when torch has given back what it does not use."""
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)

@@ -38,6 +38,15 @@ def left_beside(steps: int, free: int, total: int) -> int:
     return max(0, free - steps - margin)
 
 
+def check_fits(memory: int, free: int) -> None:
+    """Raise CapacityError for a KV cache of more bytes than are free on a GPU."""
+    if memory > free:
+        raise CapacityError(
+            f"a KV cache of {memory:,} bytes does not fit: beside the model {free:,} bytes of the "
+            "GPU are free: give it less"
+        )
+
+
 def blocks_in(memory: int, block_bytes: int) -> int:
     """How many blocks of KV so much memory holds. Raises CapacityError for fewer than two."""
     if memory < 2 * block_bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,8 +145,12 @@ class LoadedModel:
             return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
         return self.model(**inputs).logits[0, logit_rows]
 
+    def on_release(self, undo: Callable[[], None]) -> None:
+        """Something else was changed about the module; `undo` puts it back."""
+        self._undo.callback(undo)
+
     def release(self) -> None:
-        """Give the Hugging Face module back its own attention."""
+        """Give the Hugging Face module back its own attention, and whatever else was its own."""
         self._undo.close()
 
 

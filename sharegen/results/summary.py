@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -78,12 +79,32 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     if stats.get("shrinks"):
         table.add_row("[dim]out of memory[/]",
                       f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip
+    if stats.get("verified"):
+        table.add_row("[dim]verified[/]", _verified(stats["verified"]))
     for name, value in _accuracy_rows(run, votes):
         table.add_row(f"[dim]{name}[/]", value)
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     if used is not None:
         table.add_row("[dim]right and wrong[/]", visible(used))
     return table
+
+
+def _verified(found: Mapping[str, Any]) -> str:
+    """How near the model's own attention the steps were that a run with --verify looked at."""
+    skipped = found["skipped"]
+    without = f"{skipped:,} steps need more memory than there is" if skipped else ""
+    if not found["steps"]:
+        return f"nothing: {without}"
+    text = (
+        f"{found['steps']:,} steps: log-probabilities differ from the model's own attention by at "
+        f"most [bold]{found['largest']:.2g}[/] (mean {found['mean']:.2g})"
+    )
+    among = found["among_back_ends"]
+    if among is not None:
+        text += f"; its own back ends differ among themselves by {among:.2g}"
+    else:
+        text += f"; there is no yardstick: {found['no_yardstick']}"
+    return text + (f"; {without}" if without else "")
 
 
 def _accuracy_rows(run: RunFile, votes: list[Vote]) -> list[tuple[str, str]]:

@@ -66,6 +66,12 @@ def test_bad_recipe_names_file_and_key(
     check(sharegen("run", recipe(tmp_path, text)), 2, "mine.yaml", *words)
 
 
+@pytest.mark.parametrize("steps", ["0", "-1", "many"])
+@pytest.mark.parametrize("command", [["run", "self-consistency"], ["code-sample", "humaneval"]])
+def test_verify_takes_a_step_or_more(sharegen: Command, command: list[str], steps: str) -> None:
+    check(sharegen(*command, "--verify", steps), 2, "--verify")
+
+
 def test_template_that_names_a_missing_field(
     sharegen: Command, tmp_path: Path, rows: Path, model: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,6 +72,23 @@ def test_compile_may_change_within_a_journal(sharegen: Command, job: list[object
         machine = json.loads(Path("out.run.json").read_text())["extent"]["machine"]
         assert machine["compile"] == (flag == "--compile")
     assert len(journal("out.jsonl")) == 12
+
+
+def test_verify_says_how_near_the_model_s_own_attention_it_was(
+    sharegen: Command, job: list[object]
+) -> None:
+    ran = sharegen(*job, "--verify", 12)
+    assert ran.code == 0, ran.err
+    said = " ".join(ran.out.split())
+    assert re.search(
+        r"verified 12 steps: log-probabilities differ from the model's own attention by at most "
+        r"\S+e-0[5-8] \(mean \S+e-0[5-9]\); its own back ends differ among themselves by \S+e-0",
+        said,
+    ), said
+    assert "verifying 12 steps" in ran.err
+    again = sharegen(*job, "--verify", 12)
+    assert again.code == 0 and "Nothing was drawn, so there is nothing to verify." in again.err
+    assert sharegen(*job, "--verify", 12, "-q").out == "out.jsonl\n"
 
 
 def test_vote_and_show_read_what_run_wrote(sharegen: Command, job: list[object]) -> None:

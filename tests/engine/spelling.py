@@ -52,7 +52,6 @@ class SpellingRunner:
         self.scratch = engine.scheduler.rows.scratch_block
         self.shared_levels: tuple[int, ...] = ()
         self.state = engine.runner.state  # engine.check asks it
-        self.attention = engine.runner.attention  # which levels it shares is counted
         self.keys = np.zeros((engine.pool.num_blocks + 1) * self.size, dtype=np.int64)
         self.tokens = np.zeros(rows, dtype=np.int64)
         self.position = np.full(rows, -1)

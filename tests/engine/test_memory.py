@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sharegen.engine import headroom
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.headroom import largest_step
-from sharegen.engine.memory import blocks_in, estimate, left_beside
+from sharegen.engine.memory import blocks_in, check_fits, estimate, left_beside
 from sharegen.engine.model import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import CapacityError
@@ -36,6 +36,12 @@ def test_blocks_steps_and_margin_fit_what_is_free(free: int, steps: int, block: 
     else:
         with pytest.raises(CapacityError, match="hold not even two blocks"):
             blocks_in(left, block)
+
+
+def test_a_given_cache_must_fit_what_is_free() -> None:
+    check_fits(GIB, GIB)
+    with pytest.raises(CapacityError, match=r"of 1,073,741,825 bytes does not fit: .* give"):
+        check_fits(GIB + 1, GIB)
 
 
 def test_a_limit_cuts_what_nobody_has_set() -> None:

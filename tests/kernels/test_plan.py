@@ -135,6 +135,31 @@ def test_says_when_buffers_grow() -> None:
     assert plan.counts[0] == len(work_list(deep, plan.shape, 64, TILE, plan.slots, none).items)
 
 
+@pytest.mark.parametrize("allocate", ["zeros", "empty"])
+def test_buffers_for_which_there_was_no_memory_are_made_again(
+    allocate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of the new buffers are there, some are the old ones: nothing may be written to those."""
+    plan = Plan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
+    plan.slots = 8
+    deep, flat = layout_of([(20, 0, 64)] * 200, 64), layout_of([(100, 0, 64)], 64)
+
+    def no_memory(*_: object, **__: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr(torch, allocate, no_memory)
+        plan.update(deep)
+    for layout in (flat, deep):
+        plan.update(layout)
+        assert plan.generation == 1
+        apart = np.zeros(layout.num_nodes, bool)
+        work = work_list(layout, plan.shape, 64, TILE, plan.slots, apart)
+        assert plan.counts.tolist()[:2] == [len(work.items), 64]
+        assert plan.segments[: work.segments.size].tolist() == work.segments.ravel().tolist()
+        assert len(plan.partial_out) == len(plan.partial_lse) >= work.partial_start[-1]
+
+
 def test_tile_follows_the_length_of_what_is_shared() -> None:
     """The tile changes, and says so, but not for small changes around the border."""
     shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)

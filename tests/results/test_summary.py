@@ -52,6 +52,24 @@ def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
     assert "And now?" not in out
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "64 steps: log-probabilities differ from the model's own attention by at most 1.2e-05 "
+         "(mean 3e-06); its own back ends differ among themselves by 9.5e-06"),
+        ({"among_back_ends": None, "no_yardstick": "only eager computes it"},
+         "(mean 3e-06); there is no yardstick: only eager computes it"),
+        ({"skipped": 3}, "by 9.5e-06; 3 steps need more memory than there is"),
+        ({"steps": 0, "skipped": 64}, "verified nothing: 64 steps need more memory than there is"),
+    ],
+)  # fmt: skip
+def test_what_was_verified(summarise, changes: dict[str, object], said: str) -> None:  # type: ignore[no-untyped-def]
+    verified = {"steps": 64, "skipped": 0, "largest": 1.23e-5, "mean": 3e-6,
+                "among_back_ends": 9.5e-6, "no_yardstick": None, "reference": "sdpa"}  # fmt: skip
+    run = RunFile(stats={"verified": verified | changes})
+    assert said in " ".join(summarise([sample("p", 0, "7")], run, p="?").split())
+
+
 def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyped-def]
     records = [sample(problem, index, "7") for problem in "pq" for index in range(5)]
     records.append(Record("r", None, None, error="no"))

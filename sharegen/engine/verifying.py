@@ -1,0 +1,228 @@
+"""A job's own numbers against the model's own attention.
+
+Some steps of the job are kept: where they stood, and the log-probabilities that the engine gave
+there. When the job is done, the Hugging Face module computes them again, teacher-forced along the
+same tokens with its own attention, one sequence at a time. How far its own attention back ends are
+from each other is the yardstick: no engine can be nearer to all of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from sharegen.engine.checkpoint import quiet
+from sharegen.engine.memory import is_out_of_memory
+from sharegen.engine.model import LoadedModel
+from sharegen.engine.request import Completion, SamplingParams, TokenLogprobs
+from sharegen.errors import UsageError
+
+TOP = 20
+"""Of how many of a step's likeliest tokens the log-probabilities are compared."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A token that was drawn: which one of a completion, and what the engine said there."""
+
+    completion: Completion
+    index: int
+    said: TokenLogprobs
+
+    @property
+    def numbers(self) -> dict[int, float]:
+        """Log-probabilities by token id: of the likeliest tokens and the one that was drawn."""
+        return self.said.top | {self.said.token_id: self.said.logprob}
+
+
+@dataclass(frozen=True)
+class Verified:
+    """How far the engine's log-probabilities are from those of the model's own attention.
+
+    steps: compared; skipped: the others, for which the model's own attention found no memory.
+    largest, mean: absolute differences, in nats. reference: the back end compared with.
+    among_back_ends: the largest difference of the model's back ends from each other at the same
+    steps, the yardstick; no_yardstick: why there is none.
+    """
+
+    steps: int
+    skipped: int
+    largest: float
+    mean: float
+    reference: str
+    among_back_ends: float | None
+    no_yardstick: str | None
+
+
+class Verification:
+    """Steps of a job, chosen at random as they come, and what the model itself makes of them.
+
+    steps: how many to keep; each step of the job is among them with the same probability, and no
+    more are held at any time. seed: of the choice. Raises UsageError for less than one step.
+    """
+
+    def __init__(self, steps: int, seed: int = 0) -> None:
+        if steps < 1:
+            raise UsageError(f"verify is {steps}: it must be at least 1 step")
+        self.size = steps
+        self.steps: list[Step] = []
+        self._rng = random.Random(seed)
+        self._seen = 0  # steps of the job so far
+        self._next = 0  # which of them is the next to be kept
+        self._weight = 1.0
+
+    def asking(self, params: SamplingParams) -> SamplingParams:
+        """The same draws, with the log-probabilities that are compared."""
+        return replace(params, logprobs=max(TOP, params.logprobs or 0))
+
+    def note(self, completion: Completion) -> None:
+        """Take from a finished sample of such params what the choice falls upon.
+
+        Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))" (TOMS 1994),
+        algorithm L: it says how many steps to pass over, rather than asking each one.
+        """
+        assert completion.logprobs is not None, "the params were not those of `asking`"
+        bare = replace(completion, logprobs=None, prompt_logprobs=None)
+        while self._next < self._seen + len(completion.logprobs):
+            index = self._next - self._seen
+            step = Step(bare, index, completion.logprobs[index])
+            if len(self.steps) < self.size:
+                self.steps.append(step)
+            else:
+                self.steps[self._rng.randrange(self.size)] = step
+            self._next += 1
+            if len(self.steps) == self.size:
+                self._next += self._pass_over()
+        self._seen += len(completion.logprobs)
+
+    def _pass_over(self) -> int:
+        self._weight *= math.exp(math.log(1.0 - self._rng.random()) / self.size)
+        return math.floor(math.log(1.0 - self._rng.random()) / math.log1p(-self._weight))
+
+    def check(self, model: LoadedModel) -> Verified | None:
+        """Let the model's module compute the steps with its own attention; None without steps.
+
+        The model must be released, and memory should be free of the KV cache.
+        """
+        if not self.steps:
+            return None
+        if model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        by_back_end = {
+            name: found
+            for name in _back_ends(model)
+            if (found := _numbers(model, name, self.steps)) is not None
+        }
+        reference, found = next(iter(by_back_end.items()))
+        differences = _differences([step.numbers for step in self.steps], found)
+        among: float | None = None
+        why: str | None = f"only {reference} computes this model's attention"
+        if len(by_back_end) > 1:
+            name, other = list(by_back_end.items())[1]
+            why = f"{name} attention needs more memory than there is"
+            if None not in other:
+                among, why = max(_differences(other, found)), None
+        compared = sum(numbers is not None for numbers in found)
+        return Verified(
+            steps=compared,
+            skipped=len(found) - compared,
+            largest=max(differences, default=0.0),
+            mean=sum(differences) / max(1, len(differences)),
+            reference=reference,
+            among_back_ends=among,
+            no_yardstick=why,
+        )
+
+
+_Numbers = list[dict[int, float] | None]
+"""Of each step its log-probabilities by token id; None where memory did not suffice."""
+
+
+def _back_ends(model: LoadedModel) -> list[str]:
+    """The reference, then the yardstick. SDPA has no softcap and no sinks."""
+    special = any(layer.softcap is not None or layer.has_sinks for layer in model.layers)
+    return ["eager"] if special else ["sdpa", "eager"]
+
+
+def _numbers(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers | None:
+    """What the module says at the steps; None where it does not have the back end."""
+    module = model.model
+    before = module.config._attn_implementation
+    with quiet():
+        try:
+            module.set_attn_implementation(back_end)
+        except ValueError:
+            return None
+        try:
+            by_sample: dict[tuple[int, int], list[int]] = {}
+            for i, step in enumerate(steps):
+                completion = step.completion
+                by_sample.setdefault((completion.request.key, completion.sample), []).append(i)
+            numbers: _Numbers = [None] * len(steps)
+            for places in by_sample.values():
+                own = _of_sample(model, back_end, [steps[i] for i in places])
+                for i, found in zip(places, own, strict=True):
+                    numbers[i] = found
+            return numbers
+        finally:
+            module.set_attn_implementation(before)
+
+
+def _of_sample(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers:
+    """The steps of one sample: one forward over its prompt and its tokens up to the last step."""
+    completion = steps[0].completion
+    prompt = list(completion.request.prompt_token_ids)
+    tokens = prompt + completion.token_ids[: max(step.index for step in steps)]
+    if back_end == "eager" and _eager_bytes(model, len(tokens)) > _free_bytes(model.device):
+        return [None] * len(steps)
+    rows = torch.tensor([len(prompt) - 1 + step.index for step in steps], device=model.device)
+    try:
+        logits = _logits(model, torch.tensor(tokens, device=model.device), rows)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return [None] * len(steps)
+    logprobs = logits.float().log_softmax(-1)
+    return [
+        dict(zip(step.numbers, row[list(step.numbers)].tolist(), strict=True))
+        for step, row in zip(steps, logprobs, strict=True)
+    ]
+
+
+@torch.inference_mode()
+def _logits(model: LoadedModel, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """ids: [T] a whole sequence -> logits [rows, vocab_size] of some of its rows."""
+    module = model.model
+    if "logits_to_keep" in inspect.signature(module.forward).parameters:
+        return module(input_ids=ids[None], use_cache=False, logits_to_keep=rows).logits[0]
+    return module(input_ids=ids[None], use_cache=False).logits[0, rows]
+
+
+def _eager_bytes(model: LoadedModel, length: int) -> int:
+    """What a layer of eager attention takes: scores, masked ones, and their softmax in float32."""
+    heads = max(layer.num_heads for layer in model.layers)
+    return heads * length * length * (2 * model.dtype.itemsize + 8)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    # Linux gives more than it has and ends the process later: stay well below all of it.
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _differences(given: Iterable[dict[int, float] | None], found: _Numbers) -> list[float]:
+    """Absolute differences of all numbers of all steps that both sides have."""
+    return [
+        0.0 if numbers[token] == own[token] else abs(numbers[token] - own[token])
+        for numbers, own in zip(given, found, strict=True)
+        if numbers is not None and own is not None
+        for token in own
+    ]

@@ -1,0 +1,276 @@
+"""A verified job: what it keeps, how near the model's own attention it is, and what it finds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from sharegen.engine import verifying
+from sharegen.engine.compiling import optimise
+from sharegen.engine.fusing import fuse_projections, unfuse
+from sharegen.engine.model import LoadedModel, load_model
+from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
+from sharegen.engine.verifying import TOP, Verification, Verified
+from sharegen.errors import UsageError
+from sharegen.kernels import reference
+from tests.engine.jobs import forest, make_engine, requests_of, run
+from tests.engine.tiny_models import make_tiny
+
+PARAMS = SamplingParams(temperature=1.0, top_p=0.9, max_tokens=20, stop_token_ids=[5, 50])
+
+
+def verified(
+    model: LoadedModel, steps: int, params: SamplingParams = PARAMS, samples: int = 2
+) -> Verified:
+    """A whole job of prompts that share, and what the module makes of it."""
+    verification = Verification(steps)
+    engine = make_engine(model)
+    requests = requests_of(forest(), verification.asking(params), samples)
+    for completion in engine.generate(requests):
+        verification.note(completion)
+    engine.close()
+    found = verification.check(model)
+    assert found is not None
+    return found
+
+
+# -- how near -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gpt2", "deepseek_v3"])
+def test_differences_are_those_of_rounding(name: str) -> None:
+    model = load_model(make_tiny(name))
+    found = verified(model, 40)
+    assert (found.steps, found.skipped, found.reference) == (40, 0, "sdpa")
+    assert 0 < found.mean <= found.largest < 1e-4
+    assert found.among_back_ends is not None and 0 < found.among_back_ends < 1e-4
+    assert found.no_yardstick is None
+    assert model.model.config._attn_implementation == "eager"  # as it came
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+def test_softcap_and_sinks_have_one_back_end(name: str) -> None:
+    """Windows too: SDPA would leave out what it does not know, so it is no reference here."""
+    found = verified(load_model(make_tiny(name)), 40)
+    assert (found.steps, found.reference, found.among_back_ends) == (40, "eager", None)
+    assert found.largest < 1e-4
+    assert found.no_yardstick == "only eager computes this model's attention"
+
+
+def test_lower_precision_is_as_far_as_the_back_ends_are() -> None:
+    found = verified(load_model(make_tiny("llama").to(torch.bfloat16)), 40)
+    assert found.among_back_ends is not None
+    assert 1e-3 < found.largest < 10 * found.among_back_ends
+
+
+def test_every_step_of_a_job_with_fewer() -> None:
+    found = verified(load_model(make_tiny("llama")), 10_000, samples=1)
+    assert len(forest()) <= found.steps <= len(forest()) * PARAMS.max_tokens
+    assert found.largest < 1e-4
+
+
+# -- what it finds ------------------------------------------------------------------------------
+
+
+def test_attention_that_drops_the_shared_nodes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = reference._shared
+
+    def without(q: torch.Tensor, *rest: object) -> reference.Partial:
+        found = real(q, *rest)  # type: ignore[arg-type]
+        return reference.Partial.empty(*found.out.shape, q.device)
+
+    monkeypatch.setattr(reference, "_shared", without)
+    assert verified(load_model(make_tiny("llama")), 40).largest > 0.5
+
+
+def test_a_window_that_is_one_too_short_is_found() -> None:
+    model = load_model(make_tiny("mistral"))
+    model.layers[0] = type(model.layers[0])(**(vars(model.layers[0]) | {"window": 6}))
+    assert verified(model, 40).largest > 0.01
+
+
+def test_one_wrong_step_is_found_where_it_is_looked_at() -> None:
+    model = load_model(make_tiny("llama"))
+    verification = Verification(10_000)
+    requests = requests_of([forest()[0]], verification.asking(PARAMS), 2)
+    for completion in run(make_engine(model), requests).completions.values():
+        said = completion.logprobs
+        assert said is not None
+        said[1] = TokenLogprobs(said[1].token_id, said[1].logprob - 0.25, {})
+        verification.note(completion)
+    model.release()
+    found = verification.check(model)
+    assert found is not None and found.largest == pytest.approx(0.25, abs=1e-4)
+
+
+# -- what is kept -------------------------------------------------------------------------------
+
+
+def completions(lengths: Iterable[int]) -> Iterable[Completion]:
+    for key, length in enumerate(lengths):
+        logprobs = [TokenLogprobs(index, -1.0) for index in range(length)]
+        request = Request(key, [1], PARAMS, range(1))
+        yield Completion(request, 0, [0] * length, None, "length", None, 0.0, logprobs)
+
+
+def test_each_step_is_kept_with_the_same_probability() -> None:
+    """Chi-square over 3,000 choices of 5 steps out of 40 that come in samples of 1 to 17."""
+    lengths, kept = (3, 17, 1, 8, 11), Counter[tuple[int, int]]()
+    for seed in range(3000):
+        verification = Verification(5, seed)
+        for completion in completions(lengths):
+            verification.note(completion)
+            assert len(verification.steps) <= 5
+        places = {(step.completion.request.key, step.index) for step in verification.steps}
+        assert len(places) == 5, "a step was kept twice"
+        kept.update(places)
+    assert len(kept) == sum(lengths) == 40
+    expected = 3000 * 5 / 40
+    # 39 degrees of freedom: above 76 in 4 of 10,000 cases.
+    assert sum((count - expected) ** 2 / expected for count in kept.values()) < 76
+
+
+def test_what_is_kept_is_bounded_and_bare() -> None:
+    verification = Verification(7)
+    for completion in completions([200] * 500):
+        verification.note(completion)
+    assert len(verification.steps) == 7
+    assert all(step.completion.logprobs is None for step in verification.steps)
+    assert [step.said.token_id for step in verification.steps] == [
+        step.index for step in verification.steps
+    ]
+
+
+def test_the_same_seed_keeps_the_same_steps() -> None:
+    def kept(seed: int) -> list[tuple[int, int]]:
+        verification = Verification(6, seed)
+        for completion in completions([30] * 20):
+            verification.note(completion)
+        return [(step.completion.request.key, step.index) for step in verification.steps]
+
+    assert kept(1) == kept(1) != kept(2)
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_less_than_a_step_is_refused(steps: int) -> None:
+    with pytest.raises(UsageError, match=f"verify is {steps}: it must be at least 1 step"):
+        Verification(steps)
+
+
+def test_nothing_drawn_is_nothing_to_verify() -> None:
+    model = load_model(make_tiny("llama"))
+    model.release()
+    assert Verification(5).check(model) is None
+
+
+def test_asking_changes_no_token() -> None:
+    model = load_model(make_tiny("llama"))
+    verification = Verification(5)
+    assert verification.asking(PARAMS).logprobs == TOP
+    assert verification.asking(SamplingParams(logprobs=30)).logprobs == 30
+    plain = run(make_engine(model), requests_of(forest(), PARAMS, 3)).results
+    asked = run(make_engine(model), requests_of(forest(), verification.asking(PARAMS), 3)).results
+    assert plain == asked
+    model.release()
+
+
+# -- memory -------------------------------------------------------------------------------------
+
+
+def test_eager_that_would_not_fit_leaves_no_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifying, "_free_bytes", lambda device: 50_000)
+    found = verified(load_model(make_tiny("llama")), 40)
+    assert found.steps == 40 and found.largest < 1e-4 and found.among_back_ends is None
+    assert found.no_yardstick == "eager attention needs more memory than there is"
+
+
+def test_steps_for_which_the_only_back_end_has_no_memory_are_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """4 heads, 16 bytes a score: sequences of more than 40 tokens do not fit."""
+    monkeypatch.setattr(verifying, "_free_bytes", lambda device: 4 * 16 * 40 * 40)
+    found = verified(load_model(make_tiny("gemma2")), 40)
+    assert found.steps > 0 and found.skipped > 0 and found.steps + found.skipped == 40
+    assert found.largest < 1e-4
+    monkeypatch.setattr(verifying, "_free_bytes", lambda device: 0)
+    found = verified(load_model(make_tiny("gemma2")), 40)
+    assert (found.steps, found.skipped, found.largest) == (0, 40, 0.0)
+
+
+def test_running_out_of_memory_skips_and_other_errors_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = verifying._logits
+
+    def scarce(model: LoadedModel, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        if len(ids) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(model, ids, rows)
+
+    monkeypatch.setattr(verifying, "_logits", scarce)
+    found = verified(load_model(make_tiny("llama")), 40)
+    assert found.skipped > 0 and found.steps > 0
+    assert found.no_yardstick == "eager attention needs more memory than there is"
+
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("a shape is wrong")
+
+    monkeypatch.setattr(verifying, "_logits", broken)
+    with pytest.raises(RuntimeError, match="a shape is wrong"):
+        verified(load_model(make_tiny("llama")), 40)
+
+
+# -- the module as it came ----------------------------------------------------------------------
+
+
+def test_fused_and_compiled_layers_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled by Dynamo for its eager back end: the graphs are whole, only slower."""
+    compile = GradientCheckpointingLayer.compile
+    monkeypatch.setattr(
+        GradientCheckpointingLayer,
+        "compile",
+        lambda layer, **how: compile(layer, backend="eager", **how),
+    )
+    module = make_tiny("llama")
+    names = {name for name, _ in module.named_modules()}
+    model = load_model(module)
+    optimise(model)
+    layer = module.model.layers[0]
+    assert layer._compiled_call_impl is not None
+    assert not isinstance(layer.self_attn.q_proj, torch.nn.Linear)
+    found = verified(model, 40)
+    assert found.largest < 1e-4 and found.among_back_ends is not None
+    assert layer._compiled_call_impl is None
+    assert {name for name, _ in module.named_modules()} == names
+    assert all(type(one) is torch.nn.Linear for one in (layer.self_attn.q_proj, layer.mlp.up_proj))
+    ids = torch.tensor([forest()[0]])
+    with torch.no_grad():
+        assert torch.equal(module(ids).logits, make_tiny("llama")(ids).logits)
+
+
+def test_a_closed_engine_holds_no_kv_cache() -> None:
+    """What it held is free at once, for the model's own attention may need it."""
+    model = load_model(make_tiny("llama"))
+    engine = make_engine(model)
+    run(engine, requests_of(forest(), PARAMS, 2))
+    keys = weakref.ref(engine.runner.cache.keys[0])
+    gc.disable()
+    try:
+        engine.close()
+        assert keys() is None
+    finally:
+        gc.enable()
+
+
+def test_unfused_layers_are_the_same_layers() -> None:
+    module = make_tiny("qwen2")
+    before = dict(module.named_modules())
+    replaced = fuse_projections(module)
+    assert len(replaced) == 2 * 5
+    unfuse(replaced)
+    after = dict(module.named_modules())
+    assert after.keys() == before.keys() and all(after[name] is before[name] for name in after)
