@@ -270,7 +270,7 @@ def test_without_isolation_it_refuses(
 ) -> None:
     from sharegen.results.sandbox import host
 
-    monkeypatch.setattr(host, "_working_isolation", lambda: (None, ("no namespaces here",)))
+    monkeypatch.setattr(host, "fault_of", lambda kind: f"{kind}: no namespaces here")
     journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
     assert "--unsafe-execution" in error_of(sharegen, "score", journal, "--execute")
     assert not lines(tmp_path / "a.jsonl.scores.jsonl")
