@@ -159,9 +159,10 @@ def score(
       sharegen score samples.jsonl --dataset humaneval --execute
       sharegen score runs/self-consistency-1a2b3c4d.jsonl
     """
+    from sharegen.results.score_file import without_scores
     from sharegen.scoring import open_samples
 
-    for path in files:
+    for path in without_scores(files):
         samples = open_samples(path)
         rows = None if samples.has_programs or dataset or schema else _mathematics(samples)
         if rows is None:

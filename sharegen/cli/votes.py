@@ -19,6 +19,7 @@ from sharegen.results.equality import equality_used
 from sharegen.results.pool import Pool, pool
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
+from sharegen.results.score_file import without_scores
 from sharegen.results.show import describe, select, visible
 from sharegen.results.vote import Vote, tally
 
@@ -53,7 +54,7 @@ def vote(
     """
     if output is not None and (output in files or run_file_path(output).exists()):
         raise UsageError(f"--output {output} is a journal: choose another file for the votes")
-    pools = pool(files)
+    pools = pool(without_scores(files))
     rows: list[Row] = []
     for part in pools:
         votes = tally(part.records(), at)

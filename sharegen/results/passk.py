@@ -50,8 +50,10 @@ def majority_at_k(
     codes = {name: code for code, name in enumerate(dict.fromkeys(a for a in answers if a))}
     votes = np.array([codes[a] if a else -1 for a in answers])
     is_right = np.array([*(right[name] for name in codes), False])  # -1, no vote, is wrong
+    right_samples = int(is_right[votes].sum())
     if len(codes) <= 1:  # every subset that votes at all votes alike
-        return [pass_at_k(number, int(is_right[votes].sum()), k) for k in ks]
+        return [pass_at_k(number, right_samples, k) for k in ks]
+    alone = pass_at_k(number, right_samples, 1)
     rng = np.random.default_rng(seed)
     order = rng.permuted(np.tile(np.arange(number), (SUBSETS, 1)), axis=1)
     rows = np.arange(SUBSETS)
@@ -69,7 +71,7 @@ def majority_at_k(
         # One number orders answers by votes, then by the earlier first sample.
         winner = (counts * (number + 1) - first).argmax(axis=1)
         winner[counts.max(axis=1) == 0] = -1
-        chances.append(float((is_right[votes] if k == 1 else is_right[winner]).mean()))
+        chances.append(alone if k == 1 else float(is_right[winner].mean()))
     return chances
 
 

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,13 @@ class Verdict:
 def scores_path(samples: Path) -> Path:
     """`samples.jsonl` -> `samples.jsonl.scores.jsonl`."""
     return samples.with_name(samples.name + ".scores.jsonl")
+
+
+def without_scores(paths: Iterable[Path]) -> list[Path]:
+    """Each file once; without the scores that a pattern such as `runs/*.jsonl` brings along."""
+    given = list(dict.fromkeys(paths))
+    scored = {scores_path(path) for path in given}
+    return [path for path in given if path not in scored]
 
 
 class ScoreFile:

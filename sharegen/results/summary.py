@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,12 @@ def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str
         _print_rescue(console, best, drawn, questions)
     console.print()
     some = best.problem_id if best else drawn[0].problem_id
-    with_votes = any(vote.counts for vote in votes)
-    _print_next(console, path, some, max(1, samples // 4) if with_votes else None)
+    commands = [f"show {path} --problem {some}"]
+    if any(vote.counts for vote in votes):
+        commands.insert(0, f"vote {path} --at {max(1, samples // 4)}")
+    if (run.configuration.get("dataset") or {}).get("rows"):
+        commands.insert(0, f"score {path} --execute")
+    _print_next(console, path, commands)
 
 
 def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
@@ -149,14 +153,11 @@ def _print_rescue(
     console.print(f"\n[bold]gold answer[/] {visible(vote.gold or '')}")
 
 
-def _print_next(console: Console, path: Path, problem: str, at: int | None) -> None:
+def _print_next(console: Console, path: Path, commands: Sequence[str]) -> None:
     console.print(f"[dim]journal[/]  {path}", soft_wrap=True)
-    commands = [f"sharegen show {path} --problem {problem}"]
-    if at is not None:
-        commands.insert(0, f"sharegen vote {path} --at {at}")
     for index, command in enumerate(commands):
         name = "next  " if index == 0 else "      "
-        console.print(f"[dim]{name}[/]   {command}", soft_wrap=True)
+        console.print(f"[dim]{name}[/]   sharegen {command}", soft_wrap=True)
 
 
 def _mib(number: int) -> str:

@@ -270,7 +270,7 @@ def test_without_isolation_it_refuses(
 ) -> None:
     from sharegen.results.sandbox import host
 
-    monkeypatch.setattr(host, "_working_isolation", lambda: (None, ("no namespaces here",)))
+    monkeypatch.setattr(host, "fault_of", lambda kind: f"{kind}: no namespaces here")
     journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
     assert "--unsafe-execution" in error_of(sharegen, "score", journal, "--execute")
     assert not lines(tmp_path / "a.jsonl.scores.jsonl")
@@ -308,3 +308,13 @@ def test_conversion_to_our_own_format_sorts_a_journal(
     assert sharegen("score", "b.jsonl", "--execute").code == 0
     message = error_of(sharegen, "convert", journal, "--format", "sharegen", "-o", journal)
     assert "is the journal itself" in message and journal.read_text() == before
+
+
+def test_each_file_is_scored_once_and_no_scores_are(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    assert sharegen("score", journal, "--execute").code == 0
+    ran = sharegen("score", journal, journal, *sorted(tmp_path.glob("a.*jsonl")))
+    assert ran.code == 0 and ran.out.count("a.jsonl") == 1, ran.err
+    assert not list(tmp_path.glob("*.scores.jsonl.scores.jsonl"))

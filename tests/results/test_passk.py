@@ -81,7 +81,7 @@ def test_majority_over_all_samples_is_the_vote() -> None:
 
 
 def test_majority_of_one_is_the_share_of_right_samples() -> None:
-    assert majority_at_k(ANSWERS, RIGHT, [1]) == [2 / 7]
+    assert majority_at_k(ANSWERS, RIGHT, [1]) == [pass_at_k(7, 2, 1)]
     assert majority_at_k(["b", None, "b"], RIGHT, [1, 2]) == [pass_at_k(3, 2, 1), 1.0]
 
 

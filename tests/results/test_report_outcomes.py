@@ -11,6 +11,7 @@ from sharegen.errors import DataError, JournalError
 from sharegen.results.record import read
 from sharegen.results.report.measure import headline, measure, settings
 from sharegen.results.report.outcomes import read_run, read_runs
+from sharegen.results.run_file import RunFile
 from sharegen.results.vote import tally
 from tests.results.report_journals import (
     sample,
@@ -230,3 +231,14 @@ def test_rates_keep_every_token(tmp_path: Path) -> None:
     starts = [0.0, *(end for end, _ in rate)]
     tokens = sum(speed * (end - start) for start, (end, speed) in zip(starts, rate, strict=False))
     assert tokens == pytest.approx(500**2)
+
+
+def test_files_of_different_datasets_are_told_apart(tmp_path: Path) -> None:
+    paths = []
+    for name, dataset in (("a", "x"), ("b", "x"), ("c", "y"), ("d", None)):
+        paths.append(write_lines(tmp_path / f"{name}.jsonl", [sample("p", 0, answer="3")]))
+        fingerprints = {"dataset": dataset} if dataset else {}
+        RunFile(fingerprints=fingerprints).write(tmp_path / f"{name}.run.json")
+    notes = [list(run.notes) for run in read_runs(paths)]
+    said = "its dataset is not the one of a: problems are matched by id alone"
+    assert notes == [[], [], [said], []]

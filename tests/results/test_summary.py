@@ -82,3 +82,10 @@ def test_without_gold_or_answers(summarise) -> None:  # type: ignore[no-untyped-
     out = summarise([sample("p", 0, None, None)], RunFile(), p="?")
     assert "accuracy" not in out and "sharegen vote" not in out and "tokens/s" not in out
     assert "sharegen show" in out
+
+
+def test_programs_are_to_be_scored_next(summarise) -> None:  # type: ignore[no-untyped-def]
+    run = RunFile(configuration={"dataset": {"rows": "apps"}})
+    out = summarise([sample("p", 0, None, None)], run, p="?")
+    assert out.index("next     sharegen score") < out.index("sharegen show")
+    assert "--execute" in out and "sharegen vote" not in out

@@ -18,7 +18,7 @@ from sharegen.results.equality import equality_used, is_right
 from sharegen.results.record import Record, read
 from sharegen.results.report.scores import SampleKey, Score, read_scores
 from sharegen.results.run_file import RunFile, run_file_path
-from sharegen.results.score_file import scores_path
+from sharegen.results.score_file import without_scores
 from sharegen.results.vote import natural_order
 
 
@@ -132,8 +132,15 @@ class Run:
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """Every journal, named by its file, with as much of the path as tells them apart."""
-    paths = _journals(paths)
-    return [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+    paths = without_scores(paths)
+    runs = [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+    return [replace(run, notes=(*run.notes, *_strangeness(run, runs[0]))) for run in runs]
+
+
+def _strangeness(run: Run, first: Run) -> Iterable[str]:
+    mine, other = (each.file.fingerprints.get("dataset") for each in (run, first))
+    if mine is not None and other is not None and mine != other:
+        yield f"its dataset is not the one of {first.name}: problems are matched by id alone"
 
 
 def read_run(path: Path, name: str) -> Run:
@@ -206,13 +213,6 @@ def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> It
     used = equality_used(answers)
     if used is not None:
         yield used
-
-
-def _journals(paths: Iterable[Path]) -> list[Path]:
-    """Each journal once; without the scores that a pattern such as `runs/*.jsonl` brings along."""
-    given = list(dict.fromkeys(paths))
-    scored = {scores_path(path) for path in given}
-    return [path for path in given if path not in scored]
 
 
 def _names(paths: list[Path]) -> list[str]:

@@ -191,6 +191,8 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
     kinds = ("vote right", "vote wrong", "not judged")
 
     def draw(axes: Any, theme: Theme) -> None:
+        from matplotlib.ticker import MaxNLocator
+
         stacked = []
         if len(runs) == 1:
             below = np.zeros(len(_MARGINS) - 1)
@@ -206,6 +208,7 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
                 axes.stairs(counts.sum(axis=0), _MARGINS, color=theme.of(index), lw=2)
         axes.set_xlabel("lead of the winner over the runner-up, share of votes")
         axes.set_ylabel("problems")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set_xlim(0, 1)
         axes.grid(False, axis="x")
         percent(axes.xaxis)

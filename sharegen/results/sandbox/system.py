@@ -53,7 +53,7 @@ def binds() -> list[tuple[str, str]]:
     """
     shown = {path: path for path in (*_SYSTEM, *_FILES) if os.path.lexists(path)}
     prefix = os.path.realpath(sys.base_prefix)
-    home = Path.home().resolve()
+    home = Path(os.path.expanduser("~")).resolve()  # "~" where there is none
     if prefix == "/" or (home != Path("/") and home.is_relative_to(prefix)):
         raise PermissionError(errno.EACCES, f"Python's own folder {prefix} holds your home {home}")
     if not any(Path(prefix).is_relative_to(path) for path in _SYSTEM):
