@@ -100,14 +100,12 @@ def _shared_kernel(
                 lowest = lowest_visible(position, limit, LIMIT) - tl.load(segment_ptr + 4)
                 unseen = tl.maximum(tl.min(lowest) - begin, 0)
                 begin = tl.minimum(begin + unseen // BLOCK_N * BLOCK_N, end)
-            under = (window_row >= row_begin) & (window_row < row_end)
-            whole = begin  # up to here in whole tiles of consecutive slots
+            whole = begin  # up to here in whole tiles of consecutive slots that all rows see
             if FLAT:
-                whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
-                seen_by_all = row_begin <= 0
-                seen_by_all &= row_end >= tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
-                plain = tl.where(seen_by_all, whole, begin)
-                for n in range(begin, plain, BLOCK_N):
+                plain = contiguous & (row_begin <= 0)
+                plain &= row_end >= tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
+                whole += tl.where(plain, (end - begin) // BLOCK_N * BLOCK_N, 0)
+                for n in range(begin, whole, BLOCK_N):
                     k, v = _load_run(
                         k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
                         first_block * BLOCK_SIZE + n, stride_kt, stride_vt, KEY_SIZE, VALUE_SIZE,
@@ -119,18 +117,7 @@ def _shared_kernel(
                     acc, m, total = attend(
                         acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
                     )  # fmt: skip
-                for n in range(plain, whole, BLOCK_N):
-                    k, v = _load_run(
-                        k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
-                        first_block * BLOCK_SIZE + n, stride_kt, stride_vt, KEY_SIZE, VALUE_SIZE,
-                        TMA, BLOCK_N, BLOCK_DK, BLOCK_DV,
-                    )  # fmt: skip
-                    s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
-                    seen = tl.broadcast_to(under[:, None], (BLOCK_M, BLOCK_N))
-                    if LIMIT != NO_LIMIT:
-                        seen = seen & ((n + o_n)[None, :] >= lowest[:, None])
-                    s = tl.where(seen, s, float("-inf"))
-                    acc, m, total = attend(acc, m, total, s, factor, v, True, PRECISION)
+            under = (window_row >= row_begin) & (window_row < row_end)
             for n in range(whole, end, BLOCK_N):
                 token = n + o_n
                 real = token < end
