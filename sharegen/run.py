@@ -239,12 +239,12 @@ class _Job:
                     key = completion.request.key
                     with held.held():
                         journal.append(self._record(by_key[key], completion))
+                        drawn += 1
                     left[key] -= 1
-                    drawn += 1
                     if progress is not None:
                         progress.advance(left[key] == 0)
         finally:
-            self._close(journal, plan, time.monotonic() - started)
+            self._close(journal, plan, drawn, time.monotonic() - started)
         return drawn
 
     def _ask(self, journal: Journal, strict: bool) -> list[_Asked]:
@@ -254,7 +254,7 @@ class _Job:
         for bad in self.workload.bad_rows:
             journal.append(Record(bad.id, None, None, error=bad.error))
         asked: list[_Asked] = []
-        first_error: RequestError | None = None
+        first_error: RequestError | CapacityError | None = None
         for problem, prompt in zip(self.workload.problems, self.prompts, strict=True):
             digest = problem.prompt_hash
             samples = tuple(
@@ -264,16 +264,19 @@ class _Job:
             )
             request = Request(random_key(problem.id), prompt, self.params, samples)
             try:
-                self.engine.check(request)
-            except RequestError as error:
+                if samples:
+                    self.engine.check(request)
+            except (RequestError, CapacityError) as error:
                 if strict:
-                    raise RequestError(f"problem {problem.id}: {error} (--strict)") from None
+                    raise type(error)(f"problem {problem.id}: {error} (--strict)") from None
                 first_error = first_error or error
                 journal.append(Record(problem.id, None, None, error=str(error)))
             else:
                 asked.append(_Asked(problem, request, digest))
         if not asked:
-            raise DataError(f"no row can be asked: {first_error}")
+            assert first_error is not None
+            kind = CapacityError if isinstance(first_error, CapacityError) else DataError
+            raise kind(f"no row can be asked: {first_error}")
         return asked
 
     def _record(self, item: _Asked, completion: Completion) -> Record:
@@ -307,10 +310,11 @@ class _Job:
             max_sequences=self.engine.scheduler.max_sequences,
         )
 
-    def _close(self, journal: Journal, plan: Plan, seconds: float) -> None:
+    def _close(self, journal: Journal, plan: Plan, drawn: int, seconds: float) -> None:
         before = journal.run.timings
+        stats = asdict(self.engine.stats) | {"samples_recorded": drawn}
         journal.close(
-            _add(journal.run.stats, asdict(self.engine.stats)) | {"plan": plan.to_json()},
+            _add(journal.run.stats, stats) | {"plan": plan.to_json()},
             counts={"problems": plan.problems, "samples_asked": plan.samples},
             timings={
                 "loading_seconds": round(self.loading_seconds, 3),
@@ -372,6 +376,9 @@ def _complete_outcome(
             "--output, or start again with --overwrite"
         )
     failed = {key.problem_id for key in finished if key.sample is None}
+    unfit = failed - {bad.id for bad in workload.bad_rows}
+    if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
+        return None  # what did not fit the memory then may fit it now
     wanted = (
         Key(problem.id, problem.prompt_hash, sample)
         for problem in workload.problems

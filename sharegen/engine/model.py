@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -144,8 +145,12 @@ class LoadedModel:
             return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
         return self.model(**inputs).logits[0, logit_rows]
 
+    def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:
+        """Have something that was done to the module undone by `release`."""
+        self._undo.callback(undo, *arguments)
+
     def release(self) -> None:
-        """Give the Hugging Face module back its own attention."""
+        """Give the Hugging Face module back its own attention, and all else that was changed."""
         self._undo.close()
 
 
