@@ -9,13 +9,14 @@ from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import repeat, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from sharegen.engine.engine import Engine, EngineConfig
 from sharegen.engine.model import load_model, load_tokenizer
 from sharegen.engine.prefix_tree import WINDOW
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
-from sharegen.errors import ModelError, RequestError
+from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.workload.prompt import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +42,7 @@ class RequestOutput:
 
 
 class LLM:
-    """A model that is ready to sample.
+    """A model that is ready to sample, until it is closed (or its `with` block ends).
 
     model: a local folder, a hub id, or a loaded PreTrainedModel.
     tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
@@ -87,7 +88,7 @@ class LLM:
             adapter=adapter,
             trust_remote_code=trust_remote_code,
         )
-        self.engine = Engine(
+        self._engine: Engine | None = Engine(
             loaded,
             self.tokenizer,
             EngineConfig(
@@ -99,6 +100,29 @@ class LLM:
                 window=window,
             ),
         )
+
+    @property
+    def engine(self) -> Engine:
+        """What decodes. Raises UsageError once the LLM is closed."""
+        if self._engine is None:
+            raise UsageError("this LLM is closed: make a new one")
+        return self._engine
+
+    def close(self) -> None:
+        """Free the KV cache, and give a model that was passed in its own attention back.
+
+        A stream that still runs ends with UsageError, as every later call does. Closing twice does
+        nothing.
+        """
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def generate(
         self,
@@ -148,8 +172,8 @@ class LLM:
 
         sampling_params: one for all prompts, or as many as prompts, read along with them.
         Memory grows with the sequences that run, not with the prompts: `window` of these are read
-        ahead at a time, for sharing is found among them. keep: whether the KV of finished samples stays while
-        there is room, so that `fork` need not compute it again.
+        ahead at a time, for sharing is found among them. keep: whether the KV of finished samples
+        stays while there is room, so that `fork` need not compute it again.
 
         Raises RequestError where a prompt that cannot run is read.
         """
@@ -209,7 +233,7 @@ class LLM:
                 list(conversation), add_generation_prompt=True, tokenize=False
             )
             # The template writes its own special tokens, the first one included.
-            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            [ids] = token_ids([text], tokenizer, begin=False)
             prompts.append({"prompt_token_ids": ids})
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
@@ -224,8 +248,8 @@ class LLM:
 
     def _output(self, prompt: Prompt) -> RequestOutput:
         if isinstance(prompt, str):
-            ids = self._need_tokenizer("a text prompt")(prompt)["input_ids"]
-            return RequestOutput(prompt, list(ids))
+            [ids] = token_ids([prompt], self._need_tokenizer("a text prompt"))
+            return RequestOutput(prompt, ids)
         try:
             return RequestOutput(None, [int(token) for token in prompt["prompt_token_ids"]])
         except (KeyError, TypeError, ValueError):

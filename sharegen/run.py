@@ -263,9 +263,9 @@ class _Job:
                     key = completion.request.key
                     with held.held():
                         journal.append(self._record(by_key[key], completion))
+                        drawn += 1
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
-                    drawn += 1
                     if self.verification is not None:
                         self.verification.note(completion)
                     if progress is not None:
@@ -273,7 +273,8 @@ class _Job:
             ended = time.monotonic()
             verified = self._verify()
         finally:
-            self._close(journal, plan, (ended or time.monotonic()) - started, pace, verified)
+            seconds = (ended or time.monotonic()) - started
+            self._close(journal, plan, drawn, seconds, pace, verified)
         return drawn
 
     def _verify(self) -> Verified | None:
@@ -291,7 +292,7 @@ class _Job:
         for bad in self.workload.bad_rows:
             journal.append(Record(bad.id, None, None, error=bad.error))
         asked: list[_Asked] = []
-        first_error: RequestError | None = None
+        first_error: RequestError | CapacityError | None = None
         for problem, prompt in zip(self.workload.problems, self.prompts, strict=True):
             digest = problem.prompt_hash
             samples = tuple(
@@ -301,16 +302,19 @@ class _Job:
             )
             request = Request(random_key(problem.id), prompt, self.params, samples)
             try:
-                self.engine.check(request)
-            except RequestError as error:
+                if samples:
+                    self.engine.check(request)
+            except (RequestError, CapacityError) as error:
                 if strict:
-                    raise RequestError(f"problem {problem.id}: {error} (--strict)") from None
+                    raise type(error)(f"problem {problem.id}: {error} (--strict)") from None
                 first_error = first_error or error
                 journal.append(Record(problem.id, None, None, error=str(error)))
             else:
                 asked.append(_Asked(problem, request, digest))
         if not asked:
-            raise DataError(f"no row can be asked: {first_error}")
+            assert first_error is not None
+            kind = CapacityError if isinstance(first_error, CapacityError) else DataError
+            raise kind(f"no row can be asked: {first_error}")
         return asked
 
     def _record(self, item: _Asked, completion: Completion) -> Record:
@@ -345,10 +349,17 @@ class _Job:
         )
 
     def _close(
-        self, journal: Journal, plan: Plan, seconds: float, pace: Pace, verified: Verified | None
+        self,
+        journal: Journal,
+        plan: Plan,
+        drawn: int,
+        seconds: float,
+        pace: Pace,
+        verified: Verified | None,
     ) -> None:
         before = journal.run.timings
-        stats = _add(journal.run.stats, asdict(self.engine.stats)) | {"plan": plan.to_json()}
+        counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
+        stats = _add(journal.run.stats, counted) | {"plan": plan.to_json()}
         if verified is not None:
             stats["verified"] = asdict(verified)
         elif "verified" in journal.run.stats:  # of an earlier run, whose samples are here too
@@ -417,6 +428,9 @@ def _complete_outcome(
             "--output, or start again with --overwrite"
         )
     failed = {key.problem_id for key in finished if key.sample is None}
+    unfit = failed - {bad.id for bad in workload.bad_rows}
+    if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
+        return None  # what did not fit the memory then may fit it now
     wanted = (
         Key(problem.id, problem.prompt_hash, sample)
         for problem in workload.problems

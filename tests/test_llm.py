@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import sharegen
 from sharegen import LLM, SamplingParams
@@ -261,3 +264,73 @@ def test_a_tokenizer_that_is_not_there(folder: Path, tmp_path: Path) -> None:
 def test_compile_is_the_engine_s(bare: LLM, folder: Path) -> None:
     assert bare.engine.config.compile
     assert not LLM(folder, kv_cache_memory=MEMORY, compile=False).engine.config.compile
+
+
+# -- tokens of a prompt -------------------------------------------------------------------------
+
+
+def test_an_eos_that_the_tokenizer_appends_is_left_out() -> None:
+    """As in a job: a prompt is to be continued."""
+    from transformers import ByT5Tokenizer
+
+    tokenizer = ByT5Tokenizer()
+    assert tokenizer("ab")["input_ids"][-1] == tokenizer.eos_token_id
+    with LLM(make_tiny("llama"), tokenizer, kv_cache_memory=MEMORY) as llm:
+        [output] = llm.generate("ab", GREEDY)
+        streamed = [c.request.prompt_token_ids for _, c in llm.stream(["ab"], GREEDY)]
+    assert output.prompt_token_ids == tokenizer("ab", add_special_tokens=False)["input_ids"]
+    assert streamed == [output.prompt_token_ids]
+
+
+def test_bos_stands_once(llm: LLM) -> None:
+    [plain], [begun] = llm.generate("Tom", GREEDY), llm.generate("<s>Tom", GREEDY)
+    bos = llm.tokenizer.bos_token_id
+    assert plain.prompt_token_ids[0] == bos
+    assert plain.prompt_token_ids == begun.prompt_token_ids
+
+
+# -- closing ------------------------------------------------------------------------------------
+
+
+def test_a_closed_llm_gives_the_model_back() -> None:
+    model = make_tiny("llama")
+    own = model.config._attn_implementation
+    prompt = {"prompt_token_ids": [5, 6, 7]}
+    ids = torch.tensor([[5, 6, 7]])
+    before = model(ids).logits
+    with LLM(model, kv_cache_memory=MEMORY) as llm:
+        first = llm.generate(prompt, GREEDY)
+        with pytest.raises(ModelError, match="in use already"):
+            LLM(model, kv_cache_memory=MEMORY)
+    assert model.config._attn_implementation == own
+    assert torch.equal(model(ids).logits, before)
+    for call in (
+        lambda: llm.generate(prompt),
+        lambda: list(llm.stream([prompt])),
+        lambda: llm.running(),
+        lambda: llm.engine,
+    ):
+        with pytest.raises(UsageError, match="this LLM is closed: make a new one"):
+            call()
+    llm.close()
+    with LLM(model, kv_cache_memory=MEMORY) as second:
+        again = second.generate(prompt, GREEDY)
+    assert again[0].outputs[0].token_ids == first[0].outputs[0].token_ids
+
+
+def test_closing_frees_the_kv_cache(folder: Path) -> None:
+    llm = LLM(folder, kv_cache_memory=MEMORY)
+    keys = weakref.ref(llm.engine.runner.cache.keys[0])
+    llm.close()
+    gc.collect()
+    assert keys() is None
+
+
+def test_a_stream_of_a_closed_llm_ends() -> None:
+    llm = LLM(make_tiny("llama"), kv_cache_memory=MEMORY, max_sequences=1)
+    prompts = [{"prompt_token_ids": [5, 6 + i]} for i in range(9)]
+    stream = llm.stream(prompts, SamplingParams(max_tokens=4, ignore_eos=True))
+    next(stream)
+    llm.close()
+    with pytest.raises(UsageError, match="closed while a job ran"):
+        list(stream)

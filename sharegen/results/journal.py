@@ -38,7 +38,8 @@ class Journal:
     """A journal open for appending, by one process at a time.
 
     path: the JSONL file; run: its run.json (of the earlier run, until `close` updates it).
-    finished: keys of the samples on record; a bad row is in `failed` instead, by problem id.
+    finished: keys of the samples on record; a bad row is in `failed` instead, by problem id, until
+        a later run has samples of it.
     recovered: bytes of a line cut short that were truncated on opening.
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
@@ -195,6 +196,7 @@ class Journal:
     def _note(self, record: Record) -> None:
         if record.is_sample:
             self.finished.add(record.key)
+            self.failed.pop(record.problem_id, None)
         else:
             self.failed[record.problem_id] = record.error
 

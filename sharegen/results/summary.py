@@ -54,7 +54,7 @@ def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str
 
 def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     drawn = [record for record in records if record.is_sample]
-    bad = len(records) - len(drawn)
+    bad = _bad_rows(records)
     tokens = sum(record.num_tokens for record in drawn)
     reasons = Counter(record.finish_reason for record in drawn)
     ends = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
@@ -71,6 +71,8 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
     if asked and computed:
         times = f"{asked / computed:,.1f}x fewer"
+        if again := stats.get("prompt_tokens_recomputed"):
+            times += f"; {again:,} of them again, for want of KV cache"
         table.add_row("[dim]prompt tokens[/]",
                       f"{asked:,} asked, [bold]{computed:,} computed[/] ({times})")  # fmt: skip
     plan = stats.get("plan")
@@ -85,6 +87,11 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
                       f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip
     if stats.get("verified"):
         table.add_row("[dim]verified[/]", _verified(stats["verified"]))
+    told, known = stats.get("samples_recorded"), run.counts.get("samples")
+    if told is not None and known is not None and told < known:
+        note = "a run that was killed left no counts"
+        table.add_row("", f"[dim]speed and prompt tokens: of {told:,} of {known:,} completions on "
+                          f"record, {note}[/]")  # fmt: skip
     for name, value in _accuracy_rows(run, votes):
         table.add_row(f"[dim]{name}[/]", value)
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
@@ -109,6 +116,17 @@ def _verified(found: Mapping[str, Any]) -> str:
     else:
         text += f"; there is no yardstick: {found['no_yardstick']}"
     return text + (f"; {without}" if without else "")
+
+
+def _bad_rows(records: list[Record]) -> int:
+    """Problems that could not be asked, and have not been since."""
+    bad: set[str] = set()
+    for record in records:
+        if record.is_sample:
+            bad.discard(record.problem_id)
+        else:
+            bad.add(record.problem_id)
+    return len(bad)
 
 
 def _accuracy_rows(run: RunFile, votes: list[Vote]) -> list[tuple[str, str]]:

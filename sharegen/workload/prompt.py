@@ -117,15 +117,25 @@ def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> l
 
     Raises ModelError when a chat is asked of a tokenizer without a chat template.
     """
-    head = _leading_special_tokens(tokenizer)
     tokens: list[array[int]] = []
     for batch in _batches(prompts):
         texts = [_text(prompt, tokenizer) for prompt in batch]
-        ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        for prompt, own in zip(batch, ids, strict=True):
-            whole = prompt.is_chat or own[: len(head)] == head
-            tokens.append(array("i", own if whole else head + own))
+        is_chat = any(prompt.is_chat for prompt in batch)  # all of them, then
+        tokens += (array("i", ids) for ids in token_ids(texts, tokenizer, begin=not is_chat))
     return tokens
+
+
+def token_ids(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, begin: bool = True
+) -> list[list[int]]:
+    """Token ids of texts that are to be continued: nothing is appended to them.
+
+    begin: put before them what the tokenizer begins a text with (BOS), where it does not stand
+    there already.
+    """
+    head = _leading_special_tokens(tokenizer) if begin else []
+    found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    return [ids if ids[: len(head)] == head else head + ids for ids in found]
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:

@@ -279,8 +279,23 @@ def test_output_that_is_no_journal(sharegen: Command, job: list[object], tmp_pat
 
 
 def test_memory_for_less_than_one_sequence(sharegen: Command, job: list[object]) -> None:
-    check(sharegen(*job, "--kv-cache-memory", "20K"), 1, "blocks", "--kv-cache-memory")
+    check(sharegen(*job, "--kv-cache-memory", "16K"), 1, "blocks", "--kv-cache-memory")
     check(sharegen(*job, "--kv-cache-memory", "1K"), 1, "blocks", "--kv-cache-memory")
+
+
+def test_a_row_that_does_not_fit_the_memory(
+    sharegen: Command, job: list[object], rows: Path
+) -> None:
+    """Is a bad row like others, and is asked again when there is more memory."""
+    write_jsonl(rows, [*ROWS[4:6], {"question": "apples " * 60, "answer": "#### 1"}])
+    memory = ["--kv-cache-memory", "28K"]
+    check(sharegen(*job, *memory, "--strict"), 1, "problem 2", "blocks", "--strict")
+    ran = sharegen(*job, *memory)
+    assert ran.code == 0 and "1 bad row" in ran.out and "6, " in ran.out
+    assert sharegen(*job, *memory).out == ran.out
+    more = sharegen(*job)
+    assert more.code == 0 and "bad row" not in more.out and "9, " in more.out
+    assert sharegen(*job).out == more.out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

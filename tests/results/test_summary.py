@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,23 @@ def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyp
     out = summarise(records, samples=2, p="?")
     assert "2, 20 tokens" in out and "one sample  100.0%" in out
     assert "1 bad row" in out
+
+
+def test_what_a_killed_run_did_not_count_is_said(summarise) -> None:  # type: ignore[no-untyped-def]
+    records = [sample("p", index, "7") for index in range(5)]
+    stats = RUN.stats | {"samples_recorded": 3, "prompt_tokens_recomputed": 40}
+    out = summarise(records, replace(RUN, stats=stats, counts={"samples": 5}), p="?")
+    out = " ".join(out.split())  # the terminal is narrow
+    assert "of 3 of 5 completions on record, a run that was killed left no counts" in out
+    assert "300 computed (30.0x fewer; 40 of them again, for want of KV cache)" in out
+    told = replace(RUN, stats=stats | {"samples_recorded": 5}, counts={"samples": 5})
+    assert "left no counts" not in " ".join(summarise(records, told, p="?").split())
+
+
+def test_a_bad_row_that_has_been_asked_since_is_none(summarise) -> None:  # type: ignore[no-untyped-def]
+    bad = Record("p", None, None, error="no room")
+    assert "1 bad row" in summarise([bad, sample("q", 0, "7")], p="?", q="?")
+    assert "bad row" not in summarise([bad, sample("p", 0, "7")], p="?")
 
 
 def test_without_gold_or_answers(summarise) -> None:  # type: ignore[no-untyped-def]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import UsageError
+from sharegen.results.answer import extract, normalise
 from sharegen.workload.recipe import Job, load_recipe, merge, nearest, recipe_names, validate
 
 
@@ -65,3 +66,37 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").mkdir()
     with pytest.raises(UsageError, match="no such recipe file"):
         load_recipe(str(tmp_path / "x.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("#### 18", "18"),
+        ("####18", "18"),
+        ("#### 18 dollars", "18"),
+        ("#### about 18 eggs.", "18"),
+        ("#### 18.", "18"),
+        ("#### 18.50 dollars.", "18.5"),
+        ("#### .5", "0.5"),
+        ("#### -5", "-5"),
+        ("#### −5", "-5"),
+        ("#### -$5", "-5"),
+        ("#### $-5", "-5"),
+        ("#### $1,018.00", "1018"),
+        ("#### \\$ 18", "18"),
+        ("#### 18%", "18"),
+        ("#### **18**", "18"),
+        ("#### 3/4", "0.75"),
+        ("#### 3 1/2 pies", "3.5"),
+        ("#### 5:30 pm", "5:30"),
+        ("#### 3, or 4", "3"),
+        ("#### 7\n\n#### 9\nQuestion 12", "9"),
+        ("So the answer is $1,018.", "1018"),
+        ("#### none", None),
+    ],
+)
+def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: str | None) -> None:
+    wanted = validate(Job, load_recipe("self-consistency").merged("gsm8k"), "recipe").answer
+    assert wanted is not None
+    found = extract(f"It makes 4 * 4 = 16.\n{line}", wanted.patterns, wanted.match)
+    assert (found and normalise(found)) == answer
