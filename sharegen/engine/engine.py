@@ -179,10 +179,15 @@ class Engine:
             torch.cuda.empty_cache()  # so that the next one finds the memory free
 
     def check(self, request: Request) -> None:
-        """Raise RequestError or CapacityError, in one line, for a request that can never run."""
+        """Raise RequestError or CapacityError, in one line, for a request that can never run.
+
+        ModelError for one that might outgrow RoPE frequencies which change with the length.
+        """
         prompt, params = request.prompt_token_ids, request.params
         if not len(prompt):
             raise RequestError("the prompt is empty: it needs at least one token")
+        planned = len(prompt) + params.max_tokens
+        self.model.check_length(min(planned, self.model.declared_length))
         context = self.model.context_length
         if len(prompt) >= context:
             raise RequestError(

@@ -121,6 +121,11 @@ class LoadedModel:
         """The most tokens that prompt and output may have together."""
         return min(limit for limit, _ in self._limits)
 
+    @property
+    def declared_length(self) -> int:
+        """The context length that the config names, which RoPE frequencies may not allow."""
+        return self._limits[-1][0]
+
     def check_length(self, length: int) -> None:
         """Raise ModelError, naming the reason, if sequences of `length` tokens are too long."""
         limit, reason = min(self._limits, key=lambda pair: pair[0])

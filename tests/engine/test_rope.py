@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 
 from sharegen.engine.model import load_model
 from sharegen.errors import ModelError
+from tests.engine.jobs import GREEDY, make_engine, original, random_tokens, requests_of, run
 from tests.engine.tiny_models import make_tiny
 
 
@@ -25,6 +28,25 @@ def test_longrope_is_exact_to_its_original_length_and_refused_beyond() -> None:
         "65 tokens are too many for this model: its longrope RoPE frequencies change beyond "
         "64 tokens"
     )
+
+
+def test_a_request_that_may_outgrow_its_frequencies_is_refused_and_a_shorter_one_exact() -> None:
+    loaded = load_model(make_tiny("phi3-longrope"))
+    engine = make_engine(loaded)
+    params = replace(GREEDY, max_tokens=20)
+    prompt = random_tokens(300, random.Random(0))
+    for length, planned in ((45, 65), (300, 256)):  # the config allows 256
+        with pytest.raises(ModelError) as error:
+            list(engine.generate(requests_of([prompt[:length]], params)))
+        assert str(error.value).startswith(
+            f"{planned} tokens are too many for this model: its longrope"
+        )
+    [completion] = run(engine, requests_of([prompt[:44]], params)).completions.values()
+    loaded.release()
+    model = original("phi3-longrope")
+    model.generation_config.eos_token_id = None
+    whole = model.generate(torch.tensor([prompt[:44]]), max_new_tokens=20, do_sample=False)
+    assert completion.token_ids == whole[0, 44:].tolist()
 
 
 def test_dynamic_frequencies_hold_to_the_length_of_the_config() -> None:

@@ -60,6 +60,46 @@ def test_repetition_penalty_equals_generate(cramped: bool, monkeypatch: pytest.M
     assert not cramped or engine.stats.preemptions > 0
 
 
+class Numbers:
+    """A tokenizer whose texts are token ids."""
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        return [int(token) for token in text.split()]
+
+    def decode(self, token_ids: list[int], **_: object) -> str:
+        return " ".join(map(str, token_ids))
+
+
+@pytest.mark.parametrize("cramped", [False, True])
+def test_all_processors_together_equal_generate(
+    cramped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bias, repetition, bad words and min_tokens of every request its own, in one batch."""
+    free = run(make_engine(loaded("llama")), requests_of(PROMPTS, GREEDY)).tokens
+    engine = cramped_engine(monkeypatch) if cramped else make_engine(loaded("llama"))
+    engine.runner.state.tokenizer = Numbers()
+    model, requests, expected = original("llama"), [], {}
+    for key, prompt in enumerate(PROMPTS):
+        first, second, third, fourth = free[key, 0][:4]  # what would come, were it not barred
+        words, bias = [[first, second], [third]], {fourth: -2.0, 7 + key: 3.0}
+        params = replace(
+            GREEDY, max_tokens=20, ignore_eos=False, min_tokens=2 + key % 5, logit_bias=bias,
+            stop_token_ids=[first, 40], repetition_penalty=1.0 + 0.1 * (key % 4),
+            bad_words=[" ".join(map(str, word)) for word in words],
+        )  # fmt: skip
+        requests.append(Request(key, prompt, params, range(2)))
+        whole = model.generate(
+            torch.tensor([prompt]), max_new_tokens=20, do_sample=False,
+            eos_token_id=[2, first, 40], min_new_tokens=params.min_tokens, bad_words_ids=words,
+            sequence_bias={(token,): value for token, value in bias.items()},
+            repetition_penalty=params.repetition_penalty,
+        )  # fmt: skip
+        expected[key] = whole[0, len(prompt) :].tolist()
+    ran = run(engine, requests)
+    assert {key: ran.tokens[key, 1] for key in expected} == expected
+    assert len({len(tokens) for tokens in expected.values()}) > 2  # some end by a stop, some don't
+
+
 def penalised_choices(completion: Completion, logits: torch.Tensor) -> list[int]:
     """The greedy tokens under presence and frequency penalties, by their definition."""
     params, tokens = completion.request.params, completion.token_ids

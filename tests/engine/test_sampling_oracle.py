@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.generation import logits_process as oracle
 
 from sharegen.engine.request import SamplingParams
@@ -17,6 +18,7 @@ from sharegen.engine.sampling import (
     token_weights,
     uniform,
 )
+from tests.engine.tiny_models import make_tiny
 
 VOCAB_SIZE = 23
 EOS = (1, 2)
@@ -163,3 +165,23 @@ def test_the_margin_is_not_all_there_is():
     assert torch.equal(torch.isinf(tight), torch.isinf(loose))
     assert math.isinf(tight[0, 0])
     assert not math.isinf(tight[0, 2])
+
+
+def test_the_order_is_that_of_transformers():
+    """The oracle's processors stand in the order in which generate() applies them."""
+    config = GenerationConfig(
+        do_sample=True, sequence_bias={(3,): 1.0}, repetition_penalty=1.2, bad_words_ids=[[5]],
+        min_new_tokens=3, temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, eos_token_id=2,
+    )  # fmt: skip
+    model = make_tiny("llama")
+    model._prepare_special_tokens(config, device="cpu")
+    processors = model._get_logits_processor(
+        config, input_ids_seq_length=4, device="cpu", logits_processor=oracle.LogitsProcessorList()
+    )
+    wanted = [
+        oracle.SequenceBiasLogitsProcessor, oracle.RepetitionPenaltyLogitsProcessor,
+        oracle.NoBadWordsLogitsProcessor, oracle.MinNewTokensLengthLogitsProcessor,
+        oracle.TemperatureLogitsWarper, oracle.TopKLogitsWarper, oracle.TopPLogitsWarper,
+        oracle.MinPLogitsWarper,
+    ]  # fmt: skip
+    assert [type(processor) for processor in processors] == wanted
