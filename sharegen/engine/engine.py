@@ -161,7 +161,18 @@ class Engine:
         self._lag = 1 if on_gpu else 0
         self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
         self._busy = False
+        self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
+
+    def close(self) -> None:
+        """Free the KV cache and release the model; a job that runs ends with UsageError."""
+        if self._closed:
+            return
+        self._closed = True
+        self.model.release()
+        del self.runner  # with the cache's tensors and the CUDA graphs
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()  # so that the next one finds the memory free
 
     def check(self, request: Request) -> None:
         """Raise RequestError or CapacityError, in one line, for a request that can never run."""
@@ -196,6 +207,8 @@ class Engine:
 
         Requests are read as they are needed. Closing the iterator early drops what is unfinished.
         """
+        if self._closed:
+            raise UsageError("the engine is closed: make a new one")
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
         source = iter(requests)
@@ -203,6 +216,8 @@ class Engine:
         try:
             self._fill(source)
             while self.scheduler.has_work or self._in_flight:
+                if self._closed:
+                    raise UsageError("the model was closed while a job ran")
                 yield from self._step()
                 if 2 * len(self.scheduler.waiting) <= self.config.window:
                     self._fill(source)
@@ -212,12 +227,6 @@ class Engine:
             self._in_flight.clear()
             self.scheduler.clear()
             self._observe()
-
-    def close(self) -> None:
-        """Free the KV cache, and give the module back its own attention: no job can follow."""
-        assert not self._busy, "a job runs"
-        del self.runner
-        self.model.release()
 
     def fork(
         self,
