@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import torch
+from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.attention import active
@@ -36,23 +37,25 @@ def optimise(model: LoadedModel) -> None:
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     replaced = fuse_projections(model.model)
-
-    def undo() -> None:
-        unfuse(replaced)
-        for layer in layers:
-            layer._compiled_call_impl = None
-
     for layer in layers:
         layer.compile(dynamic=True, fullgraph=True)
     try:
         for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
             _try(model, count)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
-        undo()
+        _undo(layers, replaced)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
     else:
-        model.on_release(undo)
+        model.on_release(_undo, layers, replaced)
+
+
+def _undo(
+    layers: list[GradientCheckpointingLayer], replaced: list[tuple[nn.Module, str, nn.Module]]
+) -> None:
+    unfuse(replaced)
+    for layer in layers:
+        layer._compiled_call_impl = None
 
 
 def _try(model: LoadedModel, count: int) -> None:

@@ -150,12 +150,12 @@ class LoadedModel:
             return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
         return self.model(**inputs).logits[0, logit_rows]
 
-    def on_release(self, undo: Callable[[], None]) -> None:
-        """Something else was changed about the module; `undo` puts it back."""
-        self._undo.callback(undo)
+    def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:
+        """Have something that was done to the module undone by `release`."""
+        self._undo.callback(undo, *arguments)
 
     def release(self) -> None:
-        """Give the Hugging Face module back its own attention, and whatever else was its own."""
+        """Give the Hugging Face module back its own attention, and all else that was changed."""
         self._undo.close()
 
 
