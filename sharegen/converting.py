@@ -31,6 +31,7 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     if run is None:
         raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
     configuration = Configuration.from_settings(run.settings)
+    _refuse_journals(journal, run, output)
     completions: dict[str, dict[int, str]] = defaultdict(dict)
     for record in read(journal):
         if record.sample is not None:
@@ -55,10 +56,17 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     return len(problems), sum(map(len, completions.values()))
 
 
-def _write_sorted(journal: Path, run: RunFile, output: Path, order: list[str]) -> None:
-    """The journal itself, with its run.json, in the order of the dataset; bad rows come last."""
+def _refuse_journals(journal: Path, run: RunFile, output: Path) -> None:
+    """Write over no journal, unless it is what an earlier conversion of this one left."""
     if output.resolve() == journal.resolve():
         raise UsageError(f"{output}: is the journal itself: choose another --output")
+    there = RunFile.read(run_file_path(output))
+    if there is not None and there.identity != run.identity:
+        raise UsageError(f"{output}: is another job's journal: choose another --output")
+
+
+def _write_sorted(journal: Path, run: RunFile, output: Path, order: list[str]) -> None:
+    """The journal itself, with its run.json, in the order of the dataset; bad rows come last."""
     place = {problem_id: index for index, problem_id in enumerate(order)}
 
     def position(record: Record) -> tuple[int, int]:

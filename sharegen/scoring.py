@@ -85,6 +85,12 @@ class ProblemSet:
         self.schema = (
             schema_named(dataset.rows) if dataset.rows else schema_of(first.values, first.where)
         )
+        missing = self.schema.tests - first.values.keys()
+        if missing:
+            raise DataError(
+                f"{first.where}: has no column {min(missing)!r}, where {self.schema.name} has its "
+                "tests: give a dataset with tests, or another --schema"
+            )
         self._ids = row_ids(found.rows, dataset)
         self._rows = dict(zip(self._ids, found.rows, strict=True))
         self._read: dict[str, ProgramProblem] = {}
@@ -161,10 +167,12 @@ def score_programs(
     Everything is checked before anything runs. Raises DataError, JournalError and SandboxError.
     """
     problems = ProblemSet(dataset)
-    try:
-        keys = [(problems.id_of(g.problem_id), g.sample) for g in samples.generations()]
-    except DataError as error:
-        raise DataError(f"{samples.path}: {error}") from None
+    keys = []
+    for generation in samples.generations():
+        try:
+            keys.append((problems.id_of(generation.problem_id), generation.sample))
+        except DataError as error:
+            raise DataError(f"{samples.path}: {error}") from None
     if not keys:
         raise DataError(f"{samples.path}: holds no samples")
     settings = {

@@ -253,7 +253,7 @@ def _programs(
     from sharegen.cli.score_progress import ScoreProgress
     from sharegen.interrupt import Interrupted, interrupts
     from sharegen.results.sandbox.host import choose_isolation
-    from sharegen.results.sandbox.limits import Limits
+    from sharegen.results.sandbox.limits import MIB, Limits
     from sharegen.results.score_file import scores_path
     from sharegen.results.workers import available_cores
     from sharegen.scoring import dataset_of, score_programs
@@ -271,6 +271,8 @@ def _programs(
             errors.print("the programs run without isolation", style="bold red")
         return isolation
 
+    if memory < MIB:
+        raise UsageError(f"--memory {memory} bytes: too little for any program; 1GiB is usual")
     tests = dataset_of(samples, *where)
     limits = Limits(cpu_seconds=timeout, wall_seconds=2 * timeout + 2, memory=memory)
     try:

@@ -55,16 +55,19 @@ def vote(
     if output is not None and (output in files or run_file_path(output).exists()):
         raise UsageError(f"--output {output} is a journal: choose another file for the votes")
     pools = pool(without_scores(files))
-    rows: list[Row] = []
-    for part in pools:
-        votes = tally(part.records(), at)
-        _remark(part, votes, at)
-        rows += [(part.name, vote) for vote in votes]
+    taken = [tally(part.records(), at) for part in pools]
+    rows: list[Row] = [
+        (part.name, vote) for part, votes in zip(pools, taken, strict=True) for vote in votes
+    ]
+    if not rows:
+        raise DataError(f"{pools[0].name}: holds no samples")
     if not any(vote.counts for _, vote in rows):
         raise DataError(
             f"{pools[0].name}: no sample has an answer: the recipe extracts none, or its answer"
             " patterns match nothing; see `sharegen show`"
         )
+    for part, votes in zip(pools, taken, strict=True):
+        _remark(part, votes, at)
     to_stdout = output is not None and str(output) == "-"
     if to_stdout:
         sys.stdout.write(_as_jsonl(rows, len(pools) > 1))

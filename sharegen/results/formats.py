@@ -90,6 +90,8 @@ def _first_value(path: Path) -> Any:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
+        if not line.endswith(b"\n") and line[:1] in (b"", b"{"):  # the one line was cut short
+            raise DataError(f"{path}: holds no samples") from None
         raise DataError(f"{path}, line 1: is not JSON") from None
 
 

@@ -174,7 +174,7 @@ class Reader(Iterator[Record]):
                 try:
                     record = Record.from_line(line)
                 except ValueError as error:
-                    if not whole:
+                    if not whole and not _is_json(line):
                         return
                     raise JournalError(
                         f"{self.path}, line {number}: the line {error}, so this is not a journal"
@@ -187,6 +187,15 @@ class Reader(Iterator[Record]):
                 else:
                     self._seen.add(record.key)
                     yield record
+
+
+def _is_json(line: bytes) -> bool:
+    """Whether the line says all that it was to say: no beginning of an object does."""
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def read(path: StrPath) -> Reader:

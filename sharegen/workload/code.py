@@ -36,13 +36,14 @@ dataset's own test runner imports (hendrycks/apps, eval/testing_util.py); numpy 
 class Schema:
     """One dataset's columns and how to read them.
 
-    columns: which together no other schema has.
+    columns: which together no other schema has; tests: those of them that the tests are in.
     fields: a row with what the templates need; raises DataError for a row that cannot be asked.
     problem: how to judge its programs.
     """
 
     name: str
     columns: frozenset[str]
+    tests: frozenset[str]
     fields: Callable[[Row], dict[str, Any]]
     problem: Callable[[Row], ProgramProblem]
 
@@ -251,10 +252,25 @@ def _require(row: Row, column: str) -> None:
 
 
 SCHEMAS = (
-    Schema("apps", frozenset({"question", "input_output"}), _apps_fields, _apps_problem),
     Schema(
-        "humaneval", frozenset({"prompt", "entry_point", "test"}), _humaneval_fields,
-        _humaneval_problem,
+        "apps",
+        columns=frozenset({"question", "input_output"}),
+        tests=frozenset({"input_output"}),
+        fields=_apps_fields,
+        problem=_apps_problem,
     ),
-    Schema("mbpp", frozenset({"test_list", "code"}), _mbpp_fields, _mbpp_problem),
-)  # fmt: skip
+    Schema(
+        "humaneval",
+        columns=frozenset({"prompt", "entry_point", "test"}),
+        tests=frozenset({"prompt", "entry_point", "test"}),
+        fields=_humaneval_fields,
+        problem=_humaneval_problem,
+    ),
+    Schema(
+        "mbpp",
+        columns=frozenset({"test_list", "code"}),
+        tests=frozenset({"test_list"}),
+        fields=_mbpp_fields,
+        problem=_mbpp_problem,
+    ),
+)

@@ -258,6 +258,13 @@ def test_what_cannot_be_scored_is_one_line(
     assert "neither a journal nor samples" in error_of(sharegen, "score", "x.jsonl", "--execute")
     unknown = error_of(sharegen, "score", journal, "--execute", "--dataset", "x.jsonl")
     assert "no known schema has the columns a" in unknown
+    bare = write_jsonl(tmp_path / "bare.jsonl", [{"question": "?"}])
+    untold = error_of(
+        sharegen, "score", journal, "--execute", "--dataset", bare, "--schema", "apps"
+    )
+    assert "bare.jsonl, line 1: has no column 'input_output'" in untold
+    assert "too little" in error_of(sharegen, "score", journal, "--execute", "--memory", 5)
+    assert not (tmp_path / "a.jsonl.scores.jsonl").exists()
     broken = journal_of(tmp_path / "b.jsonl", apps, RIGHT)
     broken.write_text(broken.read_text() + "{no\n")
     assert "b.jsonl, line 13" in error_of(sharegen, "score", broken, "--execute")
@@ -280,6 +287,13 @@ def test_without_isolation_it_refuses(
 def test_what_cannot_be_converted_is_one_line(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    other = journal_of(tmp_path / "b.jsonl", apps, RIGHT, sampling={"seed": 3})
+    before = other.read_bytes()
+    for output in (journal, other):
+        message = error_of(sharegen, "convert", journal, "--format", "human-eval", "-o", output)
+        assert "choose another --output" in message
+    assert other.read_bytes() == before
     journal = journal_of(tmp_path / "a.jsonl", apps, {"99": ["x"]})
     message = error_of(sharegen, "convert", journal, "--format", "bigcode")
     assert "'99' is not in the dataset" in message

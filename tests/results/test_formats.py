@@ -92,7 +92,9 @@ def test_default_paths_lie_beside_the_journal() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", "", "line 1: is not JSON"),
+        ("a.jsonl", "", "holds no samples"),
+        ("a.jsonl", '{"problem_id": "1", "sam', "holds no samples"),
+        ("a.jsonl", '{"problem_id": "1", "sam\n', "line 1: is not JSON"),
         ("a.jsonl", "no", "line 1: is not JSON"),
         ("a.jsonl", '{"a": 1}', "neither a journal nor samples"),
         ("a.jsonl", '{"task_id": 1, "completion": "x"}\n{"task_id": 1}', "line 2: has no text"),

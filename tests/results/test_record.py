@@ -152,3 +152,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         list(read(tmp_path / "none"))
     with pytest.raises(JournalError, match="cannot be read: Is a directory"):
         list(read(tmp_path))
+
+
+def test_a_line_that_is_whole_but_no_record_is_no_torn_line(tmp_path: Path) -> None:
+    """A file of another kind without a last newline, such as one JSON list."""
+    path = tmp_path / "a.json"
+    for text in ('[["a"], ["b"]]', '{"task_id": "a", "completion": "b"}', "17"):
+        path.write_text(text)
+        with pytest.raises(JournalError, match=r"line 1.*not a journal"):
+            list(read(path))
+    path.write_text('{"problem_id": "a", "sample": 1')
+    assert list(read(path)) == []

@@ -452,6 +452,20 @@ def test_junk_on_the_channel_is_no_more_than_a_bad_answer(sandbox: Sandbox, sour
     assert run(sandbox, "print(1)").output == b"1\n"
 
 
+def test_an_answer_is_limited_before_anyone_reads_it(sandbox: Sandbox) -> None:
+    source = (
+        "import os\n"
+        "def f(size):\n"
+        "    os.write(4, size.to_bytes(4, 'big'))\n"
+        "    while True: os.write(4, b'[' * 65536)\n"
+    )
+    with sandbox.program(source) as program:
+        assert program.call("f", [LIMITS.answer + 1]).status == "output"
+        assert program.call("f", [2**32 - 1]).status == "output"
+        answer = program.call("f", [LIMITS.answer // 2])
+        assert answer.status == "output" or len(answer.output) == LIMITS.answer // 2
+
+
 def test_limits_hold_while_a_session_waits(sandbox: Sandbox) -> None:
     source = (
         "import threading\n"

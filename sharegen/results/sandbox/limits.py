@@ -16,7 +16,7 @@ class Limits:
         room for the interpreter).
     processes: processes and threads at a time.
     disk: bytes in its home and in its temporary folder, each, and of one file.
-    output: bytes that it may write, or that one answer may have.
+    output: bytes that it may write; an answer of a function may have a quarter of that.
     """
 
     cpu_seconds: float = 4.0
@@ -25,3 +25,8 @@ class Limits:
     processes: int = 32
     disk: int = 64 * MIB
     output: int = 16 * MIB
+
+    @property
+    def answer(self) -> int:
+        """Bytes of one answer. It is JSON, which takes its reader fifty times the memory."""
+        return self.output // 4

@@ -95,7 +95,7 @@ class Process:
         def is_complete() -> bool:
             nonlocal size
             size = wire.message_size(self.received)
-            if size is not None and size > self.limits.output:
+            if size is not None and size > self.limits.answer:
                 self.verdict = "output"
             return size is not None and len(self.received) >= size
 
