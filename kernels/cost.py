@@ -28,15 +28,18 @@ class CostModel:
     """What one layer's attention takes on a device, in microseconds.
 
     sharing: to have a shared phase at all: its launch beside the suffixes, and the merge.
+    stretching: to have rows read nodes by themselves while there is one: the programs of the
+    suffix phase are larger then, and fewer of them run at the same time.
     tile: of a program of the shared phase, for 64 lines against 64 keys with 128 + 128 numbers.
     first, again: to read a megabyte of keys and values from memory, and once more from the cache.
     The defaults are an H200's.
     """
 
-    sharing: float = 6.0
-    tile: float = 1.05
-    first: float = 0.28
-    again: float = 0.12
+    sharing: float = 2.9
+    stretching: float = 20.0
+    tile: float = 1.6
+    first: float = 0.22
+    again: float = 0.1
 
     def shared(self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int) -> _Float:
         """[num_nodes] the time of each node when it is read once.
@@ -46,6 +49,9 @@ class CostModel:
         """
         per_window = tile.lines // shape.group
         windows = (layout.row_end - 1) // per_window - layout.row_start // per_window + 1
+        odd = (layout.row_start % per_window != 0).astype(int) + (layout.row_end % per_window != 0)
+        # A window that is only partly under the node is masked, and costs about twice as much.
+        windows = windows + np.minimum(odd, windows)
         tiles = windows * -(-layout.length // tile.keys) * shape.num_kv_heads
         work = tile.lines * tile.keys * (shape.key_size + shape.value_size) / _TILE_WORK
         precise = (shape.dtype.itemsize / 2) ** 2  # float32 products are no tensor core's business
@@ -63,8 +69,12 @@ class CostModel:
         """[num_nodes] which nodes are best read by each row along with its own tokens."""
         shared, apart = self.shared(layout, shape, tile, slots), self.apart(layout, shape)
         chosen = apart <= shared
-        saved = float((apart - shared)[~chosen].sum())
-        return chosen if saved > self.sharing else np.ones_like(chosen)
+        some = float(np.minimum(shared, apart).sum()) + self.sharing + self.stretching
+        none = float(shared.sum()) + self.sharing
+        every = float(apart.sum())
+        if every <= min(some, none):
+            return np.ones_like(chosen)
+        return chosen if some < none else np.zeros_like(chosen)
 
 
 def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:

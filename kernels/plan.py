@@ -94,15 +94,16 @@ class Plan:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
         self.sharing = costs is None  # from the first node on that is worth it
+        self.stretching = False
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
         self._allocate()
         self._whole = True  # the buffers are of one size, that of the room
 
     @property
-    def variant(self) -> tuple[Tile, bool]:
+    def variant(self) -> tuple[Tile, bool, bool]:
         """What a captured graph holds of the plan beside its buffers."""
-        return self.tile, self.sharing
+        return self.tile, self.sharing, self.stretching
 
     def update(self, layout: SharedLayout) -> None:
         """Send the plan of `layout`. Rows that `layout.order` does not name get no partials.
@@ -117,6 +118,7 @@ class Plan:
         self.shared_levels = tuple(np.unique(layout.level[~apart]).tolist())
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not apart.all()
+        self.stretching = bool(apart.any())
         work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, apart)
         blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
         self._grow(

@@ -104,7 +104,8 @@ def _suffix_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     NUM_SPLITS: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
-    TMA: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_STRETCHES: tl.constexpr, TMA: tl.constexpr, LIMIT: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -136,8 +137,12 @@ def _suffix_kernel(
     if LIMIT != NO_LIMIT:
         seen_from = lowest_visible(position, limit, LIMIT)
 
-    last_stretch = tl.load(stretch_start_ptr + row + 1)
-    for stretch in range(tl.load(stretch_start_ptr + row), last_stretch):
+    first_stretch = tl.cast(0, tl.int32)
+    last_stretch = first_stretch
+    if HAS_STRETCHES:
+        first_stretch = tl.load(stretch_start_ptr + row)
+        last_stretch = tl.load(stretch_start_ptr + row + 1)
+    for stretch in range(first_stretch, last_stretch):
         stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
         lowest = seen_from - tl.load(stretch_ptr + 1)  # of the stretch's tokens
         first_block = tl.load(stretch_ptr + 2)
@@ -291,7 +296,7 @@ def suffix_attention(
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         NUM_SPLITS=splits, PARTIAL=partial, HAS_SINKS=sinks is not None,
-        TMA=tma, LIMIT=limit_kind,
+        HAS_STRETCHES=plan.stretching, TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

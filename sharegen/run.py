@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sharegen.engine.request import Completion, Request, SamplingParams
     from sharegen.engine.verifying import Verified
 
-_LATEST = ("blocks_total", "blocks_used", "running", "waiting")
+_LATEST = ("slots", "blocks_total", "blocks_used", "running", "waiting")
 _PEAKS = ("peak_blocks",)
 
 
@@ -456,6 +456,8 @@ def _add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """The statistics of all runs of a journal together; what is no number is the last run's."""
     total = dict(now)
     for name, value in now.items():
+        if isinstance(value, dict):
+            total[name] = {**before.get(name, {}), **_add(before.get(name, {}), value)}
         is_count = isinstance(value, (int, float)) and name not in _LATEST
         if is_count and name in before:
             total[name] = max(before[name], value) if name in _PEAKS else before[name] + value

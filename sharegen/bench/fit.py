@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from sharegen.bench.attention_case import Case, Tensors, Timer
+from sharegen.bench.attention_case import TABLE, Case, Tensors, Timer
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.plan import Plan
@@ -21,13 +21,16 @@ _SMALL = Case(32, 8, 16, 0, 1, 32, 64)  # next to nothing to share
 
 
 def fit_costs(device: torch.device) -> CostModel:
-    """Measure the four numbers of `CostModel` in bfloat16 on this GPU, the L2 cache cold."""
+    """Measure the numbers of `CostModel` in bfloat16 on this GPU, the L2 cache cold."""
     timer = Timer(device)
     first = _apart(_ALONE, timer, device) / _megabytes(_ALONE)
     per_row = _apart(_CACHED, timer, device) / _megabytes(_CACHED)
     again = max(0.0, (per_row - first) / (_CACHED.samples - 1))
     sharing = _decode(_SMALL, None, timer, device) - _decode(_SMALL, _NEVER, timer, device)
-    return CostModel(max(0.0, sharing), _tile(timer, device), first, again)
+    both = _decode(TABLE[0], None, timer, device, stretching=True)
+    stretching = both - _decode(TABLE[0], None, timer, device)
+    tile = _tile(timer, device)
+    return CostModel(max(0.0, sharing), max(0.0, stretching), tile, first, again)
 
 
 def _tile(timer: Timer, device: torch.device) -> float:
@@ -48,10 +51,18 @@ def _apart(case: Case, timer: Timer, device: torch.device) -> float:
     return _decode(case, _NEVER, timer, device) - _decode(without, _NEVER, timer, device)
 
 
-def _decode(case: Case, costs: CostModel | None, timer: Timer, device: torch.device) -> float:
+def _decode(
+    case: Case,
+    costs: CostModel | None,
+    timer: Timer,
+    device: torch.device,
+    stretching: bool = False,
+) -> float:
+    """Microseconds of a layer. stretching: as if some row read something by itself."""
     tensors = Tensors(case, device)
     plan = Plan(tensors.shape, case.rows, device, costs=costs)
     plan.update(tensors.layout)
+    plan.stretching |= stretching
     inputs = tensors.inputs(plan)
     return timer(partial(decode_attention, *inputs, scale=tensors.scale, out=tensors.out))
 

@@ -69,10 +69,11 @@ class DecodeBatch:
     num_rows: rows up to the last live one. sequences: [num_rows] who sits in each row (None: a
     hole). index: [num_rows] which of its output tokens the row draws in this step.
     moves: (from, to) rows to copy first. changed: rows whose tables, lengths or sequence are new,
-    holes included; block_tables [changed, max_blocks], prefix_length, position [changed] are
-    theirs. growth: (row, column, block) entries added to the block tables of other rows.
-    forced: (row, token) inputs that replace the token drawn last: a sequence that just joined, or
-    replays what it had drawn before it was preempted.
+    holes included; block_tables [changed, max_blocks], prefix_length, position and last_position
+    (of the last input that the row may have) [changed] are theirs.
+    growth: (row, column, block) entries added to the block tables of other rows.
+    forced: (row, token, position) inputs that replace the token drawn last: a sequence that just
+    joined, or replays what it had drawn before it was preempted.
     layout: the shared nodes, or None where they are those of the step before.
     """
 
@@ -84,8 +85,9 @@ class DecodeBatch:
     block_tables: Int32
     prefix_length: Int32
     position: Int32
+    last_position: Int32
     growth: list[tuple[int, int, int]]
-    forced: list[tuple[int, int]]
+    forced: list[tuple[int, int, int]]
     layout: SharedLayout | None
 
 

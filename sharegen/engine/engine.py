@@ -42,7 +42,7 @@ from sharegen.engine.sequence import Sequence
 from sharegen.engine.shrinking import shrink
 from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.engine.threads import best_threads, using
-from sharegen.errors import CapacityError, RequestError, UsageError
+from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Rows where nobody says: what saturates the device."""
@@ -81,6 +81,7 @@ class EngineConfig:
 class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
+    slots: sequences that can decode together.
     prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
@@ -100,6 +101,7 @@ class EngineStats:
     shrinks: int = 0
     running: int = 0
     waiting: int = 0
+    slots: int = 0
     blocks_total: int = 0
     blocks_used: int = 0
     peak_blocks: int = 0
@@ -135,7 +137,28 @@ class Engine:
         )
         num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
-        self.pool = BlockPool(num_blocks, config.block_size)
+        self._start(cache, num_blocks, max_sequences, chunk_tokens)
+        self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
+        # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
+        self._lag = 1 if on_gpu else 0
+        self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
+        self._busy = False
+        self._closed = False
+        self._forks: dict[int, int] = {}  # by request key: forked samples of this job
+        if self.stats.slow_attention is not None:
+            warnings.warn(f"slow attention: {self.stats.slow_attention}", stacklevel=2)
+        elif on_gpu:
+            self._warm_up()
+            del self.runner  # its graphs and buffers, before there are others
+            self._start(cache, num_blocks, max_sequences, chunk_tokens)
+
+    def _start(
+        self, cache: KVCache, num_blocks: int, max_sequences: int, chunk_tokens: int
+    ) -> None:
+        """Everything that a job changes, as it is before the first one."""
+        model, on_gpu = self.model, self.model.device.type == "cuda"
+        padded = graph_rows if on_gpu else padded_rows
+        self.pool = BlockPool(num_blocks, self.config.block_size)
         self.scheduler = Scheduler(
             self.pool,
             max_sequences=max_sequences,
@@ -144,29 +167,34 @@ class Engine:
             ahead_tokens=2048 if on_gpu else 0,
             padded=padded,
             scratch_block=cache.scratch_block,
-            levels=config.levels,
+            levels=self.config.levels,
         )
         attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens)
-        if attention.fallback is not None:
-            warnings.warn(f"slow attention: {attention.fallback}", stacklevel=2)
         self.runner = Runner(
             model,
             cache,
             attention,
             max_sequences=max_sequences,
             padded=padded,
-            tokenizer=tokenizer,
-            seed=config.seed,
+            tokenizer=self.tokenizer,
+            seed=self.config.seed,
             capture=on_gpu and attention.fallback is None,
         )
-        self.stats = EngineStats(blocks_total=num_blocks, slow_attention=attention.fallback)
-        self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
-        # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
-        self._lag = 1 if on_gpu else 0
-        self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
-        self._busy = False
-        self._closed = False
-        self._forks: dict[int, int] = {}  # by request key: forked samples of this job
+        self.stats = EngineStats(
+            blocks_total=num_blocks, slots=max_sequences, slow_attention=attention.fallback
+        )
+
+    def _warm_up(self) -> None:
+        """Run a small job of full batches, so that no kernel is compiled during a real one."""
+        size, rows = 4 * self.config.block_size, self.scheduler.max_sequences
+        params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
+        samples = range(max(1, rows // 2))
+        requests = [Request(i, [0] * size + [i] * size, params, samples) for i in (1, 2)]
+        try:
+            for _ in self.generate(requests):
+                pass
+        except SharegenError:
+            pass  # too little memory or context for it: a real job will say so
 
     def close(self) -> None:
         """Free the KV cache and release the model; a job that runs ends with UsageError."""

@@ -175,7 +175,8 @@ class Rows:
         forced = []
         for sequence in self.running():
             if sequence.fed < sequence.replay:
-                forced.append((sequence.row, sequence.tokens[sequence.fed]))
+                row = sequence.row
+                forced.append((row, sequence.tokens[sequence.fed], int(self.position[row])))
             sequence.fed += 1
         changed = sorted(self._changed)
         batch = DecodeBatch(
@@ -187,6 +188,7 @@ class Rows:
             block_tables=self.block_tables[changed],
             prefix_length=self.prefix_length[changed],
             position=self.position[changed],
+            last_position=self.last_position[changed],
             growth=self._growth,
             forced=forced,
             layout=layout,

@@ -50,8 +50,10 @@ class Runner:
         self.seed = seed
         self.device = model.device
         rows = padded(max_sequences)
+        self._scratch_slot = cache.scratch_block * cache.block_size
         self.tokens = self._full((rows,), 0, torch.int64)
         self.position = self._full((rows,), -1, torch.int32)
+        self.last_position = self._full((rows,), -1, torch.int32)
         self.prefix_length = self._full((rows,), 0, torch.int32)
         self.block_tables = self._full((rows, 1), cache.scratch_block, torch.int32)
         self.history: torch.Tensor | None = None  # [rows, outputs], kept while some row needs it
@@ -77,8 +79,7 @@ class Runner:
         padding = self.padded(count) - count if self.device.type == "cpu" else 0
         ids = self._send(np.pad(batch.token_ids, (0, padding)))
         position = self._send(np.pad(batch.positions, (0, padding)).astype(np.int32))
-        scratch = self.cache.scratch_block * self.cache.block_size
-        slots = self._send(np.pad(batch.slots, (0, padding), constant_values=scratch))
+        slots = self._send(np.pad(batch.slots, (0, padding), constant_values=self._scratch_slot))
         chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
         context = self.attention.prefill(batch.layout, chunk_starts, position, slots)
         wanted = batch.logit_rows
@@ -121,14 +122,18 @@ class Runner:
             torch.cuda.empty_cache()
 
     def _step(self, count: int, features: Features) -> tuple[torch.Tensor, ...]:
-        """The whole decoding step on the device: no host visit, fixed addresses."""
+        """The whole decoding step on the device: no host visit, fixed addresses.
+
+        A row whose token ends it (EOS, stop token, limit) has position -1 from then on: the steps
+        launched before the host knows write to the scratch block and attend to nothing of its own.
+        """
         rows = slice(0, count)
         position, prefix_length = self.position[rows], self.prefix_length[rows]
         block_tables = self.block_tables[rows]
         output = (position - prefix_length).clamp(min=0).long()  # index of the token that goes in
         size = self.cache.block_size
         blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
-        slots = blocks * size + output % size
+        slots = torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
         context = self.attention.decode(slots, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
         with active(context):
@@ -142,7 +147,8 @@ class Runner:
             logits, self.state, output + 1, rows=rows, history=history, features=features
         )
         self.tokens[rows] = tokens
-        self.position[rows] += position >= 0
+        goes_on = ~self.state.is_end(tokens, rows) & (position < self.last_position[rows])
+        self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
         return tokens, logprobs, *_top(logits, tokens, features.top_logprobs)
 
     def _widen_history(self) -> None:
@@ -172,13 +178,15 @@ class Runner:
             self.block_tables[rows] = self._send(batch.block_tables)
             self.prefix_length[rows] = self._send(batch.prefix_length)
             self.position[rows] = self._send(batch.position)
+            self.last_position[rows] = self._send(batch.last_position)
             self._start(batch)
         if batch.growth:
             row, column, block = self._send(np.array(batch.growth)).unbind(1)
             self.block_tables[row, column] = block.to(torch.int32)
         if batch.forced:
-            row, token = self._send(np.array(batch.forced)).unbind(1)
+            row, token, position = self._send(np.array(batch.forced)).unbind(1)
             self.tokens[row] = token
+            self.position[row] = position.to(torch.int32)  # also where the token drawn was an end
         if batch.layout is not None:
             self.attention.update(batch.layout)
 

@@ -68,6 +68,8 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     if seconds and stats.get("generated_tokens"):
         pace = stats["generated_tokens"] / seconds
         table.add_row("[dim]speed[/]", f"[bold]{pace:,.0f} tokens/s[/], {seconds:,.1f} s")
+    if stats.get("decode_steps"):
+        table.add_row("[dim]decoding[/]", _decoding(stats))
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
     if asked and computed:
         times = f"{asked / computed:,.1f}x fewer"
@@ -98,6 +100,27 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     if used is not None:
         table.add_row("[dim]right and wrong[/]", visible(used))
     return table
+
+
+def _decoding(stats: Mapping[str, Any]) -> str:
+    """How full the batch was, and of which levels of the tree the nodes were read once a step."""
+    steps = stats["decode_steps"]
+    text = f"{steps:,} steps"
+    if stats.get("slots"):
+        # The first token of a sample is drawn from its prompt's logits.
+        drawn = stats["generated_tokens"] - stats["completions"]
+        text += f", {drawn / steps / stats['slots']:.0%} of {stats['slots']:,} slots taken"
+    by_levels = sorted(stats.get("steps_by_levels", {}).items(), key=lambda pair: -pair[1])
+    shared = [f"{_levels(levels)} in {count:,}" for levels, count in by_levels]
+    return text + (f"; read once for all below: {', '.join(shared)}" if shared else "")
+
+
+def _levels(levels: str) -> str:
+    """The levels "0 1" as people say it; level 0 is what a whole tree shares."""
+    names = levels.split()
+    if not names:
+        return "nothing"
+    return f"level {names[0]}" if len(names) == 1 else f"levels {', '.join(names)}"
 
 
 def _verified(found: Mapping[str, Any]) -> str:

@@ -137,7 +137,8 @@ class SpellingRunner:
         self.position[batch.changed] = batch.position
         for row, column, block in batch.growth:
             self.block_tables[row, column] = block
-        for row, token in batch.forced:
+        for row, token, position in batch.forced:
+            assert self.position[row] == position
             self.tokens[row] = token
         if batch.layout is not None:
             self.layout = batch.layout
