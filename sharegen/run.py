@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.interrupt import Interrupted, interrupts
+from sharegen.outcome import Outcome, outcome_on_record
 from sharegen.plan import Plan, make_plan, most_blocks
 from sharegen.results.answer import extract
-from sharegen.results.journal import Journal, Key, Record, read
+from sharegen.results.journal import Journal, Key, Record
 from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
-from sharegen.results.run_file import RunFile, differences, run_file_path
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Workload, load_workload, random_key
 from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
@@ -57,25 +57,6 @@ class Watcher:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A finished job: where its journal is, how it went, and what it asked.
-
-    drawn: samples of this run; 0 when the journal had them all.
-    """
-
-    path: Path
-    run: RunFile
-    workload: Workload
-    drawn: int
-
-    @property
-    def plan(self) -> Plan | None:
-        """The sharing, as the journal's last run found it."""
-        plan = self.run.stats.get("plan")
-        return Plan.from_json(plan) if plan else None
-
-
-@dataclass(frozen=True)
 class _Asked:
     """A problem, ready for the engine."""
 
@@ -104,13 +85,15 @@ def run_job(
     """
     path = output or configuration.default_output
     watcher = watcher or Watcher()
+    if path.is_dir():
+        raise JournalError(f"{path}: is a folder: --output is the journal's file")
     with interrupts() as held:
         try:
             workload = load_workload(configuration)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
             if not overwrite:
-                complete = _complete_outcome(configuration, path, workload)
+                complete = outcome_on_record(configuration, path, workload, strict)
                 if complete is not None:
                     return complete
             _make_folder(path)
@@ -133,7 +116,11 @@ def plan_job(configuration: Configuration) -> Plan:
 
     workload = load_workload(configuration)
     model, tokenizer = _load(configuration, weights=False)
-    prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
+    prompts = [prompt for prompt in tokens if prompt]
+    if not prompts:
+        raise DataError("no row can be asked: the prompts are empty")
     machine = configuration.machine
     device = resolve_device(machine.device)
     memory = machine.kv_cache_memory
@@ -143,7 +130,7 @@ def plan_job(configuration: Configuration) -> Plan:
         )
     return make_plan(
         prompts,
-        [problem.id for problem in workload.problems],
+        ids,
         configuration.sampling.samples,
         configuration.sampling.max_tokens,
         block_size=machine.block_size,
@@ -176,12 +163,13 @@ def _kv_cache_limit(
     """The most bytes of KV cache that the job can use."""
     machine, sampling = configuration.machine, configuration.sampling
     blocks = most_blocks(
-        prompts,
+        [prompt for prompt in prompts if len(prompt)],
         sampling.samples,
         sampling.max_tokens,
         block_size=machine.block_size,
         max_sequences=_max_sequences(configuration, device),
     )
+    blocks = max(blocks, 2)  # the least that an engine takes
     return blocks * model.kv_bytes_per_token * machine.block_size
 
 
@@ -397,50 +385,6 @@ def _load(configuration: Configuration, weights: bool = True) -> tuple[LoadedMod
         weights=weights,
     )
     return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
-
-
-def _complete_outcome(
-    configuration: Configuration, path: Path, workload: Workload
-) -> Outcome | None:
-    """The outcome from the journal alone, where it has every sample that is asked.
-
-    Raises JournalError where the journal comes from another configuration: known before a model
-    is loaded.
-    """
-    if not path.exists():
-        return None
-    recorded = RunFile.read(run_file_path(path))
-    if recorded is None:
-        return None
-    identity = configuration.identity
-    if identity["dtype"] == "auto":  # whatever the model was loaded as then
-        identity["dtype"] = recorded.configuration.get("dtype")
-    fingerprints = {**recorded.fingerprints, **workload.fingerprints}
-    asked = RunFile(configuration=identity, fingerprints=fingerprints)
-    reader = read(path)
-    finished = {record.key for record in reader}
-    if not finished:
-        return None
-    differ = differences(recorded.identity, asked.identity)
-    if differ:
-        raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: choose another "
-            "--output, or start again with --overwrite"
-        )
-    failed = {key.problem_id for key in finished if key.sample is None}
-    unfit = failed - {bad.id for bad in workload.bad_rows}
-    if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
-        return None  # what did not fit the memory then may fit it now
-    wanted = (
-        Key(problem.id, problem.prompt_hash, sample)
-        for problem in workload.problems
-        if problem.id not in failed
-        for sample in range(configuration.sampling.samples)
-    )
-    known = all(bad.id in failed for bad in workload.bad_rows)
-    if not known or not all(key in finished for key in wanted):
-        return None
-    return Outcome(path, recorded, workload, drawn=0)
 
 
 def _make_folder(path: Path) -> None:

@@ -17,12 +17,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def save_tiny_model(folder: Path, *, context: int = 2048, seed: int = 0, chat: bool = True) -> Path:
+def save_tiny_model(
+    folder: Path, *, context: int = 2048, seed: int = 0, chat: bool = True, bos: bool = True
+) -> Path:
     """A two-layer Llama of width 32 with a byte-level BPE of 384 tokens that begins with BOS."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = tiny_tokenizer(chat=chat)
+    tokenizer = tiny_tokenizer(chat=chat, bos=bos)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
@@ -66,31 +67,37 @@ def plan_table(plan: Plan) -> Table:
 def sharing_tree(plan: Plan) -> Tree:
     """The tree of what prompts share: tokens of each node, the middle elided."""
     tree = Tree(
-        f"[bold]{plan.problems:,} problems, {plan.samples:,} samples[/]: "
+        f"[bold]{_count(plan.problems, 'problem')}, {_count(plan.samples, 'sample')}[/]: "
         f"{plan.asked:,} prompt tokens as asked, [bold]{plan.computed:,} computed[/] "
         f"({_times(plan.asked, plan.computed)} fewer)"
     )
     for branch in plan.branches:
-        _grow(tree, branch, top=True)
+        _grow(tree, branch, plan.problems)
     return tree
 
 
-def _grow(tree: Tree, branch: Branch, top: bool = False) -> None:
+def _grow(tree: Tree, branch: Branch, all_problems: int) -> None:
+    tokens = _count(branch.tokens, "token")
     if branch.repeat > 1:
         each = branch.samples // branch.problems if branch.problems else 0
         what = f"{branch.problems:,} more problems"
-        tree.add(f"[dim]… {what} · {branch.tokens:,} tokens ─ {each:,} samples each[/]")
+        tree.add(f"[dim]… {what} · {tokens} ─ {_count(each, 'sample')} each[/]")
         return
     if branch.problem is None:
-        name = "[bold cyan]shared by all[/]" if top else "[cyan]shared[/]"
+        by_all = branch.problems == all_problems
+        name = "[bold cyan]shared by all[/]" if by_all else "[cyan]shared[/]"
         passing = f"{branch.problems:,} problems, {branch.samples:,} samples"
-        grown = tree.add(f"{name} · {branch.tokens:,} tokens · {passing}")
+        grown = tree.add(f"{name} · {tokens} · {passing}")
     else:
         own = branch.samples - sum(child.samples for child in branch.children)
-        name = f"problem {branch.problem}"
-        grown = tree.add(f"{name} · {branch.tokens:,} tokens ─ [green]{own:,} samples[/]")
+        name = f"problem {escape(branch.problem)}"
+        grown = tree.add(f"{name} · {tokens} ─ [green]{_count(own, 'sample')}[/]")
     for child in branch.children:
-        _grow(grown, child)
+        _grow(grown, child, all_problems)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("s" if number != 1 else "")
 
 
 def size(number: int) -> str:

@@ -59,9 +59,8 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     reasons = Counter(record.finish_reason for record in drawn)
     ends = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
     table = Table.grid(padding=(0, 2))
-    table.add_row(
-        "[dim]problems[/]", f"{len(votes):,}" + (f" [red]({bad:,} bad rows)[/]" if bad else "")
-    )
+    rows = f" [red]({bad:,} bad row{'s' if bad > 1 else ''})[/]" if bad else ""
+    table.add_row("[dim]problems[/]", f"{len(votes):,}{rows}")
     table.add_row("[dim]completions[/]", f"{len(drawn):,}, {tokens:,} tokens ({ends})")
     seconds = run.timings.get("sampling_seconds")
     stats = run.stats

@@ -41,6 +41,8 @@ FLAGS = {
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
+_OWN = "model"  # the folder of a model that comes with a recipe's data
+
 
 class Machine(Strict):
     """Where and how wide to run; None leaves it to the engine.
@@ -140,6 +142,7 @@ def resolve(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
             f"{job.sampling.min_tokens}"
         )
+    _refuse_idle_flags(job, flags)
     if job.dataset.document is not None and "document" not in _names(job):
         raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
     if job.few_shot.k and not (job.chat.user if job.chat.enabled else job.example):
@@ -222,6 +225,17 @@ def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any
     values["chat"] = chat
 
 
+def _refuse_idle_flags(job: Configuration, flags: Mapping[str, Any]) -> None:
+    """A flag that would do nothing is a mistake: a file has no splits, and a folder no configs."""
+    given, source = flags.get("dataset") or {}, job.dataset.source
+    if source is None or not Path(source).exists():
+        return
+    if given.get("config") is not None:
+        raise UsageError(f"--dataset-config is for the hub, and {source} is here: leave it out")
+    if given.get("split") is not None and Path(source).is_file():
+        raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
+
+
 def _names(job: Configuration) -> set[str]:
     """The fields that the job's own templates use."""
     texts = [job.chat.system, job.chat.user] if job.chat.enabled else [job.prompt]
@@ -245,6 +259,8 @@ def _model(recipe: Recipe, job: Configuration) -> str:
         names = "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
     for folder in (recipe.path.parent / model, Path(model).expanduser()):
+        if (folder / _OWN / "config.json").is_file():  # tinymath keeps its model beside its data
+            return str((folder / _OWN).resolve())
         if folder.exists():
             return str(folder.resolve())
     return model

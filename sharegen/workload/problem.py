@@ -97,7 +97,8 @@ def load_workload(configuration: Configuration) -> Workload:
         gold = _gold(item.fields, configuration.answer.gold if configuration.answer else None)
         problems.append(Problem(name, item.fields, prompt, gold))
     if not problems:
-        more = f" (and {len(bad) - 1} more rows like it)" if len(bad) > 1 else ""
+        others = len(bad) - 1
+        more = f" (and {others} more row{'s' if others > 1 else ''} like it)" if others else ""
         raise DataError(f"no row can be asked: {bad[0].error}{more}")
     _refuse_equal_ids([*problems, *bad], _name(dataset))
     fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}

@@ -235,6 +235,8 @@ def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_pat
         (["--set", "answer=[1"], ["--set", "YAML"]),
         (["--document", "none.txt"], ["--document", "self-consistency"]),
         (["--samples", "many"], ["--samples"]),
+        (["--split", "validation"], ["--split", "one file"]),
+        (["--dataset-config", "main"], ["--dataset-config", "hub"]),
         (["--no-such-flag"], ["--no-such-flag", "sharegen run --help"]),
     ],
 )
@@ -270,6 +272,22 @@ def test_output_of_another_model(sharegen: Command, job: list[object], tmp_path:
     assert sharegen(*job).code == 0
     save_tiny_model(folder, seed=1)
     check(sharegen(*job, "-n", 4), 1, "fingerprints.model", "--overwrite")
+
+
+@pytest.mark.parametrize("folder", [".", "runs", "runs/"])
+def test_output_that_is_a_folder(sharegen: Command, job: list[object], folder: str) -> None:
+    Path("runs").mkdir()
+    check(sharegen(*job, "-o", folder), 1, "is a folder", "--output")
+
+
+def test_damaged_run_file(sharegen: Command, job: list[object]) -> None:
+    assert sharegen(*job).code == 0
+    beside = Path("out.run.json")
+    beside.write_text(beside.read_text()[:50])
+    check(sharegen(*job, "-n", 4), 1, "out.run.json", "--overwrite")
+    beside.unlink()
+    check(sharegen(*job, "-n", 4), 1, "exists without out.run.json", "--overwrite")
+    assert sharegen(*job, "--overwrite").code == 0
 
 
 def test_output_that_is_no_journal(sharegen: Command, job: list[object], tmp_path: Path) -> None:
@@ -329,6 +347,22 @@ def test_strict_stops_at_a_bad_row(sharegen: Command, job: list[object], rows: P
     check(sharegen(*job, "--strict"), 1, "line 2", "--strict")
     write_jsonl(rows, [ROWS[4], {"question": "apples " * 2000}])
     check(sharegen(*job, "--strict"), 1, "problem 1", "--strict")
+    assert sharegen(*job).code == 0
+    check(sharegen(*job, "--strict"), 1, "problem 1", "--strict")  # all is on record by now
+
+
+def test_empty_prompts_are_bad_rows(sharegen: Command, model: Path, tmp_path: Path) -> None:
+    """Where the tokenizer puts nothing before a text."""
+    folder = save_tiny_model(tmp_path / "model", bos=False)
+    write_jsonl(tmp_path / "p.jsonl", [{"prompt": ""}, {"prompt": "Tom has"}, {"prompt": None}])
+    job = ["run", "prompts", "--dataset", "p.jsonl", "--max-tokens", 3, "-o", "out.jsonl"]
+    assert sharegen(*job, "--model", model).code == 0  # BOS alone is a prompt
+    ran = sharegen(*job, "--model", folder, "--overwrite")
+    assert ran.code == 0 and "(2 bad rows)" in ran.out
+    assert "1 problem," in sharegen("plan", *job[1:6], "--model", folder).out
+    write_jsonl(tmp_path / "p.jsonl", [{"prompt": ""}])
+    check(sharegen(*job, "--model", folder, "--overwrite"), 1, "the prompt is empty")
+    check(sharegen("plan", *job[1:6], "--model", folder), 1, "empty")
 
 
 def test_no_row_that_can_run(sharegen: Command, job: list[object], rows: Path) -> None:
