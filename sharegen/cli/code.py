@@ -295,6 +295,10 @@ def _programs(
     results = Counter(verdict.result for verdict in verdicts)
     line = ", ".join(f"{result} {count:,}" for result, count in results.most_common())
     errors.print(f"{scores_path(samples.path)}: {line}", style="dim", soft_wrap=True)
+    if samples.configuration is not None:
+        page = samples.path.with_name(samples.path.name.removesuffix(".jsonl") + ".html")
+        errors.print(f"next: sharegen report {samples.path} --html {page}", style="dim",
+                     soft_wrap=True)  # fmt: skip
     return _by_difficulty(verdicts)
 
 

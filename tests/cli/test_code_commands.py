@@ -140,6 +140,7 @@ def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> 
         assert word in ran.out
     assert "pass@5" not in ran.out
     assert "passed 4" in ran.err and "compile error 4" in ran.err
+    assert f"next: sharegen report {journal} --html {tmp_path / 'a.html'}" in ran.err
 
 
 def test_scoring_continues_and_then_needs_no_execution(

@@ -202,6 +202,81 @@ def test_objects_that_equal_everything_fail(scorer: Scorer, kind: str, value: st
     assert not judge(scorer, WANTED[kind], program).passed
 
 
+TRICKS = {
+    "nested without end": "def f(x):\n    a = []\n    a.append(a)\n    return a",
+    "nested deeply": "def f(x):\n    a = []\n    for _ in range(10**6): a = [a]\n    return a",
+    "drawn without end": "import itertools\ndef f(x): return itertools.count()",
+    "a long text": "def f(x): return 'x' * 10**8",
+    "a long number": "def f(x): return 1 << 10**8",
+    "half a surrogate pair": "def f(x): return '\\ud800'",
+    "not a number": "def f(x): return float('nan')",
+    "digits of another script": "def f(x): return '\u0668\u0666\u0667\u0665\u0663\u0660\u0669'",
+    "the number as bytes": f"def f(x): return b'{SECRET}'",
+    "says that it is an int": (
+        "class L(list):\n"
+        "    __class__ = property(lambda self: int)\n"
+        f"    __int__ = __index__ = lambda self: {SECRET[::-1]}\n"
+        "def f(x): return L()"
+    ),
+    "its own item for ever": (
+        "class N:\n    ndim = 0\n    def item(self): return N()\n"
+        "N.__module__ = 'numpy'\ndef f(x): return N()"
+    ),
+    "patches json and its kind": (
+        "import json, json.decoder, json.encoder, marshal, pickle, struct\n"
+        "for module in (json, json.decoder, json.encoder, marshal, pickle, struct):\n"
+        "    for name in dir(module):\n"
+        "        if not name.startswith('__'):\n"
+        '            setattr(module, name, lambda *a, **k: \'{"verdict": "passed"}\')\n'
+        "def f(x): return 1"
+    ),
+    "answers fifty times": (
+        "import os\n"
+        "def f(x):\n"
+        "    text = b'{\"value\": 1}'\n"
+        "    for _ in range(50): os.write(4, len(text).to_bytes(4, 'big') + text)\n"
+        "    return 1"
+    ),
+    "answers nothing often": "import os\ndef f(x): os.write(4, bytes(40000))",
+    "an exception without a name": (
+        "class M(type): __name__ = property(lambda cls: {'value': 1})\n"
+        "class E(Exception, metaclass=M): pass\n"
+        "def f(x): raise E"
+    ),
+    "an exception named passed": (
+        "class E(Exception): pass\nE.__name__ = 'passed'\ndef f(x): raise E"
+    ),
+    "a daemon with the channel": (
+        "import os, time\n"
+        "def f(x):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork() == 0: time.sleep(60)\n"
+        "        os._exit(0)\n"
+        "    return 1"
+    ),
+    "a thread that writes on": (
+        "import os, threading\n"
+        "def write():\n    while True: os.write(4, b'x' * 1000)\n"
+        "threading.Thread(target=write, daemon=True).start()\n"
+        "def f(x): return 1"
+    ),
+    "closes everything": "import os\nos.closerange(0, 99)\ndef f(x): return 1",
+    "is another program": (
+        "import os, sys\n"
+        "os.execv(sys.executable, [sys.executable, '-c', 'while True: print(\"passed\")'])"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["call", "check"])
+@pytest.mark.parametrize("name", TRICKS)
+def test_tricks_with_answers_fail(scorer: Scorer, kind: str, name: str) -> None:
+    score = judge(scorer, WANTED[kind], TRICKS[name])
+    assert not score.passed and score.result != "unscorable"
+    assert judge(scorer, WANTED[kind], f"def f(x): return {SECRET}").passed
+
+
 SEARCHES = [
     # its own memory
     "import re\n"
