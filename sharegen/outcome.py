@@ -69,10 +69,10 @@ def outcome_on_record(
     unfit = failed.keys() - {bad.id for bad in workload.bad_rows}
     if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
         return None  # what did not fit the memory then may fit it now
+    hashes = ((p.id, p.prompt_hash) for p in workload.problems if p.id not in failed)
     wanted = (
-        Key(problem.id, problem.prompt_hash, sample)
-        for problem in workload.problems
-        if problem.id not in failed
+        Key(name, digest, sample)
+        for name, digest in hashes
         for sample in range(configuration.sampling.samples)
     )
     known = all(bad.id in failed for bad in workload.bad_rows)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sharegen.engine.prefix_tree import Node, PrefixTree, walk
 
-_SHOWN_FIRST, _SHOWN_LAST = 2, 1
+_SHOWN_FIRST, _SHOWN_LAST, _SHOWN_LEVELS = 2, 1, 12
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Branch:
     """A node of the tree as it is shown; its KV is stored and computed once.
 
     tokens: its own; problems, samples: that pass through it; problem: the id of the problem that
-    ends here. repeat: how many like it, side by side, this one stands for (then `tokens` is their
-    sum and they are not shown).
+    ends here. repeat: how many nodes, side by side or too deep to show, this one stands for (then
+    `tokens` is their sum).
     """
 
     tokens: int
@@ -146,7 +146,7 @@ def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_block
 
 
 def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch]:
-    """The tree to be shown, bottom up, the middle of long lists of children folded into one."""
+    """The tree to be shown: the middle of long lists of children, and deep levels, as one."""
     problems: dict[int, int] = {}
     first: dict[int, int] = {}
     for node in reversed(list(tree.nodes())):
@@ -154,24 +154,28 @@ def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch
         problems[id(node)] = len(node.requests) + below
         first[id(node)] = min([*node.requests, *(first[id(child)] for child in node.children)])
 
-    def show(nodes: Sequence[Node]) -> list[Branch]:
+    def show(nodes: Sequence[Node], level: int) -> list[Branch]:
         nodes = sorted(nodes, key=lambda node: first[id(node)])
+        if level > _SHOWN_LEVELS and any(node.children for node in nodes):
+            return [fold(nodes)]
         if len(nodes) <= _SHOWN_FIRST + _SHOWN_LAST + 1:
-            return [show_one(node) for node in nodes]
-        middle = nodes[_SHOWN_FIRST:-_SHOWN_LAST]
-        count = sum(problems[id(node)] for node in middle)
-        folded = Branch(
-            tokens=sum(node.length for node in walk(middle)),
-            problems=count,
-            samples=count * samples,
-            repeat=len(middle),
-        )
-        head, tail = nodes[:_SHOWN_FIRST], nodes[-_SHOWN_LAST:]
-        return [*map(show_one, head), folded, *map(show_one, tail)]
+            return [show_one(node, level) for node in nodes]
+        return [
+            *(show_one(node, level) for node in nodes[:_SHOWN_FIRST]),
+            fold(nodes[_SHOWN_FIRST:-_SHOWN_LAST]),
+            *(show_one(node, level) for node in nodes[-_SHOWN_LAST:]),
+        ]
 
-    def show_one(node: Node) -> Branch:
+    def fold(nodes: Sequence[Node]) -> Branch:
+        count = sum(problems[id(node)] for node in nodes)
+        below = list(walk(nodes))
+        tokens = sum(node.length for node in below)
+        return Branch(tokens, count, count * samples, repeat=len(below))
+
+    def show_one(node: Node, level: int) -> Branch:
         count = problems[id(node)]
         problem = ids[node.requests[0]] if node.requests else None
-        return Branch(node.length, count, count * samples, problem, 1, show(node.children))
+        below = show(node.children, level + 1)
+        return Branch(node.length, count, count * samples, problem, 1, below)
 
-    return show(tree.root_nodes)
+    return show(tree.root_nodes, 1)

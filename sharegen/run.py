@@ -104,9 +104,9 @@ def run_job(
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:
+            finished = f"what was finished is in {path}" if path.exists() else "nothing was sampled"
             raise Interrupted(
-                f"interrupted: what was finished is in {path}; run the same command again to "
-                "continue"
+                f"interrupted: {finished}; run the same command again to continue"
             ) from None
 
 

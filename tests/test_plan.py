@@ -78,3 +78,15 @@ def test_a_job_never_uses_more_than_its_most_blocks() -> None:
     assert most_blocks(prompts(1), 4, 20, **sizes) == 9 + 4 * 4  # 130 tokens are one node
     blocks = most_blocks(prompts(3), 4, 20, block_size=16, max_sequences=99)
     assert plan(prompts(3), num_blocks=blocks).fit == 12
+
+
+def test_prompts_that_go_on_from_each_other_without_end() -> None:
+    """Nodes below nodes, a thousand levels: what is too deep to show is summed up."""
+    whole = list(range(20_000))
+    made = plan([whole[: 20 * (i + 1)] for i in range(1_000)])
+    assert (made.problems, made.nodes, made.computed) == (1_000, 1_000, 20_000)
+    branch, levels = made.branches[0], 1
+    while branch.children:
+        [branch], levels = branch.children, levels + 1
+    assert levels < 20 and branch.repeat > 900 and branch.problems == branch.repeat
+    assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made

@@ -82,10 +82,16 @@ def run_recipe(
     return path
 
 
+_SAMPLING = {"samples", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed"}
+"""What is said of the sampling also where it is the default."""
+
+
 def print_configuration(configuration: Configuration, path: Path, console: Console) -> None:
-    """The resolved configuration as YAML, and where it goes."""
+    """The resolved configuration as YAML, bar what is off, and where it goes."""
     unused = None if configuration.chat.enabled else {"chat"}
     values = configuration.model_dump(exclude_defaults=True, exclude=unused)
+    sampling = configuration.sampling.model_dump(include=_SAMPLING)
+    values["sampling"] = sampling | values.get("sampling", {})
     text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     if console.is_terminal:
         console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))

@@ -18,7 +18,16 @@ from pydantic import Field
 from sharegen.errors import UsageError
 from sharegen.workload import template
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.recipe import Job, Recipe, Strict, load_recipe, merge, nearest, validate
+from sharegen.workload.recipe import (
+    RECIPES,
+    Job,
+    Recipe,
+    Strict,
+    load_recipe,
+    merge,
+    nearest,
+    validate,
+)
 
 FLAGS = {
     "model": "--model",
@@ -258,7 +267,7 @@ def _model(recipe: Recipe, job: Configuration) -> str:
     if model is None:
         names = "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
-    for folder in (recipe.path.parent / model, Path(model).expanduser()):
+    for folder in (recipe.path.parent / model, Path(model).expanduser(), RECIPES / model):
         if (folder / _OWN / "config.json").is_file():  # tinymath keeps its model beside its data
             return str((folder / _OWN).resolve())
         if folder.exists():
@@ -267,11 +276,12 @@ def _model(recipe: Recipe, job: Configuration) -> str:
 
 
 def _beside(recipe: Recipe, job: Configuration) -> str | None:
+    """Where the data is: beside the recipe, or with those that ship (it may be a copy)."""
     source = job.dataset.source
     if source is None:
         return None
-    beside = recipe.path.parent / source
-    return str(beside.resolve()) if beside.exists() else source
+    found = (folder / source for folder in (recipe.path.parent, RECIPES))
+    return next((str(path.resolve()) for path in found if path.exists()), source)
 
 
 def _file(recipe: Recipe, name: str | None, flag: str) -> str | None:

@@ -45,6 +45,7 @@ def test_what_is_printed_is_the_configuration(sharegen: Command, job: list[objec
     printed = yaml.safe_load(ran.err.partition("journal:")[0])
     assert printed["sampling"]["stop"] == ["\nX", "Y"]
     assert printed["sampling"]["seed"] == 3 and printed["few_shot"]["k"] == 2
+    assert printed["sampling"]["top_p"] == 1.0 and "min_p" not in printed["sampling"]
     recorded = json.loads(Path("out.run.json").read_text())
     assert recorded["configuration"]["sampling"]["stop"] == ["\nX", "Y"]
     assert recorded["extent"]["sampling"]["samples"] == 3
@@ -182,6 +183,16 @@ def test_recipes(sharegen: Command) -> None:
     shown = sharegen("recipes", "show", "self-consistency")
     assert yaml.safe_load(shown.out)["presets"]["gsm8k"]["dataset"]["source"] == "openai/gsm8k"
     assert sharegen("recipes", "show", "self").code == 2
+
+
+def test_a_copy_of_a_recipe_runs(sharegen: Command, tmp_path: Path) -> None:
+    """As `sharegen recipes --help` has it: what ships with the recipe is found from anywhere."""
+    (tmp_path / "mine.yaml").write_text(sharegen("recipes", "show", "self-consistency").out)
+    own = sharegen("plan", "./mine.yaml", "--limit", 3)
+    assert own.code == 0, own.err
+    assert own.out == sharegen("plan", "self-consistency", "--limit", 3).out
+    write_jsonl(tmp_path / "p.jsonl", [{"prompt": "Tom has"}])
+    assert sharegen("plan", "prompts", "--dataset", "p.jsonl", "--model", "tinymath").code == 0
 
 
 def test_version(sharegen: Command) -> None:
