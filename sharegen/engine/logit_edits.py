@@ -124,7 +124,7 @@ class LogitEdits:
             prefixes = self.prefixes[rows]
             active &= ((prefixes == recent) | (prefixes == _ANY)).all(-1)
         values = torch.where(active, self.values[rows], 0.0)
-        return logits.float().scatter_add(1, self.tokens[rows], values)
+        return logits.to(torch.float32, copy=True).scatter_add_(1, self.tokens[rows], values)
 
     def _recent(self, rows: slice | Tensor, positions: Tensor, history: Tensor | None) -> Tensor:
         """The last `context` tokens of prompt and output: int64 [n, context]."""

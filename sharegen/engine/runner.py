@@ -20,7 +20,14 @@ from sharegen.engine.drawn import Drawn
 from sharegen.engine.graphs import StepGraphs
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.model import LoadedModel
-from sharegen.engine.sampling import Features, SamplingState, row_key, sample, token_logprobs
+from sharegen.engine.sampling import (
+    Features,
+    SamplingState,
+    row_key,
+    sample,
+    token_logprobs,
+    top_logprobs,
+)
 from sharegen.engine.sequence import Group
 
 
@@ -149,7 +156,7 @@ class Runner:
         self.tokens[rows] = tokens
         goes_on = ~self.state.is_end(tokens, rows) & (position < self.last_position[rows])
         self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
-        return tokens, logprobs, *_top(logits, tokens, features.top_logprobs)
+        return tokens, logprobs, *_top(logits, tokens, logprobs, features.top_logprobs)
 
     def _widen_history(self) -> None:
         width = self.block_tables.shape[1] * self.cache.block_size + 1
@@ -230,7 +237,7 @@ class Runner:
         zeros = torch.zeros(len(params), dtype=torch.int64, device=self.device)
         which = self._send(np.array(logit_rows))
         tokens, logprobs = sample(logits, state, zeros, logit_rows=which)
-        top = _top(logits, tokens, state.features().top_logprobs, which)
+        top = _top(logits, tokens, logprobs, state.features().top_logprobs, which)
         return Drawn(tokens, logprobs, *top, prompt=prompt)
 
     def _key(self, group: Group, index: int) -> int:
@@ -248,10 +255,11 @@ class Runner:
 
 
 def _top(
-    logits: torch.Tensor, tokens: torch.Tensor, count: int, logit_rows: torch.Tensor | None = None
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    logprobs: torch.Tensor,
+    count: int,
+    logit_rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The `count` likeliest tokens of each place; nothing where nobody asked (-1)."""
-    if count < 0:
-        return ()
-    _, ids, logprobs = token_logprobs(logits, tokens, count, logit_rows)
-    return ids, logprobs
+    return top_logprobs(logits, tokens, logprobs, count, logit_rows) if count >= 0 else ()

@@ -23,7 +23,9 @@ from sharegen.engine.filters import survivors
 from sharegen.engine.penalties import penalise
 from sharegen.engine.sampling_state import GREEDY_BELOW, Features, SamplingState
 
-__all__ = ["Features", "SamplingState", "row_key", "sample", "token_logprobs", "uniform"]
+__all__ = [
+    "Features", "SamplingState", "row_key", "sample", "token_logprobs", "top_logprobs", "uniform",
+]  # fmt: skip
 
 CHUNK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits worked on at a time: what stays in a CPU's cache; what a GPU's memory can spare."""
@@ -91,8 +93,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities under the raw distribution, of given tokens and of the likeliest.
 
-    logits: [m, V]; tokens: int64 [n], drawn from them or, for a prompt's, the tokens that follow;
-    logit_rows: as for `sample`. Returns float32 [n], and the `top` likeliest tokens int64 [n, top]
+    logits: [m, V]; tokens: int64 [n], such as those that follow in a prompt; logit_rows: as for
+    `sample`. Returns float32 [n], and the `top` likeliest tokens int64 [n, top]
     with theirs float32 [n, top], best first.
     """
     parts = []
@@ -104,6 +106,29 @@ def token_logprobs(
         parts.append((_chosen(logprobs, tokens[part]), ids, best))
     chosen, ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
     return chosen, ids, best
+
+
+def top_logprobs(
+    logits: Tensor,
+    tokens: Tensor,
+    logprobs: Tensor,
+    top: int,
+    logit_rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The `top` likeliest tokens under the raw distribution, beside those that were drawn.
+
+    tokens, logprobs: [n], from `sample` of the same logits and logit_rows. What was drawn tells a
+    row's normaliser, so that no softmax is needed. Returns int64 and float32 [n, top], best first.
+    """
+    parts = []
+    for part in _parts(len(tokens), logits):
+        raw = logits[part] if logit_rows is None else logits[logit_rows[part]]
+        best, ids = raw.topk(min(top, logits.shape[1]), -1)
+        drawn, of_drawn = tokens[part, None], logprobs[part, None]
+        normaliser = raw.gather(-1, drawn).float() - of_drawn
+        parts.append((ids, torch.where(ids == drawn, of_drawn, best.float() - normaliser)))
+    ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
+    return ids, best
 
 
 def adjusted(

@@ -14,6 +14,7 @@ from sharegen.engine.sampling import (
     row_key,
     sample,
     token_logprobs,
+    top_logprobs,
     uniform,
 )
 from sharegen.errors import RequestError
@@ -327,6 +328,24 @@ class TestTokenLogprobs:
         logits = torch.randn(20, 40, generator=torch.manual_seed(0))
         tokens, logprobs = sample(logits, state_of(mixed_params(20), 40), first_positions(20))
         assert torch.equal(token_logprobs(logits, tokens, 2)[0], logprobs)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_what_was_drawn_tells_the_rest(self, dtype):
+        logits = (torch.randn(20, 40, generator=torch.manual_seed(0)) * 5).to(dtype)
+        logits[:, 7] = -torch.inf
+        which = torch.arange(50) % 20
+        tokens, logprobs = sample(
+            logits, state_of(mixed_params(50), 40), first_positions(50), logit_rows=which
+        )
+        ids, best = top_logprobs(logits, tokens, logprobs, 9, which)
+        _, _, expected = token_logprobs(logits, tokens, 9, which)
+        torch.testing.assert_close(best, expected, rtol=1e-6, atol=1e-5)
+        torch.testing.assert_close(best, logits[which].float().log_softmax(-1).gather(1, ids))
+        drawn = ids == tokens[:, None]
+        assert drawn.sum() > 25
+        assert torch.equal(best[drawn], logprobs[drawn.any(-1)])
+        assert top_logprobs(logits, tokens, logprobs, 0, which)[0].shape == (50, 0)
+        assert top_logprobs(logits, tokens, logprobs, 99, which)[1].shape == (50, 40)
 
 
 class TestState:
