@@ -66,6 +66,28 @@ def test_the_default_output_is_found_again(sharegen: Command, job: list[object])
     assert len(journal(first.strip())) == 24
 
 
+def test_an_adapter_is_merged_and_belongs_to_the_journal(
+    sharegen: Command, job: list[object], model: Path, tmp_path: Path
+) -> None:
+    peft = pytest.importorskip("peft")
+    from transformers import LlamaForCausalLM
+
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    peft.get_peft_model(LlamaForCausalLM.from_pretrained(model), config).save_pretrained(
+        tmp_path / "lora"
+    )
+    assert sharegen(*job).code == 0
+    tuned = [*job[:-1], "tuned.jsonl", "--adapter", tmp_path / "lora"]
+    assert sharegen(*tuned).code == 0
+    texts = [
+        [line["completion"] for line in journal(path)] for path in ("out.jsonl", "tuned.jsonl")
+    ]
+    assert len(texts[0]) == len(texts[1]) and texts[0] != texts[1]
+    mixed = sharegen(*job, "--adapter", tmp_path / "lora", "-n", 4)
+    assert mixed.code != 0 and "adapter" in mixed.err.splitlines()[-1]
+    assert len(journal("out.jsonl")) == 18
+
+
 def test_compile_may_change_within_a_journal(sharegen: Command, job: list[object]) -> None:
     for flag, samples in (("--no-compile", 1), ("--compile", 2)):
         ran = sharegen(*job, "-n", samples, flag)
