@@ -36,7 +36,7 @@ class CostModel:
     """
 
     sharing: float = 2.9
-    stretching: float = 20.0
+    stretching: float = 30.0
     tile: float = 1.6
     first: float = 0.22
     again: float = 0.1
@@ -64,14 +64,17 @@ class CostModel:
         return _megabytes(layout, shape) * (self.first + (rows - 1) * self.again)
 
     def read_apart(
-        self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int
+        self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int, sharing: bool
     ) -> npt.NDArray[np.bool_]:
-        """[num_nodes] which nodes are best read by each row along with its own tokens."""
+        """[num_nodes] which nodes are best read by each row along with its own tokens.
+
+        sharing: whether there is a shared phase anyway, so that it costs nothing to use it.
+        """
         shared, apart = self.shared(layout, shape, tile, slots), self.apart(layout, shape)
         chosen = apart <= shared
         some = float(np.minimum(shared, apart).sum()) + self.sharing + self.stretching
         none = float(shared.sum()) + self.sharing
-        every = float(apart.sum())
+        every = float(apart.sum()) + (self.sharing + self.stretching if sharing else 0.0)
         if every <= min(some, none):
             return np.ones_like(chosen)
         return chosen if some < none else np.zeros_like(chosen)

@@ -11,11 +11,11 @@ from sharegen.kernels.online_softmax import finish, fold, fold_sink
 from sharegen.kernels.tiles import padded
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_own"])
 def _merge_kernel(
     shared_out_ptr, shared_lse_ptr, partial_start_ptr, own_out_ptr, own_lse_ptr, sinks_ptr,
-    out_ptr, stride_or, stride_oh,
-    NUM_HEADS: tl.constexpr, VALUE_SIZE: tl.constexpr, NUM_OWN: tl.constexpr,
+    out_ptr, stride_or, stride_oh, num_own,
+    NUM_HEADS: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_DV: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -28,8 +28,8 @@ def _merge_kernel(
     acc = tl.zeros([BLOCK_H, BLOCK_DV], tl.float32)
     m = tl.full([BLOCK_H], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_H], tl.float32)
-    o_own = row.to(tl.int64) * NUM_OWN * NUM_HEADS + head
-    for i in tl.static_range(NUM_OWN):
+    o_own = row.to(tl.int64) * num_own * NUM_HEADS + head
+    for i in range(num_own):
         offset = o_own + i * NUM_HEADS
         lse = tl.load(own_lse_ptr + offset, mask=alive, other=float("-inf"))
         p_own = own_out_ptr + (offset * VALUE_SIZE)[:, None] + o_dv[None, :]
@@ -77,7 +77,7 @@ def merge_partials(
     _merge_kernel[(num_rows, triton.cdiv(num_heads, block_h))](
         shared_out, shared_lse, partial_start, own_out, own_lse,
         own_lse if sinks is None else sinks, out, out.stride(0), out.stride(1),
-        NUM_HEADS=num_heads, VALUE_SIZE=value_size, NUM_OWN=own_lse.shape[1],
+        own_lse.shape[1], NUM_HEADS=num_heads, VALUE_SIZE=value_size,
         BLOCK_H=block_h, BLOCK_DV=padded(value_size), HAS_SINKS=sinks is not None,
         num_warps=4,
     )  # fmt: skip

@@ -77,33 +77,33 @@ def _attend_tile(
 
 
 @triton.jit
-def _part(length, lowest, split, LIMIT: tl.constexpr, NUM_SPLITS: tl.constexpr,
+def _part(length, lowest, split, num_splits, LIMIT: tl.constexpr, SPLIT: tl.constexpr,
           BLOCK_N: tl.constexpr):  # fmt: skip
     """[begin, end): what program `split` reads of so many tokens, from the one seen first on."""
     begin = length * 0
     end = length
     if LIMIT != NO_LIMIT:
         begin = tl.minimum(tl.maximum(lowest, 0) // BLOCK_N * BLOCK_N, end)
-    if NUM_SPLITS > 1:
-        part = tl.cdiv(tl.cdiv(end - begin, NUM_SPLITS), BLOCK_N) * BLOCK_N
+    if SPLIT:
+        part = tl.cdiv(tl.cdiv(end - begin, num_splits), BLOCK_N) * BLOCK_N
         begin = tl.minimum(begin + split * part, end)
         end = tl.minimum(begin + part, end)
     return begin, end
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_splits"])
 def _suffix_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc, tables_ptr, prefix_length_ptr, position_ptr,
     stretch_start_ptr, stretches_ptr, blocks_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-    stride_tr, table_width, stride_or, stride_os, stride_oh,
+    stride_tr, table_width, stride_or, stride_os, stride_oh, num_splits,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
+    SPLIT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_STRETCHES: tl.constexpr, TMA: tl.constexpr, LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -147,7 +147,9 @@ def _suffix_kernel(
         lowest = seen_from - tl.load(stretch_ptr + 1)  # of the stretch's tokens
         first_block = tl.load(stretch_ptr + 2)
         contiguous = tl.load(stretch_ptr + 3) != 0
-        begin, end = _part(tl.load(stretch_ptr), lowest, split, LIMIT, NUM_SPLITS, BLOCK_N)
+        begin, end = _part(
+            tl.load(stretch_ptr), lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N
+        )  # fmt: skip
         whole = begin  # up to here in whole tiles of consecutive slots
         if TMA:
             whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
@@ -179,7 +181,7 @@ def _suffix_kernel(
 
     lowest = seen_from - prefix_length
     length = tl.maximum(position - prefix_length + 1, 0)
-    begin, end = _part(length, lowest, split, LIMIT, NUM_SPLITS, BLOCK_N)
+    begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
     whole = begin  # up to here in whole tiles, each inside one block
     if TMA:
         whole += (end - begin) // BLOCK_N * BLOCK_N
@@ -217,7 +219,7 @@ def _suffix_kernel(
     acc = tl.trans(acc)
     if PARTIAL:
         out, lse = finish(acc, m, total)
-        tl.store(lse_ptr + (row * NUM_SPLITS + split) * NUM_HEADS + head, lse, mask=alive)
+        tl.store(lse_ptr + (row * num_splits + split) * NUM_HEADS + head, lse, mask=alive)
     else:
         for i in range(first_partial, last_partial):
             o_shared = tl.cast(i, tl.int64) * NUM_HEADS + head
@@ -289,13 +291,13 @@ def suffix_attention(
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        block_tables.stride(0), block_tables.shape[1], *own_out.stride()[:3],
+        block_tables.stride(0), block_tables.shape[1], *own_out.stride()[:3], splits,
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        NUM_SPLITS=splits, PARTIAL=partial, HAS_SINKS=sinks is not None,
+        SPLIT=splits > 1, PARTIAL=partial, HAS_SINKS=sinks is not None,
         HAS_STRETCHES=plan.stretching, TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,

@@ -185,14 +185,15 @@ class Engine:
         )
 
     def _warm_up(self) -> None:
-        """Run a small job of full batches, so that no kernel is compiled during a real one."""
-        size, rows = 4 * self.config.block_size, self.scheduler.max_sequences
+        """Run small jobs of full and of few rows: no kernel is compiled during a real one."""
+        size = 4 * self.config.block_size
         params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
-        samples = range(max(1, rows // 2))
-        requests = [Request(i, [0] * size + [i] * size, params, samples) for i in (1, 2)]
         try:
-            for _ in self.generate(requests):
-                pass
+            for rows in (self.scheduler.max_sequences, 2):
+                samples = range(max(1, rows // 2))
+                requests = [Request(i, [0] * size + [i] * size, params, samples) for i in (1, 2)]
+                for _ in self.generate(requests):
+                    pass
         except SharegenError:
             pass  # too little memory or context for it: a real job will say so
 

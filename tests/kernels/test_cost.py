@@ -15,10 +15,12 @@ SHAPE = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
 TILE, SLOTS = Tile(64, 64, 4, 3), 264
 
 
-def apart(nodes: list[tuple[int, int, int]], costs: CostModel | None = None) -> list[bool]:
+def apart(
+    nodes: list[tuple[int, int, int]], costs: CostModel | None = None, sharing: bool = False
+) -> list[bool]:
     rows = max(end for _, _, end in nodes)
     costs = costs or CostModel()
-    return costs.read_apart(layout_of(nodes, rows), SHAPE, TILE, SLOTS).tolist()
+    return costs.read_apart(layout_of(nodes, rows), SHAPE, TILE, SLOTS, sharing).tolist()
 
 
 def test_few_shot_and_problems_are_shared() -> None:
@@ -35,6 +37,12 @@ def test_a_single_row_reads_its_prompt_by_itself() -> None:
 def test_a_short_prefix_of_few_rows_is_not_worth_a_phase() -> None:
     assert apart([(48, 0, 8)]) == [True]
     assert apart([(4096, 0, 32)]) == [False]
+
+
+def test_where_there_is_a_shared_phase_the_last_rows_stay_in_it() -> None:
+    nodes = [(1024, 0, 3), (96, 0, 1), (96, 1, 3)]
+    assert apart(nodes) == [True] * 3
+    assert apart(nodes, sharing=True) == [False] * 3
 
 
 def test_all_or_nothing_hangs_on_what_sharing_costs() -> None:
