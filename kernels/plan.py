@@ -26,7 +26,13 @@ import torch
 
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import Int32, SharedLayout
-from sharegen.kernels.tiles import AttentionShape, Tile, beside_tile, shared_tile
+from sharegen.kernels.tiles import (
+    AttentionShape,
+    Tile,
+    beside_tile,
+    resident_programs,
+    shared_tile,
+)
 
 ITEM_FIELDS = 4  # first row in order, ordinal of its partial, first segment, end of its segments
 SEGMENT_FIELDS = 8  # first row and end in the window, begin, end, position, block, contiguous, -
@@ -89,7 +95,7 @@ class Plan:
         self.tile = tile or beside_tile(shape)
         self._long_tile = tile or shared_tile(shape)
         self._short_tile = self.tile
-        self.slots = _resident_programs(device, self.tile)
+        self.slots = resident_programs(device, self.tile)
         self.num_programs = num_programs or self.slots
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
@@ -332,11 +338,3 @@ def split_windows(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) ->
     time = time + _MERGE_COST * values * splits.sum(axis=1)
     best = int(time.argmin())
     return splits[best], np.maximum(length[best], 1)
-
-
-def _resident_programs(device: torch.device, tile: Tile) -> int:
-    """Programs of the shared phase that the device holds at once."""
-    if device.type != "cuda":
-        return 8
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return processors * (2 if tile.num_warps <= 4 else 1)

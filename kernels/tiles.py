@@ -113,3 +113,11 @@ def causal_tile(shape: AttentionShape, tokens: int) -> Tile:
     if weight == 1:
         return Tile(128, 64 if tokens > _LONG_PROMPT else 32, 8, 3)
     return Tile(64, 32 if weight > 2 else 64, 4, 2)
+
+
+def resident_programs(device: torch.device, tile: Tile) -> int:
+    """Programs of the shared phase that the device holds at once."""
+    if device.type != "cuda":
+        return 8
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * (2 if tile.num_warps <= 4 else 1)

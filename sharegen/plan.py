@@ -38,6 +38,21 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """One level of the tree (0: the roots) as the first batch reads it.
+
+    nodes: at this level; apart: how many of them each row reads by itself. once, each:
+    microseconds of a layer if all were read once for all rows below, and if by each row.
+    """
+
+    level: int
+    nodes: int
+    apart: int
+    once: float
+    each: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """The numbers of a job; bytes where the name says so, tokens otherwise.
 
@@ -45,6 +60,7 @@ class Plan:
         these, the ones that several prompts share in branches shorter than a block.
     kv_shared_bytes, kv_unshared_bytes: of the prompts, stored once or once a sample.
     fit: sequences that decode together; waves: how often that many are needed.
+    readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
     """
 
     problems: int
@@ -61,6 +77,7 @@ class Plan:
     fit: int
     waves: int
     branches: list[Branch]
+    readings: list[Reading] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +85,8 @@ class Plan:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
         branches = [Branch.from_json(branch) for branch in values["branches"]]
-        return cls(**{**values, "branches": branches})
+        found = [Reading(**reading) for reading in values["readings"]]
+        return cls(**{**values, "branches": branches, "readings": found})
 
 
 def make_plan(

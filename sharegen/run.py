@@ -11,7 +11,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +113,7 @@ def run_job(
 def plan_job(configuration: Configuration) -> Plan:
     """What the job would share, from the model's config alone: nothing is sampled or loaded."""
     from sharegen.engine.checkpoint import resolve_device
+    from sharegen.reading import readings_on
 
     workload = load_workload(configuration)
     model, tokenizer = _load(configuration, weights=False)
@@ -128,7 +129,7 @@ def plan_job(configuration: Configuration) -> Plan:
         memory = min(
             _free_memory(model, device), _kv_cache_limit(configuration, model, device, prompts)
         )
-    return make_plan(
+    plan = make_plan(
         prompts,
         ids,
         configuration.sampling.samples,
@@ -138,6 +139,9 @@ def plan_job(configuration: Configuration) -> Plan:
         kv_bytes_per_token=model.kv_bytes_per_token,
         max_sequences=_max_sequences(configuration, device),
     )
+    samples = configuration.sampling.samples
+    read = readings_on(device, model, prompts, samples, plan.fit, machine.block_size)
+    return replace(plan, readings=read)
 
 
 def _max_sequences(configuration: Configuration, device: torch.device) -> int:

@@ -13,7 +13,7 @@ from rich.tree import Tree
 from sharegen.cli.options import JobOptions, with_options
 
 if TYPE_CHECKING:
-    from sharegen.plan import Branch, Plan
+    from sharegen.plan import Branch, Plan, Reading
 
 
 @with_options
@@ -59,9 +59,22 @@ def plan_table(plan: Plan) -> Table:
     if not plan.fit:
         rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
+    rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
     return table
+
+
+def _reading(reading: Reading) -> str:
+    """How a decoding step reads a level, and why."""
+    nodes = _count(reading.nodes, "node")
+    why = f"{reading.once:,.1f} µs a layer against {reading.each:,.1f} µs"
+    if reading.apart == 0:
+        return f"{nodes}, read once for all sequences below ({why} if each read them)"
+    why = f"{reading.each:,.1f} µs a layer against {reading.once:,.1f} µs"
+    if reading.apart == reading.nodes:
+        return f"{nodes}, read by each sequence with its own tokens ({why} if read once)"
+    return f"{nodes}, of which {reading.apart:,} read by each sequence with its own tokens ({why})"
 
 
 def sharing_tree(plan: Plan) -> Tree:
