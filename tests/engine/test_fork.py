@@ -101,6 +101,21 @@ def test_trees_of_forks_in_any_memory(keep: bool, blocks: int) -> None:
     assert_empty(engine)
 
 
+@pytest.mark.parametrize("blocks", [5, 6])
+def test_a_fork_whose_path_rounds_up_beyond_the_memory(blocks: int) -> None:
+    """5 + 5 + 1 tokens in blocks of 4 are five blocks with one to write on in; 11 are three."""
+    engine = make_engine(loaded("llama"), blocks=blocks)
+    done = []
+    for completion in engine.generate(kept([PROMPT[:5]], replace(SAMPLED, max_tokens=6))):
+        judge(completion, "llama")
+        done.append(completion)
+        if len(done) == 1:
+            engine.fork(completion, replace(GREEDY, max_tokens=3))
+    assert len(done) == 2
+    assert engine.stats.prompt_tokens_computed == (5 + 1 if blocks == 6 else 5 + 11)
+    assert_empty(engine)
+
+
 def test_kept_kv_goes_with_the_job() -> None:
     engine = make_engine(loaded("llama"))
     stream = engine.generate(kept(forest(), SAMPLED))
