@@ -101,7 +101,8 @@ def normalise(answer: str) -> str:
     value = _value(text)
     if value is not None:
         return _decimal(value)
-    return text.casefold().strip(_AFTER)
+    bare = text.casefold().strip(_AFTER)
+    return bare if bare in (text, "") else normalise(bare)  # `..5` is a number without its dots
 
 
 def _value(text: str) -> Fraction | None:
