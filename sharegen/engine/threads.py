@@ -23,7 +23,7 @@ _WORTH = 0.7  # of one thread's time: attention, which is not tried, has the sma
 
 
 def best_threads(model: LoadedModel, rows: int) -> int:
-    """Torch's threads as they are set, or 1 where together they are hardly faster on `rows` tokens."""
+    """Torch's threads as they are set, or 1 where they hardly speed up `rows` tokens."""
     threads = torch.get_num_threads()
     if threads == 1:
         return 1
