@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model, load_tokenizer
 from sharegen.engine.prefix_tree import WINDOW
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs

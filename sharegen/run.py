@@ -31,7 +31,7 @@ from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.engine import EngineStats
+    from sharegen.engine.config import EngineStats
     from sharegen.engine.model import LoadedModel
     from sharegen.engine.request import Completion, Request, SamplingParams
     from sharegen.engine.verifying import Verified
@@ -145,7 +145,7 @@ def plan_job(configuration: Configuration) -> Plan:
 
 
 def _max_sequences(configuration: Configuration, device: torch.device) -> int:
-    from sharegen.engine.engine import MAX_SEQUENCES
+    from sharegen.engine.config import MAX_SEQUENCES
 
     return configuration.machine.max_sequences or MAX_SEQUENCES[device.type]
 
@@ -188,7 +188,8 @@ class _Job:
         watcher: Watcher,
         verify: int | None = None,
     ) -> None:
-        from sharegen.engine.engine import Engine, EngineConfig
+        from sharegen.engine.config import EngineConfig
+        from sharegen.engine.engine import Engine
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()

@@ -20,7 +20,8 @@ import torch
 from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.shapes import Workload, random_model, workload
 from sharegen.engine.attention import AttentionContext, StoreAndAttend
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams

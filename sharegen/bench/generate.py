@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from transformers import GenerationConfig, PreTrainedModel
 
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model, load_tokenizer
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError

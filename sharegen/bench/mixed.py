@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from sharegen.bench.shapes import random_model
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError

@@ -15,7 +15,7 @@ from sharegen.cli.options import RunOptions, with_options
 from sharegen.cli.plan import sharing_tree
 
 if TYPE_CHECKING:
-    from sharegen.engine.engine import EngineStats
+    from sharegen.engine.config import EngineStats
     from sharegen.plan import Plan
     from sharegen.results.progress import Progress
     from sharegen.workload.configuration import Configuration

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -20,6 +19,7 @@ from sharegen.engine.attention import attention_for
 from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.block_pool import BlockPool
 from sharegen.engine.compiling import optimise
+from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
@@ -27,7 +27,6 @@ from sharegen.engine.headroom import kv_cache_memory
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import blocks_in, is_out_of_memory
 from sharegen.engine.model import LoadedModel
-from sharegen.engine.prefix_tree import WINDOW
 from sharegen.engine.prompt_logprobs import of_prompt
 from sharegen.engine.request import (
     Completion,
@@ -43,72 +42,6 @@ from sharegen.engine.shrinking import shrink
 from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.engine.threads import best_threads, using
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
-
-MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
-"""Rows where nobody says: what saturates the device."""
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """max_sequences: rows decoded together. kv_cache_memory: bytes; where not given a share of a
-    CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
-    where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
-    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
-    window: requests whose sharing is looked for together; the next so many are read when half of
-    the last have been prefilled.
-    levels: of the prefix tree that may be shared, for measurements; all by default.
-    """
-
-    max_sequences: int | None = None
-    kv_cache_memory: int | None = None
-    kv_cache_limit: int | None = None
-    block_size: int = 16
-    seed: int = 0
-    prefill_tokens: int | None = None
-    compile: bool = True
-    levels: int | None = None
-    window: int = WINDOW
-
-    def __post_init__(self) -> None:
-        for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "block_size",
-                     "prefill_tokens", "window"):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}: it must be at least 1")
-
-
-@dataclass
-class EngineStats:
-    """Counts since the engine was made; running, waiting and blocks_used are of this moment.
-
-    slots: sequences that can decode together.
-    prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
-    steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
-    under them: "0 1" for roots and their children, "" where every row read all by itself.
-    shrinks: how often a step found no memory, and the next ones were made smaller.
-    slow_attention: why the kernels do not serve this model on this GPU, where they don't.
-    """
-
-    prompt_tokens_asked: int = 0
-    prompt_tokens_computed: int = 0
-    prompt_tokens_recomputed: int = 0
-    generated_tokens: int = 0
-    completions: int = 0
-    requests_done: int = 0
-    prefill_steps: int = 0
-    decode_steps: int = 0
-    preemptions: int = 0
-    shrinks: int = 0
-    running: int = 0
-    waiting: int = 0
-    slots: int = 0
-    blocks_total: int = 0
-    blocks_used: int = 0
-    peak_blocks: int = 0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    steps_by_levels: dict[str, int] = field(default_factory=dict)
-    slow_attention: str | None = None
 
 
 class Engine:

@@ -11,8 +11,9 @@ from functools import cache
 import torch
 from transformers import PreTrainedModel
 
+from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.draws import row_key, uniform
-from sharegen.engine.engine import Engine, EngineConfig, EngineStats
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import LoadedModel, load_model
 from sharegen.engine.request import Completion, Request, SamplingParams
 from tests.engine.tiny_models import make_tiny

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from sharegen.engine.engine import EngineStats
+from sharegen.engine.config import EngineStats
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams

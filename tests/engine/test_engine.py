@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
 from sharegen.engine.batch import DecodeBatch
+from sharegen.engine.config import EngineConfig
 from sharegen.engine.detokenize import completion_text
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError, UsageError

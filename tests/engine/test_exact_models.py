@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from sharegen.engine import attention
 from sharegen.engine.architectures import TESTED
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import LoadedModel, load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.self_check import DenseContext

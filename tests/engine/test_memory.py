@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharegen.engine import headroom
-from sharegen.engine.engine import Engine, EngineConfig
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.headroom import largest_step
 from sharegen.engine.memory import blocks_in, check_fits, estimate, left_beside
 from sharegen.engine.model import load_model
