@@ -110,8 +110,13 @@ class Configuration(Job):
 
     @property
     def default_output(self) -> Path:
-        """`runs/<recipe>-<hash of the identity>.jsonl`: the same job finds its journal again."""
+        """`runs/<recipe>-<hash of the identity>.jsonl`: the same job finds its journal again.
+
+        The name does not hang on where the package, with what ships in it, is installed.
+        """
         text = json.dumps(self.identity, sort_keys=True)
+        for place in (RECIPES, RECIPES.resolve()):  # a link in a clone
+            text = text.replace(json.dumps(str(place))[1:-1], "recipes")
         digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         return Path("runs") / f"{self.recipe}-{digest}.jsonl"
 

@@ -166,3 +166,21 @@ def test_a_file_of_no_known_schema(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"a": 1}')
     with pytest.raises(DataError, match="--schema"):
         resolve("code-sample", str(tmp_path / "rows.jsonl"), {"model": "a/b"})
+
+
+def test_the_default_output_does_not_hang_on_where_the_package_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "sharegen.workload.configuration.RECIPES"
+    here = resolve("self-consistency")
+    assert here.model is not None
+    there = here.model_copy(
+        update={
+            "model": here.model.replace(str(RECIPES.resolve()), "/elsewhere/recipes"),
+            "dataset": here.dataset.model_copy(update={"source": "/elsewhere/recipes/tinymath"}),
+        }
+    )
+    monkeypatch.setattr(name, Path("/elsewhere/recipes"))
+    moved = there.default_output
+    monkeypatch.undo()
+    assert moved == here.default_output
