@@ -9,6 +9,7 @@ import pytest
 from sharegen.errors import DataError, UsageError
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.recipe import RECIPES
 
 RECIPE = """\
 default: small
@@ -171,7 +172,6 @@ def test_a_file_of_no_known_schema(tmp_path: Path) -> None:
 def test_the_default_output_does_not_hang_on_where_the_package_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = "sharegen.workload.configuration.RECIPES"
     here = resolve("self-consistency")
     assert here.model is not None
     there = here.model_copy(
@@ -180,7 +180,6 @@ def test_the_default_output_does_not_hang_on_where_the_package_is(
             "dataset": here.dataset.model_copy(update={"source": "/elsewhere/recipes/tinymath"}),
         }
     )
-    monkeypatch.setattr(name, Path("/elsewhere/recipes"))
-    moved = there.default_output
-    monkeypatch.undo()
-    assert moved == here.default_output
+    name = here.default_output
+    monkeypatch.setattr("sharegen.workload.configuration.RECIPES", Path("/elsewhere/recipes"))
+    assert there.default_output == name
