@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 # With Intel's BLAS, whether a product's inner dimension is split over threads depends on how many
 # rows it has; in this mode it does not, so that a sequence's tokens never depend on its batch.
-# Measured to cost nothing. It must stand before the first matrix product.
+# It must stand before the first matrix product.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # torch's CPU threads spin while they wait for each other. A decode step is hundreds of small
-# operations, so next to any other program they would mostly wait (measured: a tenth of the speed on
-# two busy cores). Read by OpenMP when torch is imported.
+# operations, so next to any other program they would mostly wait. Read by OpenMP when torch is
+# imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.1.0"

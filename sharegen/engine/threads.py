@@ -1,8 +1,7 @@
 """How many of torch's threads a CPU should use for a model's decoding steps.
 
 A step is hundreds of operations, and after each the threads wait for one another. For a small model
-that takes longer than the work itself (measured on two cores with a model of 4 million parameters:
-one thread draws twice as many tokens as two). So both are tried, once, on a batch of the real size.
+that takes longer than the work itself. So both are tried, once, on a batch of the real size.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.tiles import AttentionShape, Tile
 from tests.kernels.trees import (
@@ -17,6 +16,7 @@ from tests.kernels.trees import (
     guarded,
     make_shape,
     naive_row,
+    prompt_layout,
 )
 
 SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)
@@ -30,36 +30,21 @@ def check_prefill(
     sinks: torch.Tensor | None = None,
     **options: object,
 ) -> None:
-    """nodes: (length, first chunk, end chunk); chunks: (nodes above, tokens). All nodes start at
-    position 0 or after the one before them in a chunk's list."""
+    """nodes, chunks: as `prompt_layout` takes them."""
     generator = torch.Generator().manual_seed(0)
     size = shape.block_size
-    starts = np.cumsum([0, *(length for _, length in chunks)]).astype(np.int32)
-    blocks = [-(-length // size) for length, _, _ in nodes]
-    block_start = np.cumsum([0, *blocks]).astype(np.int32)
-    above = [0] * len(nodes)
-    for path, _ in chunks:
-        for i, node in enumerate(path):
-            above[node] = sum(nodes[j][0] for j in path[:i])
-    layout = SharedLayout(
-        order=np.arange(starts[-1], dtype=np.int32),
-        length=np.array([n[0] for n in nodes], np.int32),
-        position=np.array(above, np.int32),
-        level=np.zeros(len(nodes), np.int32),
-        row_start=starts[np.array([n[1] for n in nodes], int)],
-        row_end=starts[np.array([n[2] for n in nodes], int)],
-        block_start=block_start,
-        blocks=np.arange(1, block_start[-1] + 1, dtype=np.int32),
-        contiguous=np.ones(len(nodes), bool),
-    )
-    num_slots = (block_start[-1] + 2) * size
+    layout, starts = prompt_layout(nodes, chunks, size)
+    num_slots = (int(layout.block_start[-1]) + 2) * size
 
     def random(*sizes: int) -> torch.Tensor:
         return torch.randn(*sizes, generator=generator).to(DEVICE, shape.dtype)
 
     keys = random(num_slots, shape.num_kv_heads, shape.key_size)
     values = random(num_slots, shape.num_kv_heads, shape.value_size)
-    node_slots = [np.arange(n[0]) + (int(block_start[i]) + 1) * size for i, n in enumerate(nodes)]
+    node_slots = [
+        np.arange(n[0]) + int(layout.blocks[layout.block_start[i]]) * size
+        for i, n in enumerate(nodes)
+    ]
     used = np.concatenate([*node_slots, np.zeros(0, int)])
     unused = np.setdiff1d(np.arange(num_slots), used)
     keys[unused], values[unused] = float("nan"), float("nan")

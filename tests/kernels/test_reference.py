@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.reference import (
     Partial,
     ReferencePlan,
@@ -30,6 +29,7 @@ from tests.kernels.trees import (
     make_shape,
     naive_decode,
     naive_row,
+    prompt_layout,
     random_batch,
 )
 
@@ -250,40 +250,20 @@ def check_prefill(
     sinks: torch.Tensor | None = None,
     **options: object,
 ) -> None:
-    """nodes: (length, first chunk, end chunk); chunks: (nodes above, tokens)."""
+    """nodes, chunks: as `prompt_layout` takes them."""
     generator = torch.Generator().manual_seed(0)
     size = shape.block_size
-    starts = np.cumsum([0, *(length for _, length in chunks)]).astype(np.int32)
-    per_node = [-(-length // size) for length, _, _ in nodes]
-    block_start = np.cumsum([0, *per_node]).astype(np.int32)
-    blocks = np.arange(1, block_start[-1] + 1, dtype=np.int32)
-    if scattered:
-        blocks = blocks[::-1].copy()
-    above = [0] * len(nodes)
-    for path, _ in chunks:
-        for i, node in enumerate(path):
-            above[node] = sum(nodes[j][0] for j in path[:i])
-    layout = SharedLayout(
-        order=np.arange(starts[-1], dtype=np.int32),
-        length=np.array([n[0] for n in nodes], np.int32),
-        position=np.array(above, np.int32),
-        level=np.zeros(len(nodes), np.int32),
-        row_start=starts[np.array([n[1] for n in nodes], int)],
-        row_end=starts[np.array([n[2] for n in nodes], int)],
-        block_start=block_start,
-        blocks=blocks,
-        contiguous=np.full(len(nodes), not scattered),
-    )
+    layout, starts = prompt_layout(nodes, chunks, size, scattered)
 
     def random(*sizes: int) -> torch.Tensor:
         return torch.randn(*sizes, generator=generator).to(DEVICE, shape.dtype)
 
-    num_blocks = int(block_start[-1]) + 2
+    num_blocks = int(layout.block_start[-1]) + 2
     keys = random(num_blocks * size, shape.num_kv_heads, shape.key_size)
     values = random(num_blocks * size, shape.num_kv_heads, shape.value_size)
-    slots_of = blocks[:, None] * size + np.arange(size)
+    slots_of = layout.blocks[:, None] * size + np.arange(size)
     node_slots = [
-        slots_of[block_start[i] : block_start[i + 1]].ravel()[:length]
+        slots_of[layout.block_start[i] : layout.block_start[i + 1]].ravel()[:length]
         for i, (length, _, _) in enumerate(nodes)
     ]
     unused = np.setdiff1d(np.arange(num_blocks * size), np.concatenate([*node_slots, []]))

@@ -136,6 +136,39 @@ def random_batch(
     )  # fmt: skip
 
 
+def prompt_layout(
+    nodes: list[tuple[int, int, int]],
+    chunks: list[tuple[list[int], int]],
+    block_size: int,
+    scattered: bool = False,
+) -> tuple[SharedLayout, np.ndarray]:
+    """Chunks of prompts packed in order below nodes, and where each begins: [num_chunks + 1].
+
+    nodes: (length, first chunk, end chunk), in blocks from the second on, or those in reverse when
+    scattered; chunks: (nodes above, tokens). All nodes start at position 0 or after the one before
+    them in a chunk's list.
+    """
+    starts = np.cumsum([0, *(length for _, length in chunks)]).astype(np.int32)
+    block_start = np.cumsum([0, *(-(-length // block_size) for length, _, _ in nodes)])
+    blocks = np.arange(1, block_start[-1] + 1, dtype=np.int32)
+    above = [0] * len(nodes)
+    for path, _ in chunks:
+        for i, node in enumerate(path):
+            above[node] = sum(nodes[j][0] for j in path[:i])
+    layout = SharedLayout(
+        order=np.arange(starts[-1], dtype=np.int32),
+        length=np.array([n[0] for n in nodes], np.int32),
+        position=np.array(above, np.int32),
+        level=np.zeros(len(nodes), np.int32),
+        row_start=starts[np.array([n[1] for n in nodes], int)],
+        row_end=starts[np.array([n[2] for n in nodes], int)],
+        block_start=block_start.astype(np.int32),
+        blocks=blocks[::-1].copy() if scattered else blocks,
+        contiguous=np.full(len(nodes), not scattered),
+    )
+    return layout, starts
+
+
 def naive_row(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: int, *, scale: float,
     window: int | None = None, chunk: int | None = None, softcap: float | None = None,
