@@ -30,6 +30,8 @@ __all__ = [
 CHUNK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits worked on at a time: what stays in a CPU's cache; what a GPU's memory can spare."""
 
+_SEGMENT = 128  # logits of which only the largest is compared with other segments' at first
+
 
 def sample(
     logits: Tensor,
@@ -102,7 +104,7 @@ def token_logprobs(
         raw = logits[part] if logit_rows is None else logits
         which = None if logit_rows is None else logit_rows[part]
         logprobs = _rows_of(raw, which).log_softmax(-1)
-        best, ids = logprobs.topk(min(top, logits.shape[1]), -1)
+        best, ids = _largest(logprobs, min(top, logits.shape[1]))
         parts.append((_chosen(logprobs, tokens[part]), ids, best))
     chosen, ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
     return chosen, ids, best
@@ -123,12 +125,32 @@ def top_logprobs(
     parts = []
     for part in _parts(len(tokens), logits):
         raw = logits[part] if logit_rows is None else logits[logit_rows[part]]
-        best, ids = raw.topk(min(top, logits.shape[1]), -1)
+        best, ids = _largest(raw, min(top, logits.shape[1]))
         drawn, of_drawn = tokens[part, None], logprobs[part, None]
         normaliser = raw.gather(-1, drawn).float() - of_drawn
         parts.append((ids, torch.where(ids == drawn, of_drawn, best.float() - normaliser)))
     ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
     return ids, best
+
+
+def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row and where they are, both [n, count], in falling order.
+
+    values: [n, V]. The `count` largest of many lie in the `count` segments whose own largest are
+    the largest, so that all but these are read once.
+    """
+    size = values.shape[1]
+    segments = size // _SEGMENT
+    if segments < 4 * count:
+        return values.topk(count, -1)
+    end = segments * _SEGMENT
+    highest = values[:, :end].unflatten(1, (segments, _SEGMENT)).amax(-1)
+    inside = torch.arange(_SEGMENT, device=values.device)
+    chosen = highest.topk(count, -1, sorted=False).indices[:, :, None] * _SEGMENT + inside
+    tail = torch.arange(end, size, device=values.device).expand(len(values), -1)
+    places = torch.cat([chosen.flatten(1), tail], 1)
+    largest, index = values.gather(1, places).topk(count, -1)
+    return largest, places.gather(1, index)
 
 
 def adjusted(

@@ -175,6 +175,18 @@ def judge(completion: Completion, name: str) -> int:
     return int((~exact).sum())
 
 
+@torch.no_grad()
+def first_difference_is_a_tie(
+    model: PreTrainedModel, prompt: list[int], tokens: list[int], expected: list[int]
+) -> bool:
+    """Whether two greedy outputs part where the model's best two logits are nearer than TIE."""
+    pairs = enumerate(zip(tokens, expected, strict=False))
+    same = next(i for i, pair in pairs if len(set(pair)) > 1)
+    text = torch.tensor([prompt + expected[:same]], device=model.device)
+    best, second = model(input_ids=text, use_cache=False).logits[0, -1].topk(2).values.tolist()
+    return best - second <= TIE
+
+
 def assert_end(completion: Completion, eos_token_ids: Sequence[int]) -> None:
     """The sample ended where it had to, for the reason that it gives."""
     params, output = completion.request.params, completion.token_ids

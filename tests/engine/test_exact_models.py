@@ -15,9 +15,9 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model import LoadedModel, load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.self_check import DenseContext
+from tests.engine.jobs import first_difference_is_a_tie
 from tests.engine.tiny_models import TABLE, TINY, make_tiny
 
-TIE = 1e-4  # a greedy token counts as wrong only where the best two logits differ by more
 NEW_TOKENS = 12
 
 
@@ -95,18 +95,6 @@ def test_greedy_tokens_equal_generate(
             assert first_difference_is_a_tie(model, prompt, tokens[key], expected), key
             ties += 1
     record_property("ties", ties)
-
-
-@torch.no_grad()
-def first_difference_is_a_tie(
-    model: PreTrainedModel, prompt: list[int], tokens: list[int], expected: list[int]
-) -> bool:
-    same = next(
-        i for i, pair in enumerate(zip(tokens, expected, strict=True)) if len(set(pair)) > 1
-    )
-    text = torch.tensor([prompt + expected[:same]])
-    best, second = model(input_ids=text, use_cache=False).logits[0, -1].topk(2).values.tolist()
-    return best - second <= TIE
 
 
 def test_the_tested_architectures_are_those_of_the_table() -> None:

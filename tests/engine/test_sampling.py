@@ -319,6 +319,21 @@ class TestTokenLogprobs:
         torch.testing.assert_close(best, expected.sort(-1, descending=True).values[:, :4])
         torch.testing.assert_close(best, expected.gather(1, ids))
 
+    @pytest.mark.parametrize("size", [128 * 40, 128 * 40 + 37])
+    @pytest.mark.parametrize("top", [0, 1, 5, 10])
+    def test_of_a_large_vocabulary(self, size, top):
+        logits = torch.randn(9, size, generator=torch.manual_seed(size))
+        logits[1] = logits[1].round()  # ties, within segments and between them
+        logits[2] = -torch.inf
+        logits[2, -1] = 0.0
+        logits[3, :7] += 10.0  # all in one segment
+        logits[4, -7:] += 10.0
+        _, ids, best = token_logprobs(logits, torch.zeros(9, dtype=torch.int64), top)
+        expected = logits.log_softmax(-1)
+        assert torch.equal(best, expected.sort(-1, descending=True).values[:, :top])
+        assert torch.equal(best, expected.gather(1, ids))
+        assert all(len(set(row)) == top for row in ids.tolist())
+
     def test_none_wanted_and_more_than_there_are(self):
         logits = torch.randn(2, 6, generator=torch.manual_seed(0))
         assert token_logprobs(logits, torch.tensor([0, 1]), 0)[1].shape == (2, 0)

@@ -1,0 +1,86 @@
+"""The oracle on a GPU: kernels, CUDA graphs, compiled layers, and ends that the device finds."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sharegen.engine import kernel_attention
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.model import load_model
+from sharegen.kernels.cost import CostModel
+from sharegen.kernels.layout import SharedLayout
+from tests.engine.jobs import GREEDY, first_difference_is_a_tie, forest, requests_of, run
+from tests.engine.test_exact import ARCHITECTURES
+from tests.engine.tiny_models import TINY, make_tiny
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+
+PROMPTS = forest()
+ENDS = [20, 21, 22, 23, 24, 25]  # of 128 tokens: some samples end early
+SAMPLES = 3
+
+
+class Chosen(CostModel):
+    """Has its mind made up: all nodes are read once for all rows, all apart, or every other."""
+
+    def __init__(self, apart: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "choice", apart)
+
+    def read_apart(self, layout: SharedLayout, *_: object) -> np.ndarray:
+        return np.arange(1, len(layout.length) + 1) % self.choice == 0
+
+
+READINGS = {"shared": 1 << 20, "apart": 1, "some apart": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "reading"),
+    [
+        (name, reading)
+        for name in sorted(TINY)
+        for reading in READINGS
+        if name in ARCHITECTURES or reading != "some apart"
+    ],
+)
+def test_greedy_tokens_equal_generate(
+    name: str, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every architecture in every reading of the tree; the first ones compiled, too."""
+    monkeypatch.setattr(kernel_attention, "load_costs", lambda _: Chosen(READINGS[reading]))
+    model = make_tiny(name).to("cuda")
+    model.generation_config.eos_token_id = ENDS
+    loaded = load_model(model)
+    config = EngineConfig(
+        max_sequences=24,
+        kv_cache_memory=loaded.kv_bytes_per_token * 4 * 600,
+        block_size=4,
+        prefill_tokens=24,
+        compile=name in ARCHITECTURES and reading == "shared",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what runs uncaptured must be right as well
+        engine = Engine(loaded, None, config)
+        params = replace(GREEDY, ignore_eos=False)
+        ran = run(engine, requests_of(PROMPTS, params, SAMPLES))
+    engine.close()
+    ended = 0
+    for key, prompt in enumerate(PROMPTS):
+        ids = torch.tensor([prompt], device="cuda")
+        wanted = model.generate(ids, max_new_tokens=params.max_tokens, do_sample=False)
+        expected = wanted[0, len(prompt) :].tolist()
+        ended += len(expected) < params.max_tokens
+        for sample in range(SAMPLES):
+            tokens = ran.tokens[key, sample]
+            if tokens != expected:
+                assert first_difference_is_a_tie(model, prompt, tokens, expected), (key, sample)
+    assert ended
