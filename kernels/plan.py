@@ -11,6 +11,9 @@ partials lie side by side, one for each item of its window: those of row r are `
 to `partial_start[r + 1]`. So a row has one partial however deep its tree is, unless contexts are
 cut, and neither side needs a list of slots.
 
+Items of one length that begin with the same keys are a *run*: programs take all items of a run for
+one KV head before those for the next one, so that keys come from memory once for all windows.
+
 Nodes that the cost model takes out of the shared phase are *stretches* of each row under them: what
 the row reads in the suffix phase besides its own blocks.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +38,9 @@ from sharegen.kernels.tiles import (
     shared_tile,
 )
 
-ITEM_FIELDS = 4  # first row in order, ordinal of its partial, first segment, end of its segments
+# first row in order, ordinal of its partial, first segment, end of its segments, first item and
+# number of items of its run
+ITEM_FIELDS = 6
 SEGMENT_FIELDS = 8  # first row and end in the window, begin, end, position, block, contiguous, -
 STRETCH_FIELDS = 4  # tokens, position, block, contiguous
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
@@ -56,8 +62,9 @@ _Int = npt.NDArray[np.int64]
 class WorkList:
     """What a layout asks for.
 
-    items: [num_items, ITEM_FIELDS], the longest first. segments: [num_segments, SEGMENT_FIELDS],
-    what the items refer to. partial_start: [max_rows + 1].
+    items: [num_items, ITEM_FIELDS], the longest first, run after run.
+    segments: [num_segments, SEGMENT_FIELDS], what the items refer to.
+    partial_start: [max_rows + 1].
     stretches: [num_stretches, STRETCH_FIELDS], stretch_start: [max_rows + 1]: row r reads those
     from stretch_start[r] to stretch_start[r + 1] by itself.
     """
@@ -277,15 +284,29 @@ def work_list(
     items[1:, 2] = last[:-1]
     items[:1, 2] = 0
     items[:, 3] = last
-    longest_first = np.argsort(-cost, kind="stable")
+    items = _in_runs(items, segments, cost)
 
     count = np.zeros(max_rows, dtype=np.int32)
     count[layout.order] = np.repeat(splits, rows)[: len(layout.order)]
     partial_start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(count, out=partial_start[1:])
-    return WorkList(
-        items[longest_first], segments, partial_start, *_stretches(layout, max_rows, apart)
-    )
+    return WorkList(items, segments, partial_start, *_stretches(layout, max_rows, apart))
+
+
+def _in_runs(items: Int32, segments: Int32, cost: npt.NDArray[Any]) -> Int32:
+    """The items, the longest first and run after run, with their runs written down.
+
+    cost: [num_items] tokens of each.
+    """
+    start = segments[items[:, 2]]
+    alike = np.stack([start[:, 2], start[:, 5], -cost])  # token and block that it begins with
+    order = np.lexsort(alike)
+    items = items[order]
+    differs = np.any(np.diff(alike[:, order]) != 0, axis=0)
+    first = np.flatnonzero(np.concatenate([[True], differs]))
+    count = np.diff(first, append=len(items))
+    items[:, 4], items[:, 5] = np.repeat(first, count), np.repeat(count, count)
+    return items
 
 
 def _stretches(

@@ -65,7 +65,11 @@ def _shared_kernel(
     num_rows = tl.load(counts_ptr + 1)
     for work in range(tl.program_id(0), num_items * NUM_KV_HEADS, tl.num_programs(0)):
         item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
-        kv_head = work % NUM_KV_HEADS
+        first_of_run = tl.load(item_ptr + 4)
+        run = tl.load(item_ptr + 5)
+        work_of_run = work - first_of_run * NUM_KV_HEADS
+        kv_head = work_of_run // run
+        item_ptr = items_ptr + (first_of_run + work_of_run % run) * _ITEM_FIELDS
         first_row = tl.load(item_ptr)
         ordinal = tl.load(item_ptr + 1)
         first_segment = tl.load(item_ptr + 2)

@@ -80,7 +80,9 @@ class Recording:
         size = kwargs.get("local_size")
         device = torch.device(kwargs["device"])
         on_meta = device.type == "meta"
-        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"), on_meta)
+        # A mask function may close over tensors of the model's device; the meta device has none.
+        on = torch.device("cpu") if on_meta else device
+        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"), on, on_meta)
         shape = (kwargs["batch_size"], 1, kwargs["q_length"], kwargs["kv_length"])
         tensor = torch.zeros(shape, dtype=kwargs.get("dtype"), device=device)
         self.masks.append(_Mask(tensor, window, chunk, causal))
@@ -136,16 +138,20 @@ class Recording:
 
 
 def _mask_kind(
-    visible: Callable[..., Any], size: int | None, config: Any, on_meta: bool
+    visible: Callable[..., Any],
+    size: int | None,
+    config: Any,
+    device: torch.device,
+    on_meta: bool,
 ) -> tuple[int | None, int | None, bool]:
     """(window, chunk, whether it is one of the kinds known) of a transformers mask function."""
     span = size or 8
-    zero = torch.zeros((), dtype=torch.long)
+    zero = torch.zeros((), dtype=torch.long, device=device)
     starts = []
     for query in (0, 1, span - 1, span, span + 1, 2 * span, 2 * span + 1):
-        keys = torch.arange(query + 3)
+        keys = torch.arange(query + 3, device=device)
         try:
-            seen = visible(zero, zero, torch.tensor(query), keys)
+            seen = visible(zero, zero, zero + query, keys)
         except RuntimeError:
             if not on_meta:
                 raise

@@ -73,7 +73,10 @@ def test_covers_each_pair_once(tree, group, slots, random) -> None:
     rows_per_tile = TILE.lines // group
     written = set()
     seen = {}
-    for first, ordinal, begin_segments, end_segments in work.items.tolist():
+    for i, item in enumerate(work.items.tolist()):
+        first, ordinal, begin_segments, end_segments, first_of_run, run = item
+        assert first_of_run <= i < first_of_run + run
+        assert work.items[first_of_run, 4:].tolist() == [first_of_run, run]
         window = order[first : first + rows_per_tile].tolist()
         for row in window:
             slot = work.partial_start[row] + ordinal
@@ -110,6 +113,17 @@ def test_longest_first() -> None:
     tokens = work.segments[:, 3] - work.segments[:, 2]
     lengths = [tokens[begin:end].sum() for begin, end in work.items[:, 2:4]]
     assert (np.diff(lengths) <= 0).all()
+
+
+def test_items_of_a_run_read_the_same_keys() -> None:
+    """Three windows and the parts of a long node: what they have in common comes together."""
+    work = work_list(
+        layout_of([(640, 0, 96)], 96), make_shape(2, 2, torch.float32), 96, TILE, 12, ALL_SHARED
+    )
+    begins = work.segments[work.items[:, 2], 2]
+    assert len(set(begins.tolist())) == len(begins) / 3 > 1
+    assert (work.items[:, 5] == 3).all()
+    assert (begins == begins[work.items[:, 4]]).all()
 
 
 def test_splits_only_when_there_are_too_few_items() -> None:
@@ -163,7 +177,7 @@ def test_buffers_for_which_there_was_no_memory_are_made_again(
 def test_tile_follows_the_length_of_what_is_shared() -> None:
     """The tile changes, and says so, but not for small changes around the border."""
     shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)
-    plan = Plan(shape, 64, DEVICE)
+    plan = Plan(shape, 2048, DEVICE)  # room for as many partials as any device wants
     short = plan.variant
     plan.update(layout_of([(1024, 0, 64)], 64))
     assert plan.variant == short
