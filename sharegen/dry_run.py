@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.errors import DataError
 from sharegen.machine import kv_cache_limit, load, max_sequences
 from sharegen.plan import Plan, make_plan
@@ -32,24 +33,23 @@ def plan_job(configuration: Configuration) -> Plan:
         raise DataError("no row can be asked: the prompts are empty")
     machine = configuration.machine
     device = resolve_device(machine.device)
+    tree = PrefixTree.build(prompts, machine.block_size)
     memory = machine.kv_cache_memory
     if memory is None:
-        memory = min(
-            _free_memory(model, device), kv_cache_limit(configuration, model, device, prompts)
-        )
+        limit = kv_cache_limit(configuration, model, device, tree)
+        memory = min(_free_memory(model, device), limit)
+    samples = configuration.sampling.samples
     plan = make_plan(
+        tree,
         prompts,
         ids,
-        configuration.sampling.samples,
+        samples,
         configuration.sampling.max_tokens,
-        block_size=machine.block_size,
         num_blocks=memory // (model.kv_bytes_per_token * machine.block_size),
         kv_bytes_per_token=model.kv_bytes_per_token,
         max_sequences=max_sequences(configuration, device),
     )
-    samples = configuration.sampling.samples
-    read = readings_on(device, model, prompts, samples, plan.fit, machine.block_size)
-    return replace(plan, readings=read)
+    return replace(plan, readings=readings_on(device, model, tree, samples, plan.fit))
 
 
 def _free_memory(model: LoadedModel, device: torch.device) -> int:

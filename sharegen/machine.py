@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.plan import most_blocks
 from sharegen.workload.configuration import Configuration
 
@@ -42,16 +42,11 @@ def kv_cache_limit(
     configuration: Configuration,
     model: LoadedModel,
     device: torch.device,
-    prompts: Sequence[Sequence[int]],
+    tree: PrefixTree,
 ) -> int:
-    """The most bytes of KV cache that the job can use."""
-    machine, sampling = configuration.machine, configuration.sampling
-    blocks = most_blocks(
-        [prompt for prompt in prompts if len(prompt)],
-        sampling.samples,
-        sampling.max_tokens,
-        block_size=machine.block_size,
-        max_sequences=max_sequences(configuration, device),
-    )
+    """The most bytes of KV cache that the job can use; tree: of its prompts."""
+    sampling = configuration.sampling
+    rows = max_sequences(configuration, device)
+    blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows)
     blocks = max(blocks, 2)  # the least that an engine takes
-    return blocks * model.kv_bytes_per_token * machine.block_size
+    return blocks * model.kv_bytes_per_token * tree.block_size

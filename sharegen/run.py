@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.interrupt import Interrupted, interrupts
 from sharegen.machine import kv_cache_limit, load
@@ -135,15 +136,14 @@ class _Job:
         self.model, self.tokenizer = load(configuration)
         self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         machine = configuration.machine
+        tree = PrefixTree.build([prompt for prompt in self.prompts if prompt], machine.block_size)
         self.engine = Engine(
             self.model,
             self.tokenizer,
             EngineConfig(
                 max_sequences=machine.max_sequences,
                 kv_cache_memory=machine.kv_cache_memory,
-                kv_cache_limit=kv_cache_limit(
-                    configuration, self.model, self.model.device, self.prompts
-                ),
+                kv_cache_limit=kv_cache_limit(configuration, self.model, self.model.device, tree),
                 block_size=machine.block_size,
                 seed=configuration.sampling.seed,
                 compile=machine.compile,
@@ -261,12 +261,13 @@ class _Job:
         )
 
     def _plan(self, asked: list[_Asked]) -> Plan:
+        prompts = [item.request.prompt_token_ids for item in asked]
         return make_plan(
-            [item.request.prompt_token_ids for item in asked],
+            PrefixTree.build(prompts, self.engine.pool.block_size),
+            prompts,
             [item.problem.id for item in asked],
             self.configuration.sampling.samples,
             self.configuration.sampling.max_tokens,
-            block_size=self.engine.pool.block_size,
             num_blocks=self.engine.pool.num_blocks,
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_sequences=self.engine.scheduler.max_sequences,
