@@ -90,21 +90,20 @@ class Plan:
 
 
 def make_plan(
+    tree: PrefixTree,
     prompts: Sequence[Sequence[int]],
     ids: Sequence[str],
     samples: int,
     max_tokens: int,
     *,
-    block_size: int,
     num_blocks: int,
     kv_bytes_per_token: int,
     max_sequences: int,
 ) -> Plan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
-    ids: names of the prompts. num_blocks: blocks of the KV cache, `block_size` tokens each.
+    tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache.
     """
-    tree = PrefixTree.build(prompts, block_size)
     distinct = PrefixTree.build(prompts, 1).num_tokens
     asked = samples * sum(len(prompt) for prompt in prompts)
     total = samples * len(prompts)
@@ -120,29 +119,23 @@ def make_plan(
         kv_shared_bytes=tree.num_tokens * kv_bytes_per_token,
         kv_unshared_bytes=asked * kv_bytes_per_token,
         kv_suffix_bytes=max_tokens * kv_bytes_per_token,
-        kv_cache_bytes=num_blocks * block_size * kv_bytes_per_token,
+        kv_cache_bytes=num_blocks * tree.block_size * kv_bytes_per_token,
         fit=fit,
         waves=math.ceil(total / fit) if fit else 0,
         branches=_branches(tree, ids, samples),
     )
 
 
-def most_blocks(
-    prompts: Sequence[Sequence[int]],
-    samples: int,
-    max_tokens: int,
-    *,
-    block_size: int,
-    max_sequences: int,
-) -> int:
+def most_blocks(tree: PrefixTree, samples: int, max_tokens: int, max_sequences: int) -> int:
     """KV blocks that a job can use at most: every node, and a full batch at its full length.
 
     A sequence may own two blocks more than it fills, which are assigned ahead.
     """
-    tree = PrefixTree.build(prompts, block_size)
-    nodes = sum(math.ceil(node.length / block_size) for node in tree.nodes())
-    rows = min(max_sequences, samples * len(prompts))
-    return nodes + rows * (math.ceil(max_tokens / block_size) + 2)
+    size = tree.block_size
+    nodes = sum(math.ceil(node.length / size) for node in tree.nodes())
+    prompts = sum(len(node.requests) for node in tree.nodes())
+    rows = min(max_sequences, samples * prompts)
+    return nodes + rows * (math.ceil(max_tokens / size) + 2)
 
 
 def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> int:

@@ -6,8 +6,6 @@ batch of a job, so that `sharegen plan` can tell the decision and its reason.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from sharegen.engine.batch import Queries, shared_layout
@@ -59,23 +57,21 @@ def readings(
 def readings_on(
     device: torch.device,
     model: LoadedModel,
-    prompts: Sequence[Sequence[int]],
+    tree: PrefixTree,
     samples: int,
     rows: int,
-    block_size: int,
 ) -> list[Reading]:
-    """`readings` of a job's prompts on this device; empty on a CPU, where every node is read once.
+    """`readings` of a job on this device; empty on a CPU, where every node is read once.
 
     Layers that differ are read alike: it is told of the first one.
     """
     layer = model.layers[0]
     shape = tiles.AttentionShape(
-        layer.num_heads, layer.num_kv_heads, layer.key_size, layer.value_size, block_size,
-        model.dtype,
+        layer.num_heads, layer.num_kv_heads, layer.key_size, layer.value_size,
+        tree.block_size, model.dtype,
     )  # fmt: skip
     if device.type != "cuda" or tiles.unsupported(shape, layer.scaling) is not None:
         return []
     costs = load_costs(torch.cuda.get_device_name(device))
     programs = tiles.resident_programs(device, tiles.beside_tile(shape))
-    tree = PrefixTree.build(prompts, block_size)
     return readings(tree, samples, rows, shape, costs, programs)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.interrupt import Interrupted, interrupts
+from sharegen.machine import kv_cache_limit, load
 from sharegen.outcome import Outcome, outcome_on_record
-from sharegen.plan import Plan, make_plan, most_blocks
+from sharegen.plan import Plan, make_plan
 from sharegen.results.answer import extract
 from sharegen.results.journal import Journal, Key, Record
 from sharegen.results.pace import Pace
@@ -29,10 +31,7 @@ from sharegen.workload.problem import Problem, Workload, load_workload, random_k
 from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
 
 if TYPE_CHECKING:
-    import torch
-
     from sharegen.engine.config import EngineStats
-    from sharegen.engine.model import LoadedModel
     from sharegen.engine.request import Completion, Request, SamplingParams
     from sharegen.engine.verifying import Verified
 
@@ -110,73 +109,6 @@ def run_job(
             ) from None
 
 
-def plan_job(configuration: Configuration) -> Plan:
-    """What the job would share, from the model's config alone: nothing is sampled or loaded."""
-    from sharegen.engine.checkpoint import resolve_device
-    from sharegen.reading import readings_on
-
-    workload = load_workload(configuration)
-    model, tokenizer = _load(configuration, weights=False)
-    tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
-    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
-    prompts = [prompt for prompt in tokens if prompt]
-    if not prompts:
-        raise DataError("no row can be asked: the prompts are empty")
-    machine = configuration.machine
-    device = resolve_device(machine.device)
-    memory = machine.kv_cache_memory
-    if memory is None:
-        memory = min(
-            _free_memory(model, device), _kv_cache_limit(configuration, model, device, prompts)
-        )
-    plan = make_plan(
-        prompts,
-        ids,
-        configuration.sampling.samples,
-        configuration.sampling.max_tokens,
-        block_size=machine.block_size,
-        num_blocks=memory // (model.kv_bytes_per_token * machine.block_size),
-        kv_bytes_per_token=model.kv_bytes_per_token,
-        max_sequences=_max_sequences(configuration, device),
-    )
-    samples = configuration.sampling.samples
-    read = readings_on(device, model, prompts, samples, plan.fit, machine.block_size)
-    return replace(plan, readings=read)
-
-
-def _max_sequences(configuration: Configuration, device: torch.device) -> int:
-    from sharegen.engine.config import MAX_SEQUENCES
-
-    return configuration.machine.max_sequences or MAX_SEQUENCES[device.type]
-
-
-def _free_memory(model: LoadedModel, device: torch.device) -> int:
-    """Bytes for the KV cache, as far as can be told before the weights are on the device."""
-    from sharegen.engine.memory import estimate
-
-    weights = sum(weight.nbytes for weight in model.model.parameters())
-    return max(0, estimate(device) - (weights if device.type == "cuda" else 0))
-
-
-def _kv_cache_limit(
-    configuration: Configuration,
-    model: LoadedModel,
-    device: torch.device,
-    prompts: Sequence[Sequence[int]],
-) -> int:
-    """The most bytes of KV cache that the job can use."""
-    machine, sampling = configuration.machine, configuration.sampling
-    blocks = most_blocks(
-        [prompt for prompt in prompts if len(prompt)],
-        sampling.samples,
-        sampling.max_tokens,
-        block_size=machine.block_size,
-        max_sequences=_max_sequences(configuration, device),
-    )
-    blocks = max(blocks, 2)  # the least that an engine takes
-    return blocks * model.kv_bytes_per_token * machine.block_size
-
-
 class _Job:
     """A job whose model is loaded and whose prompts are tokens."""
 
@@ -201,18 +133,17 @@ class _Job:
         self.verification = None if verify is None else Verification(verify)
         if self.verification is not None:
             self.params = self.verification.asking(self.params)
-        self.model, self.tokenizer = _load(configuration)
+        self.model, self.tokenizer = load(configuration)
         self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         machine = configuration.machine
+        tree = PrefixTree.build([prompt for prompt in self.prompts if prompt], machine.block_size)
         self.engine = Engine(
             self.model,
             self.tokenizer,
             EngineConfig(
                 max_sequences=machine.max_sequences,
                 kv_cache_memory=machine.kv_cache_memory,
-                kv_cache_limit=_kv_cache_limit(
-                    configuration, self.model, self.model.device, self.prompts
-                ),
+                kv_cache_limit=kv_cache_limit(configuration, self.model, self.model.device, tree),
                 block_size=machine.block_size,
                 seed=configuration.sampling.seed,
                 compile=machine.compile,
@@ -330,12 +261,13 @@ class _Job:
         )
 
     def _plan(self, asked: list[_Asked]) -> Plan:
+        prompts = [item.request.prompt_token_ids for item in asked]
         return make_plan(
-            [item.request.prompt_token_ids for item in asked],
+            PrefixTree.build(prompts, self.engine.pool.block_size),
+            prompts,
             [item.problem.id for item in asked],
             self.configuration.sampling.samples,
             self.configuration.sampling.max_tokens,
-            block_size=self.engine.pool.block_size,
             num_blocks=self.engine.pool.num_blocks,
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_sequences=self.engine.scheduler.max_sequences,
@@ -374,22 +306,6 @@ def sampling_params(configuration: Configuration) -> SamplingParams:
 
     values = configuration.sampling.model_dump()
     return SamplingParams(n=values.pop("samples"), **values)
-
-
-def _load(configuration: Configuration, weights: bool = True) -> tuple[LoadedModel, Any]:
-    from sharegen.engine.checkpoint import load_tokenizer
-    from sharegen.engine.model import load_model
-
-    assert configuration.model is not None
-    model = load_model(
-        configuration.model,
-        device=configuration.machine.device,
-        dtype=configuration.machine.dtype,
-        adapter=configuration.adapter,
-        trust_remote_code=configuration.trust_remote_code,
-        weights=weights,
-    )
-    return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
 
 
 def _make_folder(path: Path) -> None:

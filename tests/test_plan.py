@@ -4,19 +4,24 @@ import json
 
 import pytest
 
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.plan import Branch, Plan, make_plan, most_blocks
 
 SHOT = list(range(100))
 
 
 def plan(prompts: list[list[int]], **sizes: int) -> Plan:
-    values = {"block_size": 16, "num_blocks": 1000, "kv_bytes_per_token": 10, "max_sequences": 99}
+    values = {"num_blocks": 1000, "kv_bytes_per_token": 10, "max_sequences": 99}
     names = [f"p{i}" for i in range(len(prompts))]
-    return make_plan(prompts, names, 4, 20, **{**values, **sizes})
+    return make_plan(tree_of(prompts), prompts, names, 4, 20, **{**values, **sizes})
 
 
 def prompts(count: int, own: int = 30) -> list[list[int]]:
     return [SHOT + [1000 + i] * own for i in range(count)]
+
+
+def tree_of(prompts: list[list[int]]) -> PrefixTree:
+    return PrefixTree.build(prompts, 16)
 
 
 def test_tokens_and_bytes() -> None:
@@ -72,11 +77,10 @@ def test_json_and_back() -> None:
 
 
 def test_a_job_never_uses_more_than_its_most_blocks() -> None:
-    sizes = {"block_size": 16, "max_sequences": 5}
     # 7 blocks of examples, 3 problems of 2, 5 sequences of 2 and 2 ahead
-    assert most_blocks(prompts(3), 4, 20, **sizes) == 7 + 3 * 2 + 5 * 4
-    assert most_blocks(prompts(1), 4, 20, **sizes) == 9 + 4 * 4  # 130 tokens are one node
-    blocks = most_blocks(prompts(3), 4, 20, block_size=16, max_sequences=99)
+    assert most_blocks(tree_of(prompts(3)), 4, 20, 5) == 7 + 3 * 2 + 5 * 4
+    assert most_blocks(tree_of(prompts(1)), 4, 20, 5) == 9 + 4 * 4  # 130 tokens are one node
+    blocks = most_blocks(tree_of(prompts(3)), 4, 20, 99)
     assert plan(prompts(3), num_blocks=blocks).fit == 12
 
 

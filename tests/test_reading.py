@@ -40,8 +40,8 @@ def test_a_problem_with_many_samples_is_read_once() -> None:
 
 def test_the_plan_tells_the_decision_and_why() -> None:
     made = make_plan(
-        prompts(4), list("abcd"), 1, 20,
-        block_size=16, num_blocks=1000, kv_bytes_per_token=8, max_sequences=64,
+        PrefixTree.build(prompts(4), 16), prompts(4), list("abcd"), 1, 20,
+        num_blocks=1000, kv_bytes_per_token=8, max_sequences=64,
     )  # fmt: skip
     assert made.readings == []
     read = [Reading(0, 1, 0, 3.0, 40.5), Reading(1, 4, 4, 9.0, 2.0), Reading(2, 4, 1, 9.0, 2.0)]

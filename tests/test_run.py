@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from sharegen.dry_run import plan_job
 from sharegen.errors import JournalError, UsageError
 from sharegen.interrupt import Interrupted
-from sharegen.run import Watcher, _Job, plan_job, run_job
+from sharegen.run import Watcher, _Job, run_job
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
 from tests.tiny import save_tiny_model
@@ -106,7 +107,7 @@ def test_a_complete_journal_needs_no_model(
     path = tmp_path / "a.jsonl"
     ran = run_job(configure(), path)
     before = path.read_bytes()
-    monkeypatch.setattr("sharegen.run._load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("sharegen.run.load", lambda *_: pytest.fail("a model was loaded"))
     for fewer in (4, 3):
         again = run_job(configure(samples=fewer), path)
         assert again.drawn == 0 and again.plan == ran.plan

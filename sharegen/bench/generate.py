@@ -22,6 +22,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model, load_tokenizer
+from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.plan import most_blocks
@@ -205,7 +206,7 @@ def _time_sharegen(
     loaded = load_model(module)
     rows = max_sequences or (1024 if loaded.device.type == "cuda" else 256)
     size = EngineConfig().block_size
-    blocks = most_blocks(prompts, samples, max_tokens, block_size=size, max_sequences=rows)
+    blocks = most_blocks(PrefixTree.build(prompts, size), samples, max_tokens, rows)
     config = EngineConfig(
         max_sequences=rows, kv_cache_memory=blocks * size * loaded.kv_bytes_per_token
     )

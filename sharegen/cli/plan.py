@@ -30,7 +30,7 @@ def plan(
       sharegen plan self-consistency
       sharegen plan self-consistency --dataset gsm8k --model Qwen/Qwen3-8B-Base -n 40
     """
-    from sharegen.run import plan_job
+    from sharegen.dry_run import plan_job
     from sharegen.workload.configuration import resolve
 
     job = resolve(recipe, options.dataset, options.flags())

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import warnings
 
-import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sharegen.engine.attention import active
 from sharegen.engine.fusing import fuse_projections, unfuse
 from sharegen.engine.model import LoadedModel
+from sharegen.engine.trial import trial_forward
 
 _TRIAL_TOKENS = 32
-
-
-class ValuesOnly:
-    """Lets every token see only itself: enough to see whether a model runs, and what it takes."""
-
-    def attend(
-        self,
-        layer_idx: int,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
 
 
 def optimise(model: LoadedModel) -> None:
@@ -41,7 +26,7 @@ def optimise(model: LoadedModel) -> None:
         layer.compile(dynamic=True, fullgraph=True)
     try:
         for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
-            _try(model, count)
+            trial_forward(model, count, rows=8)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
         _undo(layers, replaced)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -56,9 +41,3 @@ def _undo(
     unfuse(replaced)
     for layer in layers:
         layer._compiled_call_impl = None
-
-
-def _try(model: LoadedModel, count: int) -> None:
-    ids = torch.zeros(count, dtype=torch.int64, device=model.device)
-    with torch.inference_mode(), active(ValuesOnly()):
-        model.forward(ids, torch.arange(count, device=model.device), ids[:8])

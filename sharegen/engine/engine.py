@@ -12,34 +12,24 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 
 from sharegen.engine.attention import attention_for
 from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.block_pool import BlockPool
+from sharegen.engine.collecting import Collector
 from sharegen.engine.compiling import optimise
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
-from sharegen.engine.detokenize import completion_text
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
 from sharegen.engine.headroom import kv_cache_memory
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import blocks_in, is_out_of_memory
 from sharegen.engine.model import LoadedModel
-from sharegen.engine.prompt_logprobs import of_prompt
-from sharegen.engine.request import (
-    Completion,
-    FinishReason,
-    Request,
-    SamplingParams,
-    TokenLogprobs,
-)
+from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
-from sharegen.engine.sequence import Sequence
 from sharegen.engine.shrinking import shrink
-from sharegen.engine.stopping import Stops, end_token_reason
 from sharegen.engine.threads import best_threads, using
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 
@@ -116,6 +106,7 @@ class Engine:
         self.stats = EngineStats(
             blocks_total=num_blocks, slots=max_sequences, slow_attention=attention.fallback
         )
+        self.collector = Collector(self.scheduler, self.stats, self.tokenizer, model.eos_token_ids)
 
     def _warm_up(self) -> None:
         """Run small jobs of full and of few rows: no kernel is compiled during a real one."""
@@ -328,101 +319,8 @@ class Engine:
             )
         return finished
 
-    # -- collecting ---------------------------------------------------------------------------
-
     def _collect(self) -> list[Completion]:
-        batch, drawn = self._in_flight.popleft()
-        if isinstance(batch, PrefillBatch):
-            return self._collect_first(batch, drawn)
-        return self._collect_next(batch, drawn)
-
-    def _collect_first(self, batch: PrefillBatch, drawn: Drawn) -> list[Completion]:
-        tokens, logprobs = drawn.get()
-        if batch.logprobs is not None:
-            assert drawn.prompt is not None
-            batch.logprobs.note(drawn.prompt)
-        sequences: list[Sequence] = []
-        for group in batch.groups:
-            top = group.request.params.prompt_logprobs
-            if top is not None:
-                group.prompt_logprobs = of_prompt(group.leaf, top)
-            part = slice(len(sequences), len(sequences) + len(group.request.samples))
-            sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
-        if drawn.has_top:
-            _note_top(list(enumerate(sequences)), drawn.get_top(), logprobs)
-        self.stats.generated_tokens += len(sequences)
-        return self._finish_ended(sequences)
-
-    def _collect_next(self, batch: DecodeBatch, drawn: Drawn) -> list[Completion]:
-        tokens, logprobs = drawn.get()
-        grown: list[tuple[int, Sequence]] = []
-        for row, sequence in enumerate(batch.sequences):
-            # Steps launched before an end was seen, and replayed ones, draw nothing new.
-            if sequence is None or sequence.finished or batch.index[row] != len(sequence.tokens):
-                continue
-            sequence.tokens.append(tokens[row])
-            sequence.cumulative_logprob += logprobs[row]
-            grown.append((row, sequence))
-        if drawn.has_top:
-            _note_top(grown, drawn.get_top(), logprobs)
-        self.stats.generated_tokens += len(grown)
-        return self._finish_ended([sequence for _, sequence in grown])
-
-    def _finish_ended(self, sequences: list[Sequence]) -> list[Completion]:
-        """Completions of those whose newest token ended them."""
-        last = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int64)
-        suspects: dict[tuple[str, ...], list[bool]] = {}
-        finished = []
-        for i, sequence in enumerate(sequences):
-            stop = tuple(sequence.group.request.params.stop)
-            if stop and stop not in suspects:
-                suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
-            completion = self._ended(sequence, bool(stop) and suspects[stop][i])
-            if completion is not None:
-                self.scheduler.finish(sequence)
-                self.stats.completions += 1
-                self.stats.requests_done += sequence.group.unfinished == 0
-                finished.append(completion)
-        return finished
-
-    def _ended(self, sequence: Sequence, may_stop: bool) -> Completion | None:
-        group, params = sequence.group, sequence.group.request.params
-        text: str | None = None
-        reason: FinishReason
-        stop_reason: str | int | None = None
-        end = end_token_reason(sequence.tokens[-1], params, self.model.eos_token_ids)
-        if end is not None:
-            reason, stop_reason = end
-        else:
-            match = None
-            if may_stop:
-                match = Stops.of(self.tokenizer, params.stop).match(
-                    group.request.prompt_token_ids,
-                    sequence.tokens,
-                    min_tokens=params.min_tokens,
-                    include_stop=params.include_stop_str_in_output,
-                )
-            if match is not None:
-                reason, stop_reason, text = "stop", match.stop, match.text
-            elif len(sequence.tokens) >= group.limit:
-                reason = group.limit_reason
-            else:
-                return None
-        if text is None and self.tokenizer is not None:
-            hide = end is not None and not params.include_stop_str_in_output
-            shown = sequence.tokens[:-1] if hide else sequence.tokens
-            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown)
-        return Completion(
-            request=group.request,
-            sample=sequence.sample,
-            token_ids=sequence.tokens,
-            text=text,
-            finish_reason=reason,
-            stop_reason=stop_reason,
-            cumulative_logprob=sequence.cumulative_logprob,
-            logprobs=sequence.logprobs,
-            prompt_logprobs=group.prompt_logprobs,
-        )
+        return self.collector.collect(*self._in_flight.popleft())
 
     def _observe(self) -> None:
         stats, scheduler = self.stats, self.scheduler
@@ -433,17 +331,3 @@ class Engine:
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used
         stats.peak_blocks = self.pool.peak_used
-
-
-def _note_top(
-    places: list[tuple[int, Sequence]], top: list[dict[int, float]], logprobs: list[float]
-) -> None:
-    """Write down the newest token's alternatives of the sequences that want them."""
-    for place, sequence in places:
-        wanted = sequence.group.request.params.logprobs
-        if wanted is None:
-            continue
-        best = dict(list(top[place].items())[:wanted])
-        if sequence.logprobs is None:
-            sequence.logprobs = []
-        sequence.logprobs.append(TokenLogprobs(sequence.tokens[-1], logprobs[place], best))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import torch
 
-from sharegen.engine.attention import active, attention_for
-from sharegen.engine.compiling import ValuesOnly
+from sharegen.engine.attention import attention_for
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import check_fits, estimate, is_out_of_memory, left_beside
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sampling import SamplingState, sample, token_logprobs
+from sharegen.engine.trial import trial_forward
 from sharegen.errors import CapacityError
 
 _EVERYTHING = SamplingParams(
@@ -56,16 +56,10 @@ def kv_cache_memory(
 def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
     """The model over `tokens` tokens, and `rows` draws from its logits; attention stands out."""
     device = model.device
-    index = torch.arange(tokens, device=device)
     state = SamplingState(rows, model.vocab_size, device, eos_token_ids=model.eos_token_ids)
     state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
     with torch.inference_mode():
-        with active(ValuesOnly()):
-            logits = model.forward(
-                index % model.vocab_size,
-                index % model.context_length,
-                torch.arange(rows, device=device) % tokens,
-            )
+        logits = trial_forward(model, tokens, rows)
         history = torch.full((rows, 1), -1, device=device)
         zeros = torch.zeros(rows, dtype=torch.int64, device=device)
         drawn, _ = sample(logits, state, zeros, history=history)

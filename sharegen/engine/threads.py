@@ -12,9 +12,8 @@ from contextlib import contextmanager
 
 import torch
 
-from sharegen.engine.attention import active
-from sharegen.engine.compiling import ValuesOnly
 from sharegen.engine.model import LoadedModel
+from sharegen.engine.trial import trial_forward
 
 _LONG = 0.5  # seconds of a step, from which the work outweighs any waiting
 _TRIALS = 3
@@ -50,13 +49,11 @@ def using(threads: int) -> Iterator[None]:
 
 def _seconds(model: LoadedModel, rows: int) -> float:
     """The best time of a forward, after one that warms up; the first one's where it is long."""
-    ids = torch.zeros(rows, dtype=torch.int64)
     times = []
-    with torch.inference_mode(), active(ValuesOnly()):
-        for _ in range(1 + _TRIALS):
-            start = time.perf_counter()
-            model.forward(ids, torch.zeros_like(ids), ids[:8])
-            times.append(time.perf_counter() - start)
-            if times[0] > _LONG:
-                return times[0]
+    for _ in range(1 + _TRIALS):
+        start = time.perf_counter()
+        trial_forward(model, rows, min(rows, 8))
+        times.append(time.perf_counter() - start)
+        if times[0] > _LONG:
+            return times[0]
     return min(times[1:])
