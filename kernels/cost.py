@@ -80,6 +80,17 @@ class CostModel:
         return chosen if some < none else np.zeros_like(chosen)
 
 
+@dataclass(frozen=True)
+class Decided(CostModel):
+    """Has its mind made up, whatever it costs: of so many nodes one is read apart, or none (0)."""
+
+    every: int = 0
+
+    def read_apart(self, layout: SharedLayout, *_: object) -> npt.NDArray[np.bool_]:
+        index = np.arange(1, len(layout.length) + 1)
+        return index % self.every == 0 if self.every else np.zeros(len(index), dtype=np.bool_)
+
+
 def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:
     per_token = shape.num_kv_heads * (shape.key_size + shape.value_size) * shape.dtype.itemsize
     return layout.length * (per_token / 1e6)

@@ -19,6 +19,7 @@ import torch
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.probe import LayerSpec
 from sharegen.kernels import reference
+from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import SharedLayout
 
 
@@ -127,11 +128,16 @@ class Attention(Protocol):
 
 
 def attention_for(
-    layers: Sequence[LayerSpec], cache: KVCache, max_rows: int, max_tokens: int
+    layers: Sequence[LayerSpec],
+    cache: KVCache,
+    max_rows: int,
+    max_tokens: int,
+    costs: CostModel | None = None,
 ) -> Attention:
     """The kernels where they can serve every layer, else the reference.
 
-    max_rows: of a decoding step; max_tokens: of a prefill batch.
+    max_rows: of a decoding step; max_tokens: of a prefill batch. costs: what decides which nodes
+    are shared; by default what is known of the device.
     """
     if cache.device.type != "cuda":
         return ReferenceAttention(layers, cache)
@@ -142,7 +148,7 @@ def attention_for(
     reason = unsupported(layers, cache)
     if reason is not None:
         return ReferenceAttention(layers, cache, reason)
-    return KernelAttention(layers, cache, max_rows, max_tokens)
+    return KernelAttention(layers, cache, max_rows, max_tokens, costs)
 
 
 class ReferenceAttention:

@@ -129,14 +129,17 @@ class Collector:
 
 
 def _note_top(
-    places: list[tuple[int, Sequence]], top: list[dict[int, float]], logprobs: list[float]
+    places: list[tuple[int, Sequence]],
+    top: list[tuple[list[int], list[float]]],
+    logprobs: list[float],
 ) -> None:
     """Write down the newest token's alternatives of the sequences that want them."""
     for place, sequence in places:
         wanted = sequence.group.request.params.logprobs
         if wanted is None:
             continue
-        best = dict(list(top[place].items())[:wanted])
+        ids, of_ids = top[place]
+        best = dict(zip(ids[:wanted], of_ids[:wanted], strict=True))
         if sequence.logprobs is None:
             sequence.logprobs = []
         sequence.logprobs.append(TokenLogprobs(sequence.tokens[-1], logprobs[place], best))

@@ -39,10 +39,9 @@ class Drawn:
         tokens, logprobs = self._wait(0), self._wait(1)
         return tokens.tolist(), logprobs.tolist()
 
-    def get_top(self) -> list[dict[int, float]]:
-        """The likeliest tokens of each place, best first."""
-        pairs = zip(self._wait(2).tolist(), self._wait(3).tolist(), strict=True)
-        return [dict(zip(ids, logprobs, strict=True)) for ids, logprobs in pairs]
+    def get_top(self) -> list[tuple[list[int], list[float]]]:
+        """The likeliest tokens of each place and their log-probabilities, best first."""
+        return list(zip(self._wait(2).tolist(), self._wait(3).tolist(), strict=True))
 
     def _wait(self, index: int) -> torch.Tensor:
         if self._done is not None:

@@ -32,6 +32,7 @@ from sharegen.engine.scheduler import Scheduler
 from sharegen.engine.shrinking import shrink
 from sharegen.engine.threads import best_threads, using
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
+from sharegen.kernels.cost import CostModel, Decided
 
 
 class Engine:
@@ -71,12 +72,19 @@ class Engine:
         if self.stats.slow_attention is not None:
             warnings.warn(f"slow attention: {self.stats.slow_attention}", stacklevel=2)
         elif on_gpu:
-            self._warm_up()
-            del self.runner  # its graphs and buffers, before there are others
+            for costs in (Decided(every=0), Decided(every=1), Decided(every=2)):
+                self._start(cache, num_blocks, max_sequences, chunk_tokens, costs)
+                self._warm_up()
+                del self.runner  # its graphs and buffers, before there are others
             self._start(cache, num_blocks, max_sequences, chunk_tokens)
 
     def _start(
-        self, cache: KVCache, num_blocks: int, max_sequences: int, chunk_tokens: int
+        self,
+        cache: KVCache,
+        num_blocks: int,
+        max_sequences: int,
+        chunk_tokens: int,
+        costs: CostModel | None = None,
     ) -> None:
         """Everything that a job changes, as it is before the first one."""
         model, on_gpu = self.model, self.model.device.type == "cuda"
@@ -92,7 +100,7 @@ class Engine:
             scratch_block=cache.scratch_block,
             levels=self.config.levels,
         )
-        attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens)
+        attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens, costs)
         self.runner = Runner(
             model,
             cache,
@@ -109,7 +117,10 @@ class Engine:
         self.collector = Collector(self.scheduler, self.stats, self.tokenizer, model.eos_token_ids)
 
     def _warm_up(self) -> None:
-        """Run small jobs of full and of few rows: no kernel is compiled during a real one."""
+        """Run small jobs of full and of few rows: no kernel is compiled during a real one.
+
+        Kernels differ, too, where nodes are shared, where they are read apart, and where both are.
+        """
         size = 4 * self.config.block_size
         params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
         try:

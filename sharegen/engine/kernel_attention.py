@@ -11,7 +11,7 @@ from sharegen.engine.attention import AttentionContext, StoreAndAttend
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.probe import LayerSpec
 from sharegen.kernels import tiles
-from sharegen.kernels.cost import load_costs
+from sharegen.kernels.cost import CostModel, load_costs
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
@@ -42,13 +42,18 @@ class KernelAttention:
     fallback = None
 
     def __init__(
-        self, layers: Sequence[LayerSpec], cache: KVCache, max_rows: int, max_tokens: int
+        self,
+        layers: Sequence[LayerSpec],
+        cache: KVCache,
+        max_rows: int,
+        max_tokens: int,
+        costs: CostModel | None = None,
     ) -> None:
         self.layers = layers
         self.cache = cache
         self._shapes = [shape_of(spec, cache) for spec in layers]
         shapes = dict.fromkeys(self._shapes)
-        costs = load_costs(torch.cuda.get_device_name(cache.device))
+        costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
         self._plans = {shape: Plan(shape, max_rows, cache.device, costs=costs) for shape in shapes}
         self._prefill_plans = {
             shape: PrefillPlan(shape, max_tokens, cache.device) for shape in shapes

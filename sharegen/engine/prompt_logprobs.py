@@ -59,12 +59,13 @@ class WantedLogprobs:
         """Write what has come from the device down on the nodes."""
         tokens, logprobs = drawn.get()
         best = drawn.get_top()
-        for (node, offset), token, logprob, top in zip(
+        for (node, offset), token, logprob, (ids, of_ids) in zip(
             self.places, tokens, logprobs, best, strict=True
         ):
             known = node.logprobs
             assert known is not None
-            entry = TokenLogprobs(token, logprob, _first(top, known.top))
+            top = dict(zip(ids[: known.top], of_ids[: known.top], strict=True))
+            entry = TokenLogprobs(token, logprob, top)
             if offset < len(known.own):
                 known.own[offset] = entry
             else:
@@ -133,8 +134,4 @@ def _at_most(entry: TokenLogprobs, top: int) -> TokenLogprobs:
     """The entry itself, shared with other prompts, unless it says more than is wanted."""
     if len(entry.top) <= top:
         return entry
-    return TokenLogprobs(entry.token_id, entry.logprob, _first(entry.top, top))
-
-
-def _first(best: dict[int, float], count: int) -> dict[int, float]:
-    return dict(list(best.items())[:count])
+    return TokenLogprobs(entry.token_id, entry.logprob, dict(list(entry.top.items())[:top]))

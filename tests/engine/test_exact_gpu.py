@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,8 +12,7 @@ from sharegen.engine import kernel_attention
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
-from sharegen.kernels.cost import CostModel
-from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.cost import Decided
 from tests.engine.jobs import GREEDY, first_difference_is_a_tie, forest, requests_of, run
 from tests.engine.test_exact import ARCHITECTURES
 from tests.engine.tiny_models import TINY, make_tiny
@@ -29,18 +27,7 @@ ENDS = list(range(20, 40))  # of 128 tokens: some samples end early
 SAMPLES = 3
 
 
-class Chosen(CostModel):
-    """Has its mind made up: all nodes are read once for all rows, all apart, or every other."""
-
-    def __init__(self, apart: int) -> None:
-        super().__init__()
-        object.__setattr__(self, "choice", apart)
-
-    def read_apart(self, layout: SharedLayout, *_: object) -> np.ndarray:
-        return np.arange(1, len(layout.length) + 1) % self.choice == 0
-
-
-READINGS = {"shared": 1 << 20, "apart": 1, "some apart": 2}
+READINGS = {"shared": Decided(every=0), "apart": Decided(every=1), "some apart": Decided(every=2)}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +43,7 @@ def test_greedy_tokens_equal_generate(
     name: str, reading: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every architecture in every reading of the tree; the first ones compiled, too."""
-    monkeypatch.setattr(kernel_attention, "load_costs", lambda _: Chosen(READINGS[reading]))
+    monkeypatch.setattr(kernel_attention, "load_costs", lambda _: READINGS[reading])
     model = make_tiny(name).to("cuda")
     model.generation_config.eos_token_id = ENDS
     loaded = load_model(model)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from sharegen.kernels.cost import CostModel
+from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
-from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.tiles import Tile
 from tests.kernels.trees import (
@@ -26,23 +24,12 @@ from tests.kernels.trees import (
 SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)  # so that small trees fill many tiles
 
 
-class Chosen(CostModel):
-    """Has its mind made up: every other node is read apart, or all are."""
-
-    def __init__(self, every: int) -> None:
-        super().__init__()
-        object.__setattr__(self, "every", every)
-
-    def read_apart(self, layout: SharedLayout, *_: object) -> np.ndarray:
-        return np.arange(len(layout.length)) % self.every == 0
-
-
 def attend(
     batch: Batch, tile: Tile | None = SMALL, apart: int | None = None, **options: object
 ) -> torch.Tensor:
     """Decode attention into a poisoned, guarded output. apart: every so-manieth node is."""
     shape = batch.shape
-    costs = Chosen(apart) if apart else None
+    costs = Decided(every=apart) if apart else None
     plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
     plan.partial_out.fill_(float("nan"))
     plan.partial_lse.fill_(float("nan"))
