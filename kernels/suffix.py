@@ -27,39 +27,12 @@ from sharegen.kernels.online_softmax import (
 )
 from sharegen.kernels.plan import STRETCH_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
-from sharegen.kernels.tile_copy import copies_tiles, descriptor
+from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile
 from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
 
 _MOST_SPLITS = 32
 _TABLE = tl.constexpr(32)  # blocks looked up at a time
 _STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
-
-
-@triton.jit
-def _load_tile(
-    k_desc, v_desc, kv_head, slot,
-    BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of the slots from `slot` on, by the copy engine."""
-    k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
-    v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
-    return k, v
-
-
-@triton.jit
-def _gather_tile(
-    k_head_ptr, v_head_ptr, block, offset, real, stride_kb, stride_kt, stride_vb, stride_vt,
-    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of tokens wherever they lie, zero where not `real`."""
-    o_dk = tl.arange(0, BLOCK_DK)[None, :]
-    o_dv = tl.arange(0, BLOCK_DV)[None, :]
-    p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk
-    p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv
-    k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE), other=0.0)
-    v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE), other=0.0)
-    return k, v
 
 
 @triton.jit
@@ -154,7 +127,7 @@ def _suffix_kernel(
         if TMA:
             whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
             for n in range(begin, whole, BLOCK_N):
-                k, v = _load_tile(
+                k, v = copy_tile(
                     k_desc, v_desc, kv_head, first_block * BLOCK_SIZE + n,
                     BLOCK_N, BLOCK_DK, BLOCK_DV,
                 )  # fmt: skip
@@ -168,8 +141,9 @@ def _suffix_kernel(
             block = first_block + token // BLOCK_SIZE
             if not contiguous:
                 block = tl.load(blocks_ptr + block, mask=real, other=0)
-            k, v = _gather_tile(
-                k_head_ptr, v_head_ptr, block.to(tl.int64), token % BLOCK_SIZE, real,
+            k, v = gather_tile(
+                k_head_ptr, v_head_ptr,
+                block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
                 stride_kb, stride_kt, stride_vb, stride_vt, KEY_SIZE, VALUE_SIZE,
                 BLOCK_DK, BLOCK_DV,
             )  # fmt: skip
@@ -195,7 +169,7 @@ def _suffix_kernel(
             for n in range(first, tl.minimum(first + SPAN, whole), BLOCK_N):
                 i_block = n // BLOCK_SIZE - first_block
                 block = tl.sum(tl.where(o_table == i_block, blocks, 0), 0)
-                k, v = _load_tile(
+                k, v = copy_tile(
                     k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
                     BLOCK_N, BLOCK_DK, BLOCK_DV,
                 )  # fmt: skip
@@ -206,9 +180,9 @@ def _suffix_kernel(
     for n in range(whole, end, BLOCK_N):
         token = n + o_n
         real = token < end
-        block = tl.load(table_ptr + token // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
-        k, v = _gather_tile(
-            k_head_ptr, v_head_ptr, block, token % BLOCK_SIZE, real,
+        block = tl.load(table_ptr + token // BLOCK_SIZE, mask=real, other=0)
+        k, v = gather_tile(
+            k_head_ptr, v_head_ptr, block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
             stride_kb, stride_kt, stride_vb, stride_vt, KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
         )  # fmt: skip
         acc, m, total = _attend_tile(
