@@ -14,32 +14,11 @@ import triton.language as tl
 
 from sharegen.kernels.online_softmax import NO_LIMIT, attend, finish, lowest_visible, scores
 from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
-from sharegen.kernels.tile_copy import copies_tiles, descriptor, is_flat
+from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile, is_flat
 from sharegen.kernels.tiles import padded, precision
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
 _SEGMENT_FIELDS = tl.constexpr(SEGMENT_FIELDS)
-
-
-@triton.jit
-def _load_run(
-    k_desc, v_desc, k_ptr, v_ptr, kv_head, slot, stride_kt, stride_vt,
-    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, TMA: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of the slots from `slot` on."""
-    if TMA:
-        k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
-        v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
-    else:
-        o_n = tl.arange(0, BLOCK_N)[:, None]
-        o_dk = tl.arange(0, BLOCK_DK)[None, :]
-        o_dv = tl.arange(0, BLOCK_DV)[None, :]
-        p_k = k_ptr + tl.cast(slot, tl.int64) * stride_kt + (o_n * stride_kt + o_dk)
-        p_v = v_ptr + tl.cast(slot, tl.int64) * stride_vt + (o_n * stride_vt + o_dv)
-        k = tl.load(p_k, mask=o_dk < KEY_SIZE, other=0.0)  # folds away where sizes are equal
-        v = tl.load(p_v, mask=o_dv < VALUE_SIZE, other=0.0)
-    return k, v
 
 
 @triton.jit
@@ -110,11 +89,15 @@ def _shared_kernel(
                 plain &= row_end >= tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
                 whole += tl.where(plain, (end - begin) // BLOCK_N * BLOCK_N, 0)
                 for n in range(begin, whole, BLOCK_N):
-                    k, v = _load_run(
-                        k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
-                        first_block * BLOCK_SIZE + n, stride_kt, stride_vt, KEY_SIZE, VALUE_SIZE,
-                        TMA, BLOCK_N, BLOCK_DK, BLOCK_DV,
-                    )  # fmt: skip
+                    slot = first_block * BLOCK_SIZE + n
+                    if TMA:
+                        k, v = copy_tile(k_desc, v_desc, kv_head, slot, BLOCK_N, BLOCK_DK, BLOCK_DV)
+                    else:
+                        k, v = gather_tile(
+                            k_head_ptr, v_head_ptr, slot, o_n[:, None], True,
+                            stride_kt, stride_kt, stride_vt, stride_vt,
+                            KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+                        )  # fmt: skip
                     s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
                     if LIMIT != NO_LIMIT:
                         s = tl.where((n + o_n)[None, :] >= lowest[:, None], s, float("-inf"))
@@ -128,12 +111,12 @@ def _shared_kernel(
                 block = first_block + token // BLOCK_SIZE
                 if not contiguous:
                     block = tl.load(blocks_ptr + block, mask=real, other=0)
-                block = block.to(tl.int64)
-                offset = token % BLOCK_SIZE
-                p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk[None, :]
-                p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv[None, :]
-                k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
-                v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+                k, v = gather_tile(
+                    k_head_ptr, v_head_ptr,
+                    block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
+                    stride_kb, stride_kt, stride_vb, stride_vt,
+                    KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+                )  # fmt: skip
                 s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
                 seen = real[None, :] & under[:, None]
                 if LIMIT != NO_LIMIT:

@@ -3,9 +3,10 @@
 A program takes one row and one KV head: the query heads of the group are packed into one tile, so
 the keys are read once. Products are transposed, keys by heads: tensor cores want 16 keys and 8
 heads, where heads by keys would want 16 heads, most of them padding. First come the row's stretches
-(nodes that are not worth the shared phase), then its own blocks. The program folds in the row's
-shared partials and the sinks and writes the result; when the batch is too small to fill the device,
-a row's tokens are split over several programs and the parts are merged afterwards.
+(nodes that are not worth the shared phase), then its own blocks, which are read like one more. The
+program folds in the row's shared partials and the sinks and writes the result; when the batch is
+too small to fill the device, a row's tokens are split over several programs and the parts are
+merged afterwards.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -27,39 +28,12 @@ from sharegen.kernels.online_softmax import (
 )
 from sharegen.kernels.plan import STRETCH_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
-from sharegen.kernels.tile_copy import copies_tiles, descriptor
+from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile
 from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
 
 _MOST_SPLITS = 32
 _TABLE = tl.constexpr(32)  # blocks looked up at a time
 _STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
-
-
-@triton.jit
-def _load_tile(
-    k_desc, v_desc, kv_head, slot,
-    BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of the slots from `slot` on, by the copy engine."""
-    k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
-    v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
-    return k, v
-
-
-@triton.jit
-def _gather_tile(
-    k_head_ptr, v_head_ptr, block, offset, real, stride_kb, stride_kt, stride_vb, stride_vt,
-    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-):  # fmt: skip
-    """Keys and values of tokens wherever they lie, zero where not `real`."""
-    o_dk = tl.arange(0, BLOCK_DK)[None, :]
-    o_dv = tl.arange(0, BLOCK_DV)[None, :]
-    p_k = k_head_ptr + (block * stride_kb + offset * stride_kt)[:, None] + o_dk
-    p_v = v_head_ptr + (block * stride_vb + offset * stride_vt)[:, None] + o_dv
-    k = tl.load(p_k, mask=real[:, None] & (o_dk < KEY_SIZE), other=0.0)
-    v = tl.load(p_v, mask=real[:, None] & (o_dv < VALUE_SIZE), other=0.0)
-    return k, v
 
 
 @triton.jit
@@ -74,6 +48,12 @@ def _attend_tile(
     if MASKED:
         s = tl.where(seen[:, None], s, float("-inf"))
     return attend_transposed(acc, m, total, s, factor, v, MAY_BE_EMPTY, PRECISION)
+
+
+@triton.jit
+def _listed(list_ptr, block, listed, real):
+    """The blocks themselves, or what the list holds at these places where they are `listed`."""
+    return tl.where(listed, tl.load(list_ptr + block, mask=real & listed, other=0), block)
 
 
 @triton.jit
@@ -97,7 +77,7 @@ def _suffix_kernel(
     stretch_start_ptr, stretches_ptr, blocks_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
-    stride_tr, table_width, stride_or, stride_os, stride_oh, num_splits,
+    stride_tr, stride_or, stride_os, stride_oh, num_splits,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -128,7 +108,6 @@ def _suffix_kernel(
     q = tl.load(p_q, mask=alive[None, :] & (o_dk < KEY_SIZE)[:, None], other=0.0)
     k_head_ptr = k_ptr + kv_head * stride_kh
     v_head_ptr = v_ptr + kv_head * stride_vh
-    table_ptr = tables_ptr + row * stride_tr
 
     acc = tl.zeros([BLOCK_DV, BLOCK_M], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -137,84 +116,60 @@ def _suffix_kernel(
     if LIMIT != NO_LIMIT:
         seen_from = lowest_visible(position, limit, LIMIT)
 
-    first_stretch = tl.cast(0, tl.int32)
-    last_stretch = first_stretch
+    first_stretch = 0
+    own = 0  # comes after the stretches, and is read like one
     if HAS_STRETCHES:
         first_stretch = tl.load(stretch_start_ptr + row)
-        last_stretch = tl.load(stretch_start_ptr + row + 1)
-    for stretch in range(first_stretch, last_stretch):
-        stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
-        lowest = seen_from - tl.load(stretch_ptr + 1)  # of the stretch's tokens
-        first_block = tl.load(stretch_ptr + 2)
-        contiguous = tl.load(stretch_ptr + 3) != 0
-        begin, end = _part(
-            tl.load(stretch_ptr), lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N
-        )  # fmt: skip
-        whole = begin  # up to here in whole tiles of consecutive slots
+        own = tl.load(stretch_start_ptr + row + 1)
+    for stretch in range(first_stretch, own + 1):
+        length = tl.maximum(position - prefix_length + 1, 0)
+        start = prefix_length
+        first_block = 0
+        listed = True
+        list_ptr = tables_ptr + row * stride_tr
+        if stretch < own:
+            stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
+            length = tl.load(stretch_ptr)
+            start = tl.load(stretch_ptr + 1)
+            first_block = tl.load(stretch_ptr + 2)
+            listed = tl.load(stretch_ptr + 3) == 0
+            list_ptr = blocks_ptr
+        lowest = seen_from - start
+        begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
+        whole = begin  # up to here in whole tiles, each inside one block
         if TMA:
-            whole += tl.where(contiguous, (end - begin) // BLOCK_N * BLOCK_N, 0)
-            for n in range(begin, whole, BLOCK_N):
-                k, v = _load_tile(
-                    k_desc, v_desc, kv_head, first_block * BLOCK_SIZE + n,
-                    BLOCK_N, BLOCK_DK, BLOCK_DV,
-                )  # fmt: skip
-                acc, m, total = _attend_tile(
-                    acc, m, total, q, k, v, n + o_n >= lowest, scale, softcap,
-                    LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
-                )  # fmt: skip
+            whole += (end - begin) // BLOCK_N * BLOCK_N
+            o_table = tl.arange(0, _TABLE)
+            SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
+            for first in range(begin, whole, SPAN):
+                # in registers: a look-up in memory for each tile would keep the copies waiting
+                i_block = first // BLOCK_SIZE + o_table
+                used = i_block * BLOCK_SIZE < whole
+                blocks = _listed(list_ptr, first_block + i_block, listed, used)
+                for n in range(first, tl.minimum(first + SPAN, whole), BLOCK_N):
+                    block = tl.sum(tl.where(i_block == n // BLOCK_SIZE, blocks, 0), 0)
+                    k, v = copy_tile(
+                        k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
+                        BLOCK_N, BLOCK_DK, BLOCK_DV,
+                    )  # fmt: skip
+                    acc, m, total = _attend_tile(
+                        acc, m, total, q, k, v, n + o_n >= lowest, scale, softcap,
+                        LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+                    )  # fmt: skip
         for n in range(whole, end, BLOCK_N):
             token = n + o_n
             real = token < end
-            block = first_block + token // BLOCK_SIZE
-            if not contiguous:
-                block = tl.load(blocks_ptr + block, mask=real, other=0)
-            k, v = _gather_tile(
-                k_head_ptr, v_head_ptr, block.to(tl.int64), token % BLOCK_SIZE, real,
-                stride_kb, stride_kt, stride_vb, stride_vt, KEY_SIZE, VALUE_SIZE,
-                BLOCK_DK, BLOCK_DV,
+            block = _listed(list_ptr, first_block + token // BLOCK_SIZE, listed, real)
+            k, v = gather_tile(
+                k_head_ptr, v_head_ptr,
+                block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
+                stride_kb, stride_kt, stride_vb, stride_vt,
+                KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
             )  # fmt: skip
-            seen = real & (token >= lowest)
             acc, m, total = _attend_tile(
-                acc, m, total, q, k, v, seen, scale, softcap,
+                acc, m, total, q, k, v, real & (token >= lowest), scale, softcap,
                 True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
-
-    lowest = seen_from - prefix_length
-    length = tl.maximum(position - prefix_length + 1, 0)
-    begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
-    whole = begin  # up to here in whole tiles, each inside one block
-    if TMA:
-        whole += (end - begin) // BLOCK_N * BLOCK_N
-        o_table = tl.arange(0, _TABLE)
-        SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
-        for first in range(begin, whole, SPAN):
-            # in registers: a look-up in memory for each tile would keep the copies waiting
-            first_block = first // BLOCK_SIZE
-            within = first_block + o_table < table_width
-            blocks = tl.load(table_ptr + first_block + o_table, mask=within, other=0)
-            for n in range(first, tl.minimum(first + SPAN, whole), BLOCK_N):
-                i_block = n // BLOCK_SIZE - first_block
-                block = tl.sum(tl.where(o_table == i_block, blocks, 0), 0)
-                k, v = _load_tile(
-                    k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
-                    BLOCK_N, BLOCK_DK, BLOCK_DV,
-                )  # fmt: skip
-                acc, m, total = _attend_tile(
-                    acc, m, total, q, k, v, n + o_n >= lowest, scale, softcap,
-                    LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
-                )  # fmt: skip
-    for n in range(whole, end, BLOCK_N):
-        token = n + o_n
-        real = token < end
-        block = tl.load(table_ptr + token // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
-        k, v = _gather_tile(
-            k_head_ptr, v_head_ptr, block, token % BLOCK_SIZE, real,
-            stride_kb, stride_kt, stride_vb, stride_vt, KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
-        )  # fmt: skip
-        acc, m, total = _attend_tile(
-            acc, m, total, q, k, v, real & (token >= lowest), scale, softcap,
-            True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
-        )  # fmt: skip
 
     acc = tl.trans(acc)
     if PARTIAL:
@@ -291,7 +246,7 @@ def suffix_attention(
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        block_tables.stride(0), block_tables.shape[1], *own_out.stride()[:3], splits,
+        block_tables.stride(0), *own_out.stride()[:3], splits,
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,

@@ -1,8 +1,14 @@
-"""Tiles of the KV cache by the copy engine (TMA, from Hopper on): one instruction for a tile."""
+"""Tiles of keys and values out of the KV cache: gathered, or by the copy engine.
 
+The copy engine (TMA, from Hopper on) takes one instruction for a tile of consecutive slots.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from sharegen.kernels.tiles import padded
@@ -31,3 +37,34 @@ def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
         cache, [num_heads, num_blocks * block_size, size],
         [cache.stride(2), cache.stride(1), 1], [1, keys, padded(size)],
     )  # fmt: skip
+
+
+@triton.jit
+def copy_tile(
+    k_desc, v_desc, kv_head, slot,
+    BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of the slots from `slot` on, by the copy engine."""
+    k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
+    v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
+    return k, v
+
+
+@triton.jit
+def gather_tile(
+    k_head_ptr, v_head_ptr, block, offset, real, stride_kb, stride_kt, stride_vb, stride_vt,
+    KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of tokens wherever they lie, zero where not `real`.
+
+    block, offset, real: [N, 1], or one for all tokens.
+    """
+    block = tl.cast(block, tl.int64)  # offsets from it on stay in 32 bits, which is faster
+    o_dk = tl.arange(0, BLOCK_DK)[None, :]
+    o_dv = tl.arange(0, BLOCK_DV)[None, :]
+    p_k = k_head_ptr + block * stride_kb + (offset * stride_kt + o_dk)
+    p_v = v_head_ptr + block * stride_vb + (offset * stride_vt + o_dv)
+    k = tl.load(p_k, mask=real & (o_dk < KEY_SIZE), other=0.0)
+    v = tl.load(p_v, mask=real & (o_dv < VALUE_SIZE), other=0.0)
+    return k, v

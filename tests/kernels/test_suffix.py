@@ -54,6 +54,23 @@ def test_more_blocks_than_are_looked_up_at_a_time(window: int | None) -> None:
     assert_close(out, naive_decode(batch, scale=0.125, window=window))
 
 
+@pytest.mark.parametrize("window", [None, 1150])
+@pytest.mark.parametrize("scattered", [(), (0,)])
+def test_a_stretch_of_more_blocks_than_are_looked_up_at_a_time(
+    scattered: tuple[int, ...], window: int | None
+) -> None:
+    shape = make_shape(1, 1, torch.float16, block_size=32)
+    batch = random_batch(shape, [(1101, 0, 2)], [1, 100], scattered=scattered)
+    plan = Plan(shape, 2, DEVICE, costs=CostModel(sharing=float("inf")))
+    plan.update(batch.layout)
+    assert plan.stretching and not plan.sharing
+    out = suffix_attention(
+        batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
+        batch.position, scale=0.125, window=window, num_splits=1,
+    )  # fmt: skip
+    assert_close(out, naive_decode(batch, scale=0.125, window=window))
+
+
 def test_one_long_row_is_split() -> None:
     shape = make_shape(1, 1, torch.float32)
     batch = random_batch(shape, [], [300])
