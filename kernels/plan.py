@@ -50,10 +50,10 @@ _ITEM_COST = 2.5  # to start an item and write its partials
 _MERGE_COST = 0.006  # of the whole device, to read back one row's partial of 4,096 values
 _SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64])
 
-# Shared tokens times query heads of a group, above which the shared phase lasts so long beside the
-# suffixes that it should run at its own best speed, and below half of which it should leave them
-# room. Between the two nothing changes: another tile means to capture graphs anew.
-_LONG = 24_576
+# Shared tokens of a row, from which the shared phase lasts so long beside the suffixes that it
+# should run at its own best speed, and up to which it should leave them room. Between the two
+# nothing changes: another tile means to capture graphs anew.
+_LONG, _SHORT = 4096, 3072
 
 _Int = npt.NDArray[np.int64]
 
@@ -161,10 +161,10 @@ class Plan:
         """Set the tile by the shared tokens of an average row."""
         rows = layout.row_end - layout.row_start
         tokens = int((layout.length.astype(np.int64) * rows).sum())
-        work = self.shape.group * tokens / max(1, len(layout.order))
-        if work > _LONG:
+        average = tokens / max(1, len(layout.order))
+        if average > _LONG:
             self.tile = self._long_tile
-        elif work < _LONG / 2:
+        elif average < _SHORT:
             self.tile = self._short_tile
 
     def _grow(self, *asked: int) -> None:

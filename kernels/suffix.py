@@ -71,7 +71,7 @@ def _part(length, lowest, split, num_splits, LIMIT: tl.constexpr, SPLIT: tl.cons
     return begin, end
 
 
-@triton.jit(do_not_specialize=["num_splits"])
+@triton.jit(do_not_specialize=["num_splits", "stride_tr"])
 def _suffix_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc, tables_ptr, prefix_length_ptr, position_ptr,
     stretch_start_ptr, stretches_ptr, blocks_ptr,

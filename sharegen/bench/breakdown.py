@@ -20,7 +20,7 @@ _PARTS = {
     "store": ("_store_kernel",),
     "sampling": (
         "_chunks_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
-        "_penalise_kernel",
+        "_penalise_kernel", "_segments_kernel",
     ),
 }  # fmt: skip
 

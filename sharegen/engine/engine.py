@@ -26,6 +26,7 @@ from sharegen.engine.headroom import kv_cache_memory
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import blocks_in, is_out_of_memory
 from sharegen.engine.model import LoadedModel
+from sharegen.engine.pauses import short_collections
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.runner import Runner
 from sharegen.engine.scheduler import Scheduler
@@ -181,12 +182,13 @@ class Engine:
         self._busy = True
         try:
             self._fill(source)
-            while self.scheduler.has_work or self._in_flight:
-                if self._closed:
-                    raise UsageError("the model was closed while a job ran")
-                yield from self._step()
-                if 2 * len(self.scheduler.waiting) <= self.config.window:
-                    self._fill(source)
+            with short_collections():
+                while self.scheduler.has_work or self._in_flight:
+                    if self._closed:
+                        raise UsageError("the model was closed while a job ran")
+                    yield from self._step()
+                    if 2 * len(self.scheduler.waiting) <= self.config.window:
+                        self._fill(source)
         finally:
             self._busy = False
             self._forks.clear()

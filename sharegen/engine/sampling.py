@@ -144,13 +144,22 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if segments < 4 * count:
         return values.topk(count, -1)
     end = segments * _SEGMENT
-    highest = values[:, :end].unflatten(1, (segments, _SEGMENT)).amax(-1)
+    highest = (_kernels().segment_maxima if values.is_cuda else segment_maxima)(values, _SEGMENT)
     inside = torch.arange(_SEGMENT, device=values.device)
     chosen = highest.topk(count, -1, sorted=False).indices[:, :, None] * _SEGMENT + inside
     tail = torch.arange(end, size, device=values.device).expand(len(values), -1)
     places = torch.cat([chosen.flatten(1), tail], 1)
     largest, index = values.gather(1, places).topk(count, -1)
     return largest, places.gather(1, index)
+
+
+def segment_maxima(values: Tensor, size: int) -> Tensor:
+    """[n, V // size] the largest of every `size` values; what does not fill a segment is left out.
+
+    values: [n, V].
+    """
+    segments = values.shape[1] // size
+    return values[:, : segments * size].unflatten(1, (segments, size)).amax(-1)
 
 
 def adjusted(
@@ -260,16 +269,17 @@ def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
 class _Kernels(NamedTuple):
     draw: Callable[..., tuple[Tensor, Tensor]]
     penalise: Callable[..., Tensor]
+    segment_maxima: Callable[..., Tensor]
 
 
 @cache
 def _kernels() -> _Kernels:
     """What a GPU runs: the kernels, where Triton is there."""
     if find_spec("triton") is None:
-        return _Kernels(draw, penalise)
-    from sharegen.kernels import penalties, sampling
+        return _Kernels(draw, penalise, segment_maxima)
+    from sharegen.kernels import penalties, sampling, segments
 
-    return _Kernels(sampling.draw, penalties.penalise)
+    return _Kernels(sampling.draw, penalties.penalise, segments.segment_maxima)
 
 
 def _parts(count: int, logits: Tensor) -> list[slice]:
