@@ -89,7 +89,7 @@ def _attend_keys(
         key = n + tl.arange(0, BLOCK_N)
         p_k = k_ptr + (key.to(tl.int64) * stride_kr)[:, None] + o_dk[None, :]
         p_v = v_ptr + (key.to(tl.int64) * stride_vr)[:, None] + o_dv[None, :]
-        real = (key < chunk_end)[:, None]
+        real = (key < chunk_end)[:, None] if DIAGONAL else True
         k = tl.load(p_k, mask=real & (o_dk < KEY_SIZE)[None, :], other=0.0)
         v = tl.load(p_v, mask=real & (o_dv < VALUE_SIZE)[None, :], other=0.0)
         s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from sharegen.kernels.tiles import AttentionShape
 BANDWIDTH = 4.2e12  # bytes a second that a copy reaches on the card of the table
 MATRIX_RATE = 790e12  # operations a second that a matrix product in bf16 reaches there
 _FLUSH_BYTES = 256 << 20  # several times the L2 cache
+_REST = 0.3  # seconds
+_WARM_UP = 5  # replays
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,10 @@ def _layout(case: Case, block_size: int) -> tuple[SharedLayout, list[np.ndarray]
 
 
 class Timer:
-    """Median microseconds of a function's CUDA graph, with a cold L2 cache before each replay."""
+    """Median microseconds of a function's CUDA graph, with a cold L2 cache before each replay.
+
+    The card rests before each measurement, for its clocks hang on what ran before.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
@@ -177,17 +183,18 @@ class Timer:
     def __call__(self, function: Callable[[], object], repeats: int = 15) -> float:
         function()
         torch.cuda.synchronize()
+        time.sleep(_REST)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             function()
         times = []
-        for i in range(repeats + 2):
+        for i in range(repeats + _WARM_UP):
             self._flush.zero_()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             graph.replay()
             end.record()
             end.synchronize()
-            if i >= 2:
+            if i >= _WARM_UP:
                 times.append(start.elapsed_time(end) * 1e3)
         return float(np.median(times))
