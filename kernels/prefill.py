@@ -27,6 +27,7 @@ from sharegen.kernels.online_softmax import (
 )
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import limit_of, shared_attention
+from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile
 from sharegen.kernels.tiles import AttentionShape, Tile, padded, precision
 
 _TILE_FIELDS = 3  # first token, stretch's first token, stretch's end
@@ -75,23 +76,26 @@ def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
 
 @triton.jit
 def _attend_keys(
-    acc, m, total, q, k_ptr, v_ptr, begin, end, token, lowest, chunk_end,
-    stride_kr, stride_vr, scale, softcap,
+    acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
+    begin, end, token, lowest, chunk_end, stride_kr, stride_vr, scale, softcap,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    DIAGONAL: tl.constexpr, LIMIT: tl.constexpr,
+    DIAGONAL: tl.constexpr, TMA: tl.constexpr, LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Tokens against keys [begin, end) of their stretch. DIAGONAL: some keys come after them."""
-    o_dk = tl.arange(0, BLOCK_DK)
-    o_dv = tl.arange(0, BLOCK_DV)
     for n in range(begin, end, BLOCK_N):
         key = n + tl.arange(0, BLOCK_N)
-        p_k = k_ptr + (key.to(tl.int64) * stride_kr)[:, None] + o_dk[None, :]
-        p_v = v_ptr + (key.to(tl.int64) * stride_vr)[:, None] + o_dv[None, :]
         real = (key < chunk_end)[:, None] if DIAGONAL else True
-        k = tl.load(p_k, mask=real & (o_dk < KEY_SIZE)[None, :], other=0.0)
-        v = tl.load(p_v, mask=real & (o_dv < VALUE_SIZE)[None, :], other=0.0)
+        if TMA:
+            k, v = copy_tile(k_desc, v_desc, kv_head, n, BLOCK_N, BLOCK_DK, BLOCK_DV)
+            if DIAGONAL:
+                v = tl.where(real, v, 0.0)  # not even a NaN comes over from the next stretch
+        else:
+            k, v = gather_tile(
+                k_head_ptr, v_head_ptr, key[:, None], 0, real, stride_kr, 0, stride_vr, 0,
+                KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+            )  # fmt: skip
         s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
         if DIAGONAL:
             s = tl.where(key[None, :] <= token[:, None], s, float("-inf"))
@@ -103,7 +107,7 @@ def _attend_keys(
 
 @triton.jit
 def _causal_kernel(
-    q_ptr, k_ptr, v_ptr, tiles_ptr, position_ptr,
+    q_ptr, k_ptr, v_ptr, k_desc, v_desc, tiles_ptr, position_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr,
     stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_or, stride_oh,
     scale, softcap, limit,
@@ -111,7 +115,7 @@ def _causal_kernel(
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, TILE_FIELDS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    HAS_SHARED: tl.constexpr, HAS_SINKS: tl.constexpr,
+    TMA: tl.constexpr, HAS_SHARED: tl.constexpr, HAS_SINKS: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0) % NUM_HEADS
@@ -126,8 +130,9 @@ def _causal_kernel(
     row = token.to(tl.int64)
     p_q = q_ptr + (row * stride_qr)[:, None] + head * stride_qh + o_dk[None, :]
     q = tl.load(p_q, mask=alive[:, None] & (o_dk < KEY_SIZE)[None, :], other=0.0)
-    k_head_ptr = k_ptr + head // GROUP * stride_kh
-    v_head_ptr = v_ptr + head // GROUP * stride_vh
+    kv_head = head // GROUP
+    k_head_ptr = k_ptr + kv_head * stride_kh
+    v_head_ptr = v_ptr + kv_head * stride_vh
 
     begin = chunk_begin
     lowest = token
@@ -143,13 +148,15 @@ def _causal_kernel(
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     acc, m, total = _attend_keys(
-        acc, m, total, q, k_head_ptr, v_head_ptr, begin, before, token, lowest, chunk_end,
-        stride_kr, stride_vr, scale, softcap, KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
-        False, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
+        acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
+        begin, before, token, lowest, chunk_end, stride_kr, stride_vr, scale, softcap,
+        KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+        False, TMA, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
     acc, m, total = _attend_keys(
-        acc, m, total, q, k_head_ptr, v_head_ptr, before, end, token, lowest, chunk_end,
-        stride_kr, stride_vr, scale, softcap, KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
-        True, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
+        acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, kv_head,
+        before, end, token, lowest, chunk_end, stride_kr, stride_vr, scale, softcap,
+        KEY_SIZE, VALUE_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+        True, TMA, LIMIT, HAS_SOFTCAP, PRECISION)  # fmt: skip
 
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
     if HAS_SHARED:
@@ -203,8 +210,12 @@ def prefill_attention(
             scale=scale, window=window, chunk=chunk, softcap=softcap,
         )  # fmt: skip
     limit, limit_kind = limit_of(window, chunk)
+    tma = copies_tiles(k[None]) and copies_tiles(v[None])
     _causal_kernel[(len(plan.tiles) * shape.num_heads,)](
-        q, k, v, plan.tiles, position, shared.partial_start, shared.partial_out,
+        q, k, v,
+        descriptor(k[None], tile.keys) if tma else None,
+        descriptor(v[None], tile.keys) if tma else None,
+        plan.tiles, position, shared.partial_start, shared.partial_out,
         shared.partial_lse, shared.partial_lse if sinks is None else sinks, out,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
         scale, softcap or 1.0, limit,
@@ -212,7 +223,7 @@ def prefill_attention(
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, TILE_FIELDS=_TILE_FIELDS,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        HAS_SHARED=plan.has_shared, HAS_SINKS=sinks is not None,
+        TMA=tma, HAS_SHARED=plan.has_shared, HAS_SINKS=sinks is not None,
         LIMIT=limit_kind, HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
