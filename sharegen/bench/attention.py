@@ -89,6 +89,7 @@ def _check_gpu() -> None:
 def _measure(case: Case, timer: Timer, device: torch.device) -> dict[str, Any]:
     from sharegen.kernels.decode import decode_attention  # which needs Triton
 
+    torch.cuda.empty_cache()  # tensors in what the case before left behind are slower to read
     tensors = Tensors(case, device)
     plan = Plan(tensors.shape, case.rows, device)
     plan.update(tensors.layout)
