@@ -18,6 +18,9 @@ import numpy.typing as npt
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.tiles import AttentionShape, Tile
 
+# Microseconds of a layer that another way of reading must save: graphs are captured anew for it,
+# perhaps for the last steps of a job.
+_NEW_GRAPH = 30.0
 _TILE_WORK = 64 * 64 * 256  # lines x keys x (key size + value size) of the tile in `CostModel.tile`
 
 _Float = npt.NDArray[np.floating]
@@ -36,9 +39,9 @@ class CostModel:
     """
 
     sharing: float = 2.9
-    stretching: float = 30.0
-    tile: float = 1.6
-    first: float = 0.22
+    stretching: float = 1.8
+    tile: float = 1.5
+    first: float = 0.23
     again: float = 0.1
 
     def shared(self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int) -> _Float:
@@ -64,17 +67,31 @@ class CostModel:
         return _megabytes(layout, shape) * (self.first + (rows - 1) * self.again)
 
     def read_apart(
-        self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int, sharing: bool
+        self,
+        layout: SharedLayout,
+        shape: AttentionShape,
+        tile: Tile,
+        slots: int,
+        sharing: bool,
+        stretching: bool,
     ) -> npt.NDArray[np.bool_]:
         """[num_nodes] which nodes are best read by each row along with its own tokens.
 
         sharing: whether there is a shared phase anyway, so that it costs nothing to use it.
+        stretching: whether rows read nodes by themselves beside it so far.
         """
         shared, apart = self.shared(layout, shape, tile, slots), self.apart(layout, shape)
         chosen = apart <= shared
-        some = float(np.minimum(shared, apart).sum()) + self.sharing + self.stretching
-        none = float(shared.sum()) + self.sharing
-        every = float(apart.sum()) + (self.sharing + self.stretching if sharing else 0.0)
+        none, some = self.sharing, self.sharing + self.stretching
+        every = some if sharing else 0.0
+        if sharing and stretching:
+            none += _NEW_GRAPH
+        elif sharing:
+            some += _NEW_GRAPH
+            every += _NEW_GRAPH
+        none += float(shared.sum())
+        some += float(np.minimum(shared, apart).sum())
+        every += float(apart.sum())
         if every <= min(some, none):
             return np.ones_like(chosen)
         return chosen if some < none else np.zeros_like(chosen)

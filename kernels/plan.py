@@ -127,7 +127,9 @@ class Plan:
         self._choose_tile(layout)
         apart = np.zeros(len(layout.length), dtype=np.bool_)
         if self.costs is not None:
-            apart = self.costs.read_apart(layout, self.shape, self.tile, self.slots, self.sharing)
+            apart = self.costs.read_apart(
+                layout, self.shape, self.tile, self.slots, self.sharing, self.stretching
+            )
         self.shared_levels = tuple(np.unique(layout.level[~apart]).tolist())
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not apart.all()

@@ -16,6 +16,7 @@ import triton.language as tl
 
 from sharegen.kernels import tiles
 from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.merge import merge_partials
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
     attend,
@@ -31,6 +32,7 @@ from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gath
 from sharegen.kernels.tiles import AttentionShape, Tile, padded, precision
 
 _TILE_FIELDS = 3  # first token, stretch's first token, stretch's end
+_CUDNN_CAPABILITY, _CUDNN_HEAD = 9, 128
 
 
 class PrefillPlan:
@@ -48,7 +50,7 @@ class PrefillPlan:
         tile: Tile | None = None,
         shared_tile: Tile | None = None,
     ) -> None:
-        self.shape, self._tile = shape, tile
+        self.shape, self.max_tokens, self._tile = shape, max_tokens, tile
         self.shared = Plan(shape, max_tokens, device, tile=shared_tile or tiles.shared_tile(shape))
         self.has_shared = False
 
@@ -56,12 +58,30 @@ class PrefillPlan:
         """Send the plan. chunk_starts: [num_chunks + 1] where each stretch begins in the batch."""
         self.shared.update(layout)
         self.has_shared = layout.num_nodes > 0
-        longest = int(np.diff(chunk_starts).max(initial=0))
+        self.lengths = np.diff(chunk_starts)
+        self.suits_library = self._suits_library()
+        longest = int(self.lengths.max(initial=0))
         self.tile = self._tile or tiles.causal_tile(self.shape, longest)
         work = torch.from_numpy(_causal_tiles(chunk_starts, self.tile.lines))
         if self.shared.device.type == "cuda":
             work = work.pin_memory()
         self.tiles = work.to(self.shared.device, non_blocking=True)
+
+    def _suits_library(self) -> bool:
+        """Whether cuDNN does the stretches, from Hopper on the fastest: full batches of equal ones.
+
+        It takes its time over every new shape of a batch; of these there are few.
+        """
+        device, lengths, shape = self.shared.device, self.lengths, self.shape
+        sizes = (shape.key_size, shape.value_size)
+        return (
+            device.type == "cuda"
+            and torch.cuda.get_device_capability(device)[0] >= _CUDNN_CAPABILITY
+            and shape.dtype.itemsize == 2
+            and all(size % 8 == 0 and size <= _CUDNN_HEAD for size in sizes)
+            and int(lengths.sum()) == self.max_tokens
+            and bool((lengths == lengths[0]).all())
+        )
 
 
 def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
@@ -203,13 +223,15 @@ def prefill_attention(
     assert k.shape == (len(q), shape.num_kv_heads, shape.key_size) and k.stride(-1) == 1
     assert v.shape == (len(q), shape.num_kv_heads, shape.value_size) and v.stride(-1) == 1
     assert position.dtype == torch.int32 and position.is_contiguous()
-    out = q.new_empty(len(q), shape.num_heads, shape.value_size) if out is None else out
     if plan.has_shared:
         shared_attention(
             q, k_cache, v_cache, shared, position,
             scale=scale, window=window, chunk=chunk, softcap=softcap,
         )  # fmt: skip
     limit, limit_kind = limit_of(window, chunk)
+    if plan.suits_library and limit_kind == NO_LIMIT and softcap is None:
+        return _by_library(q, k, v, plan, scale, sinks, out)
+    out = q.new_empty(len(q), shape.num_heads, shape.value_size) if out is None else out
     tma = copies_tiles(k[None]) and copies_tiles(v[None])
     _causal_kernel[(len(plan.tiles) * shape.num_heads,)](
         q, k, v,
@@ -228,3 +250,30 @@ def prefill_attention(
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return out
+
+
+def _by_library(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    plan: PrefillPlan,
+    scale: float,
+    sinks: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """The stretches by cuDNN, then the shared partials and the sinks."""
+    count, length = len(plan.lengths), int(plan.lengths[0])
+    stretches = (x.unflatten(0, (count, length)).transpose(1, 2) for x in (q, k, v))
+    own, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        *stretches, None, True, 0.0, True, scale=scale
+    )
+    own = own.transpose(1, 2).flatten(0, 1)
+    if not plan.has_shared and sinks is None:
+        return own if out is None else out.copy_(own)
+    out = torch.empty_like(own) if out is None else out
+    lse = lse.view(count, -1, length).transpose(1, 2).reshape(len(q), 1, -1)
+    shared = plan.shared
+    return merge_partials(
+        shared.partial_out, shared.partial_lse, shared.partial_start,
+        own[:, None].contiguous(), lse.contiguous(), out, sinks=sinks,
+    )  # fmt: skip

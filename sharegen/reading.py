@@ -37,7 +37,7 @@ def readings(
             seated += wanted
     layout = shared_layout(queries)
     tile = tiles.beside_tile(shape)
-    apart = costs.read_apart(layout, shape, tile, programs, sharing=False)
+    apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)
     once, each = costs.shared(layout, shape, tile, programs), costs.apart(layout, shape)
     found = []
     for level in range(int(layout.level.max(initial=-1)) + 1):

@@ -16,11 +16,15 @@ TILE, SLOTS = Tile(64, 64, 4, 3), 264
 
 
 def apart(
-    nodes: list[tuple[int, int, int]], costs: CostModel | None = None, sharing: bool = False
+    nodes: list[tuple[int, int, int]],
+    costs: CostModel | None = None,
+    sharing: bool = False,
+    stretching: bool = False,
 ) -> list[bool]:
     rows = max(end for _, _, end in nodes)
     costs = costs or CostModel()
-    return costs.read_apart(layout_of(nodes, rows), SHAPE, TILE, SLOTS, sharing).tolist()
+    layout = layout_of(nodes, rows)
+    return costs.read_apart(layout, SHAPE, TILE, SLOTS, sharing, stretching).tolist()
 
 
 def test_few_shot_and_problems_are_shared() -> None:
@@ -43,6 +47,17 @@ def test_where_there_is_a_shared_phase_the_last_rows_stay_in_it() -> None:
     nodes = [(1024, 0, 3), (96, 0, 1), (96, 1, 3)]
     assert apart(nodes) == [True] * 3
     assert apart(nodes, sharing=True) == [False] * 3
+
+
+def test_another_way_of_reading_must_be_worth_new_graphs() -> None:
+    nodes = [(1024, 0, 64)] + [(200, row, row + 1) for row in range(64)]
+    assert apart(nodes) == [False] + [True] * 64
+    assert apart(nodes, sharing=True) == [False] * 65
+    assert apart(nodes, sharing=True, stretching=True) == [False] + [True] * 64
+    together = [(1024, 0, 64), (32, 0, 32), (32, 32, 64)]
+    assert apart(together, sharing=True) == [False] * 3
+    many = [(1024, 0, 1024)] + [(600, row, row + 1) for row in range(1024)]
+    assert apart(many, sharing=True) == [False] + [True] * 1024
 
 
 def test_all_or_nothing_hangs_on_what_sharing_costs() -> None:

@@ -28,9 +28,10 @@ def check_prefill(
     chunks: list[tuple[list[int], int]],
     tile: Tile | None = SMALL,
     sinks: torch.Tensor | None = None,
+    room: int = 5,
     **options: object,
 ) -> None:
-    """nodes, chunks: as `prompt_layout` takes them."""
+    """nodes, chunks: as `prompt_layout` takes them. room: for more tokens than there are."""
     generator = torch.Generator().manual_seed(0)
     size = shape.block_size
     layout, starts = prompt_layout(nodes, chunks, size)
@@ -54,7 +55,7 @@ def check_prefill(
     prefix = [sum(nodes[j][0] for j in path) for path, _ in chunks]
     position = torch.cat([torch.arange(n) + p for p, (_, n) in zip(prefix, chunks, strict=True)])
 
-    plan = PrefillPlan(shape, int(starts[-1]) + 5, DEVICE, tile=tile, shared_tile=tile)
+    plan = PrefillPlan(shape, int(starts[-1]) + room, DEVICE, tile=tile, shared_tile=tile)
     plan.shared.partial_out.fill_(float("nan"))
     plan.update(layout, starts)
     out, whole = guarded((int(starts[-1]), shape.num_heads, shape.value_size), shape.dtype)
@@ -81,6 +82,19 @@ CHUNKS = [([0], 9), ([0, 1], 1), ([0, 1], 34), ([], 17)]
 @each_dtype
 def test_stretches_over_nodes(dtype: torch.dtype) -> None:
     check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scale=0.125)
+
+
+@each_dtype
+@pytest.mark.parametrize("nodes", [[], [(50, 0, 3), (17, 0, 3)]], ids=["alone", "over nodes"])
+@pytest.mark.parametrize("with_sinks", [False, True], ids=["", "sinks"])
+def test_full_batches_of_equal_stretches(
+    nodes: list[tuple[int, int, int]], with_sinks: bool, dtype: torch.dtype
+) -> None:
+    """On some devices these are a library's."""
+    path = list(range(len(nodes)))
+    sinks = torch.tensor([-2.0, 0.0, 1.0, 5.0], device=DEVICE).to(dtype) if with_sinks else None
+    shape = make_shape(4, 2, dtype, key_size=64, value_size=64)
+    check_prefill(shape, nodes, [(path, 40)] * 3, sinks=sinks, room=0, scale=0.125)
 
 
 @each_dtype
