@@ -94,6 +94,14 @@ class Rows:
         self._holes.append(sequence.row)
         sequence.row = -1
         self._layout_changed = True
+        if self.sequences[-1] is None:
+            self._drop_last_holes()
+
+    def _drop_last_holes(self) -> None:
+        """The batch ends with a live row, so that one of holes alone waits for no compaction."""
+        while self.sequences and self.sequences[-1] is None:
+            self.sequences.pop()
+        self._holes = [hole for hole in self._holes if hole < len(self.sequences)]
 
     def _empty(self, row: int) -> None:
         self.sequences[row] = None

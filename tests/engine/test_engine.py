@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
-from sharegen.engine.batch import DecodeBatch
+from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.detokenize import completion_text
 from sharegen.engine.engine import Engine
@@ -429,3 +429,26 @@ def test_stats_add_up_over_calls() -> None:
         assert stats.decode_steps == calls * 9
     assert 0 < stats.peak_blocks <= stats.blocks_total == 400
     assert stats.prefill_seconds > 0 and stats.decode_seconds > 0
+
+
+@pytest.mark.parametrize("padded", [padded_rows, graph_rows])
+def test_prefill_runs_ahead_of_the_host(
+    padded: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a GPU a batch is launched while the one before runs, also after an earlier job."""
+    engine = make_engine(loaded("llama"), prefill_tokens=16)
+    engine.scheduler.padded = engine.scheduler.rows.padded = padded
+    engine._lag = 1
+    in_flight: list[int] = []
+    launch = engine._launch
+
+    def watched(batch: PrefillBatch | DecodeBatch) -> bool:
+        if isinstance(batch, PrefillBatch):
+            in_flight.append(len(engine._in_flight))
+        return launch(batch)
+
+    monkeypatch.setattr(engine, "_launch", watched)
+    for _ in range(2):
+        in_flight.clear()
+        run(engine, requests_of([[token] * 16 for token in range(3, 12)], SAMPLED))
+        assert in_flight == [0] + [1] * 8
