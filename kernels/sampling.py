@@ -5,7 +5,7 @@ logit and sums of exponentials, another picks the chunk in which the running sum
 number, reads that chunk again and picks the token. So a row without filters is read once. Filters
 are thresholds on the logit: a launch between the two searches the row for them, by counting (top-k)
 or summing (top-p) what lies above a few pivots and narrowing the bracket around the threshold until
-it holds a single value; what is left in the bracket after a few passes is copied aside, so that the
+it holds a single value; as soon as few are left in the bracket they are copied aside, so that the
 last passes are short. All that ties with the threshold stays.
 
 The arithmetic of a row depends on the vocabulary's size alone, not on the other rows.
@@ -20,12 +20,12 @@ import triton.language as tl
 CHUNK = 4096  # logits per program of the launches over (row, chunk)
 SEARCH_BLOCK, SEARCH_WARPS = 1024, 4  # logits that a search looks at together
 CAPACITY = 4096  # how many of a row's logits can be put aside, a multiple of SEARCH_BLOCK
-FULL_PASSES = 3  # passes over the whole row before what is left in the bracket is put aside
 
 GREEDY_BELOW = tl.constexpr(1e-5)
 GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/draws.py
 MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MIX_2 = tl.constexpr(0x94D049BB133111EB)
+_MOST_PASSES = tl.constexpr(128)
 WIDE = tl.constexpr(4)  # logits that a thread reads together
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -93,22 +93,36 @@ def _chunks_kernel(
 
 
 @triton.jit
+def _total(b_1, BLOCK: tl.constexpr):
+    return tl.sum(tl.reshape(b_1, [BLOCK // WIDE, WIDE]), 1)
+
+
+@triton.jit
 def _search(
-    x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, passes,
+    x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, few,
     BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Narrow the bracket (low, high] around the least value above which lies less than `wanted`.
 
     Only values >= floor count. above: what lies above `high`, which is less than wanted.
-    Returns the new (low, high, above) and whether `high` is the value.
+    Returns the new (low, high, above) and whether `high` is the value, for which it looks no
+    further where `few` values or less are left.
     """
     found = tl.full((), 0, tl.int32)
-    while (passes > 0) & (found == 0):
+    left = few + 1.0
+    passes = tl.full((), _MOST_PASSES, tl.int32)  # only infinite logits need so many
+    while (left > few) & (found == 0) & (passes > 0):
         passes -= 1
         p_1 = tl.minimum(low * 0.8 + high * 0.2, high)
         p_2 = tl.minimum(low * 0.6 + high * 0.4, high)
         p_3 = tl.minimum(low * 0.4 + high * 0.6, high)
         p_4 = tl.minimum(low * 0.2 + high * 0.8, high)
+        # How many there are above low and the pivots, and what these weigh.
+        n_0 = tl.zeros([BLOCK // WIDE], tl.float32)
+        n_1 = tl.zeros([BLOCK // WIDE], tl.float32)
+        n_2 = tl.zeros([BLOCK // WIDE], tl.float32)
+        n_3 = tl.zeros([BLOCK // WIDE], tl.float32)
+        n_4 = tl.zeros([BLOCK // WIDE], tl.float32)
         b_1 = tl.zeros([BLOCK // WIDE], tl.float32)
         b_2 = tl.zeros([BLOCK // WIDE], tl.float32)
         b_3 = tl.zeros([BLOCK // WIDE], tl.float32)
@@ -119,25 +133,35 @@ def _search(
             i = start + tl.arange(0, BLOCK)
             x = tl.load(x_ptr + i, mask=i < length, other=float("-inf")).to(tl.float32)
             inside = (x > low) & (x <= high) & (x >= floor)
+            one = tl.where(inside, 1.0, 0.0)
+            n_0 += _total(one, BLOCK)
+            n_1 += _total(tl.where(x > p_1, one, 0.0), BLOCK)
+            n_2 += _total(tl.where(x > p_2, one, 0.0), BLOCK)
+            n_3 += _total(tl.where(x > p_3, one, 0.0), BLOCK)
+            n_4 += _total(tl.where(x > p_4, one, 0.0), BLOCK)
             if BY_MASS:
                 weight = tl.where(inside, _exp(x, maximum, inverse_temperature), 0.0)
-            else:
-                weight = tl.where(inside, 1.0, 0.0)
-            b_1 += tl.sum(tl.reshape(tl.where(x > p_1, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
-            b_2 += tl.sum(tl.reshape(tl.where(x > p_2, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
-            b_3 += tl.sum(tl.reshape(tl.where(x > p_3, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
-            b_4 += tl.sum(tl.reshape(tl.where(x > p_4, weight, 0.0), [BLOCK // WIDE, WIDE]), 1)
+                b_1 += _total(tl.where(x > p_1, weight, 0.0), BLOCK)
+                b_2 += _total(tl.where(x > p_2, weight, 0.0), BLOCK)
+                b_3 += _total(tl.where(x > p_3, weight, 0.0), BLOCK)
+                b_4 += _total(tl.where(x > p_4, weight, 0.0), BLOCK)
             inner = tl.reshape(tl.where(inside, x, float("inf")), [BLOCK // WIDE, WIDE])
             b_least = tl.minimum(b_least, tl.min(inner, 1))
             inner = tl.reshape(tl.where(inside, x, float("-inf")), [BLOCK // WIDE, WIDE])
             b_most = tl.maximum(b_most, tl.max(inner, 1))
+        if not BY_MASS:
+            b_1, b_2, b_3, b_4 = n_1, n_2, n_3, n_4
         least, most = tl.min(b_least, 0), tl.max(b_most, 0)
         a_1, a_2 = above + tl.sum(b_1, 0), above + tl.sum(b_2, 0)
         a_3, a_4 = above + tl.sum(b_3, 0), above + tl.sum(b_4, 0)
+        c_0, c_1, c_2 = tl.sum(n_0, 0), tl.sum(n_1, 0), tl.sum(n_2, 0)
+        c_3, c_4 = tl.sum(n_3, 0), tl.sum(n_4, 0)
         ge_1, ge_2, ge_3, ge_4 = a_1 >= wanted, a_2 >= wanted, a_3 >= wanted, a_4 >= wanted
         new_low = tl.where(ge_3, p_3, tl.where(ge_2, p_2, tl.where(ge_1, p_1, low)))
         new_high = tl.where(ge_3, p_4, tl.where(ge_2, p_3, tl.where(ge_1, p_2, p_1)))
         new_above = tl.where(ge_3, a_4, tl.where(ge_2, a_3, tl.where(ge_1, a_2, a_1)))
+        left = tl.where(ge_3, c_3 - c_4, tl.where(ge_2, c_2 - c_3, c_1 - c_2))
+        left = tl.where(ge_4, c_4, tl.where(ge_1, left, c_0 - c_1))
         low = tl.maximum(low, tl.where(ge_4, p_4, new_low))
         above = tl.where(ge_4, above, new_above)
         high = tl.where(ge_4, high, new_high)
@@ -148,8 +172,10 @@ def _search(
 
 
 @triton.jit
-def _put_aside(x_ptr, length, aside_ptr, low, high, CAPACITY: tl.constexpr, BLOCK: tl.constexpr):
-    """Copy the values in (low, high], as many as there is room for, and -inf into what is left.
+def _put_aside(
+    x_ptr, length, aside_ptr, low, high, floor, CAPACITY: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Copy the values in (low, high], at least floor, as many as there is room for; -inf after.
 
     Returns how many there are.
     """
@@ -162,7 +188,7 @@ def _put_aside(x_ptr, length, aside_ptr, low, high, CAPACITY: tl.constexpr, BLOC
         i = start + tl.arange(0, BLOCK)
         value = tl.load(x_ptr + i, mask=i < length, other=float("-inf"))
         x = value.to(tl.float32)
-        inside = ((x > low) & (x <= high)).to(tl.int32)
+        inside = ((x > low) & (x <= high) & (x >= floor)).to(tl.int32)
         place = count + tl.cumsum(inside, 0) - 1
         tl.store(aside_ptr + place, value, mask=(inside != 0) & (place < CAPACITY))
         count += tl.sum(inside, 0)
@@ -173,26 +199,20 @@ def _put_aside(x_ptr, length, aside_ptr, low, high, CAPACITY: tl.constexpr, BLOC
 @triton.jit
 def _find(
     x_ptr, length, aside_ptr, low, high, floor, wanted, maximum, inverse_temperature,
-    BY_MASS: tl.constexpr, PASSES: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
+    BY_MASS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The least value in (low, high], at least floor, above which lies less than `wanted`."""
-    passes = tl.where(length <= CAPACITY, 1000, PASSES)
     above = tl.full((), 0.0, tl.float32)
+    few = tl.where(length <= CAPACITY, 0.0, CAPACITY)
     low, high, above, found = _search(
-        x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, passes,
+        x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, few,
         BY_MASS, BLOCK,
     )  # fmt: skip
-    rounds = tl.full((), 0, tl.int32)
-    while (found == 0) & (rounds < 100):
-        rounds += 1
-        count = _put_aside(
-            x_ptr, length, aside_ptr, tl.maximum(low, _below(floor)), high, CAPACITY, BLOCK
-        )
-        fits = count <= CAPACITY
-        source = tl.where(fits, aside_ptr, x_ptr)
+    if found == 0:
+        _put_aside(x_ptr, length, aside_ptr, low, high, floor, CAPACITY, BLOCK)
         low, high, above, found = _search(
-            source, tl.where(fits, CAPACITY, length), low, high, above, floor, wanted, maximum,
-            inverse_temperature, tl.where(fits, 1000, PASSES), BY_MASS, BLOCK,
+            aside_ptr, CAPACITY, low, high, above, floor, wanted, maximum, inverse_temperature,
+            0.0, BY_MASS, BLOCK,
         )  # fmt: skip
     return high
 
@@ -219,7 +239,7 @@ def _threshold_kernel(
     low_ptr, high_ptr, mass_ptr, aside_ptr, threshold_ptr,
     stride_l, stride_t, stride_k, stride_p, stride_m, vocab_size, num_chunks,
     HAS_LOGIT_ROWS: tl.constexpr, NUM_CHUNKS: tl.constexpr, CAPACITY: tl.constexpr,
-    PASSES: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The least logit of each row that top-k, top-p and min-p leave."""
     row = tl.program_id(0)
@@ -247,13 +267,13 @@ def _threshold_kernel(
     if (top_k < vocab_size) & (greedy == 0):
         kept = _find(
             source, length, aside_ptr, low, maximum, kept, top_k.to(tl.float32), maximum,
-            inverse_temperature, False, PASSES, CAPACITY, BLOCK,
+            inverse_temperature, False, CAPACITY, BLOCK,
         )  # fmt: skip
     if (top_p < 1) & (greedy == 0):
         count = tl.full((), CAPACITY + 1, tl.int32)
         if top_k < vocab_size:
             low = _below(kept)
-            count = _put_aside(source, length, aside_ptr, low, maximum, CAPACITY, BLOCK)
+            count = _put_aside(source, length, aside_ptr, low, maximum, kept, CAPACITY, BLOCK)
         # What is aside is selected by value, not by a branch: the loads stay wide then.
         source = tl.where(count <= CAPACITY, aside_ptr, source)
         length = tl.where(count <= CAPACITY, CAPACITY, length)
@@ -261,7 +281,7 @@ def _threshold_kernel(
             total = _mass(source, length, kept, maximum, inverse_temperature, BLOCK)
         kept = _find(
             source, length, aside_ptr + CAPACITY, low, maximum, kept, top_p * total, maximum,
-            inverse_temperature, True, PASSES, CAPACITY, BLOCK,
+            inverse_temperature, True, CAPACITY, BLOCK,
         )  # fmt: skip
     if (min_p > 0) & (greedy == 0):
         kept = tl.maximum(kept, maximum + tl.log2(min_p) / inverse_temperature)
@@ -385,7 +405,7 @@ def draw(
             logits.stride(0), temperature.stride(0), top_k.stride(0), top_p.stride(0),
             min_p.stride(0), vocab_size, num_chunks,
             HAS_LOGIT_ROWS=has_rows, NUM_CHUNKS=triton.next_power_of_2(num_chunks),
-            CAPACITY=CAPACITY, PASSES=FULL_PASSES, BLOCK=SEARCH_BLOCK, num_warps=SEARCH_WARPS,
+            CAPACITY=CAPACITY, BLOCK=SEARCH_BLOCK, num_warps=SEARCH_WARPS,
         )  # fmt: skip
         _survivors_kernel[(num_rows, num_chunks)](
             logits, which, temperature, high, mass, threshold,

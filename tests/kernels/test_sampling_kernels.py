@@ -110,10 +110,29 @@ def test_mixed_rows() -> None:
 def test_a_nucleus_too_large_to_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "CAPACITY", 256)
     monkeypatch.setattr(kernels, "SEARCH_BLOCK", 256)
-    monkeypatch.setattr(kernels, "FULL_PASSES", 1)
     logits = random_logits(3, 3000, scale=0.05)
     for options in ({"top_p": 0.6}, {"top_k": 1500}, {"top_k": 1500, "top_p": 0.5}):
         assert Rows(logits, **options).check() < 3
+
+
+@pytest.mark.parametrize("ties", [200, 1000])
+def test_more_ties_than_are_put_aside(ties: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "CAPACITY", 256)
+    monkeypatch.setattr(kernels, "SEARCH_BLOCK", 256)
+    logits = random_logits(3, 3000)
+    logits[:, 100 : 100 + ties] = 0.25
+    for options in ({"top_p": 0.8}, {"top_k": 1300}, {"top_k": 1300, "top_p": 0.9}):
+        assert Rows(logits, **options).check() < 3
+
+
+def test_infinite_logits_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "CAPACITY", 256)
+    monkeypatch.setattr(kernels, "SEARCH_BLOCK", 256)
+    logits = random_logits(2, 600)
+    logits[0, 17] = torch.inf
+    logits[1] = -torch.inf
+    tokens, _ = Rows(logits, top_k=5, top_p=0.5).drawn()
+    assert ((tokens >= 0) & (tokens < 600)).all()
 
 
 def test_all_ties_stay() -> None:
