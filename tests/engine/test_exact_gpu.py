@@ -25,8 +25,6 @@ pytestmark = [
 PROMPTS = [prompt[:48] for prompt in forest()]  # some models end at 64 tokens
 ENDS = list(range(20, 40))  # of 128 tokens: some samples end early
 SAMPLES = 3
-
-
 READINGS = {"shared": Decided(every=0), "apart": Decided(every=1), "some apart": Decided(every=2)}
 
 

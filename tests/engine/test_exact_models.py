@@ -91,6 +91,7 @@ def test_greedy_tokens_equal_generate(
         ids = torch.tensor([prompt])
         wanted = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False)
         expected = wanted[0, len(prompt) :].tolist()
+        assert len(tokens[key]) == len(expected) == NEW_TOKENS
         if tokens[key] != expected:
             assert first_difference_is_a_tie(model, prompt, tokens[key], expected), key
             ties += 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from sharegen.kernels.cost import Decided
+from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.tiles import Tile
 from tests.kernels.trees import (
@@ -24,12 +26,27 @@ from tests.kernels.trees import (
 SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)  # so that small trees fill many tiles
 
 
+class Others(Decided):
+    """Reads apart what `Decided` shares, and shares what it reads apart."""
+
+    def read_apart(self, layout: SharedLayout, *_: object) -> np.ndarray:
+        return ~super().read_apart(layout)
+
+
+READINGS = {
+    "shared": None,
+    "apart": Decided(every=1),
+    "some apart": Decided(every=2),
+    "others apart": Others(every=2),
+}
+each_reading = pytest.mark.parametrize("costs", READINGS.values(), ids=READINGS)
+
+
 def attend(
-    batch: Batch, tile: Tile | None = SMALL, apart: int | None = None, **options: object
+    batch: Batch, tile: Tile | None = SMALL, costs: CostModel | None = None, **options: object
 ) -> torch.Tensor:
-    """Decode attention into a poisoned, guarded output. apart: every so-manieth node is."""
+    """Decode attention into a poisoned, guarded output. costs: which nodes are read apart."""
     shape = batch.shape
-    costs = Decided(every=apart) if apart else None
     plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
     plan.partial_out.fill_(float("nan"))
     plan.partial_lse.fill_(float("nan"))
@@ -54,12 +71,12 @@ TREES = {
 
 
 @each_dtype
-@pytest.mark.parametrize("apart", [None, 1, 2], ids=["", "all apart", "some apart"])
+@each_reading
 @pytest.mark.parametrize("tree", TREES)
-def test_trees(tree: str, apart: int | None, dtype: torch.dtype) -> None:
+def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     nodes, suffixes = TREES[tree]
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
-    out = attend(batch, apart=apart, scale=0.125)
+    out = attend(batch, costs=costs, scale=0.125)
     assert_close(out, naive_decode(batch, scale=0.125))
     assert (out[-2:] == 0).all()
 
@@ -83,13 +100,13 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 
 
 @each_dtype
-@pytest.mark.parametrize("apart", [None, 1])
+@each_reading
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
-def test_scattered_nodes(block_size: int, apart: int | None, dtype: torch.dtype) -> None:
+def test_scattered_nodes(block_size: int, costs: CostModel | None, dtype: torch.dtype) -> None:
     shape = make_shape(4, 2, dtype, block_size=block_size)
     nodes = [(70, 0, 4), (20, 0, 2), (33, 2, 4)]
     batch = random_batch(shape, nodes, [1, 3, 17, 2], scattered=(0, 2))
-    assert_close(attend(batch, apart=apart, scale=0.125), naive_decode(batch, scale=0.125))
+    assert_close(attend(batch, costs=costs, scale=0.125), naive_decode(batch, scale=0.125))
 
 
 LIMITS = [
@@ -105,14 +122,15 @@ LIMITS = [
 
 @each_dtype
 @pytest.mark.parametrize("options", LIMITS, ids=str)
-@pytest.mark.parametrize(
-    ("has_sinks", "apart"), [(False, None), (True, None), (True, 1), (False, 2)]
-)
-def test_limits(options: dict, has_sinks: bool, apart: int | None, dtype: torch.dtype) -> None:
+@each_reading
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_limits(
+    options: dict, has_sinks: bool, costs: CostModel | None, dtype: torch.dtype
+) -> None:
     nodes = [(50, 0, 4), (30, 0, 2), (33, 2, 4)]
     batch = random_batch(make_shape(4, 2, dtype), nodes, [1, 25, 40, 60], padding=1, scattered=(2,))
     sinks = torch.linspace(-3, 4, 4, device=DEVICE).to(dtype) if has_sinks else None
-    out = attend(batch, apart=apart, scale=0.125, sinks=sinks, **options)
+    out = attend(batch, costs=costs, scale=0.125, sinks=sinks, **options)
     assert_close(out, naive_decode(batch, scale=0.125, sinks=sinks, **options))
 
 
