@@ -93,8 +93,9 @@ def _chunks_kernel(
 
 
 @triton.jit
-def _total(b_1, BLOCK: tl.constexpr):
-    return tl.sum(tl.reshape(b_1, [BLOCK // WIDE, WIDE]), 1)
+def _by_thread(values, BLOCK: tl.constexpr):
+    """Sums of the values that a thread reads together: [BLOCK // WIDE] of [BLOCK]."""
+    return tl.sum(tl.reshape(values, [BLOCK // WIDE, WIDE]), 1)
 
 
 @triton.jit
@@ -134,17 +135,17 @@ def _search(
             x = tl.load(x_ptr + i, mask=i < length, other=float("-inf")).to(tl.float32)
             inside = (x > low) & (x <= high) & (x >= floor)
             one = tl.where(inside, 1.0, 0.0)
-            n_0 += _total(one, BLOCK)
-            n_1 += _total(tl.where(x > p_1, one, 0.0), BLOCK)
-            n_2 += _total(tl.where(x > p_2, one, 0.0), BLOCK)
-            n_3 += _total(tl.where(x > p_3, one, 0.0), BLOCK)
-            n_4 += _total(tl.where(x > p_4, one, 0.0), BLOCK)
+            n_0 += _by_thread(one, BLOCK)
+            n_1 += _by_thread(tl.where(x > p_1, one, 0.0), BLOCK)
+            n_2 += _by_thread(tl.where(x > p_2, one, 0.0), BLOCK)
+            n_3 += _by_thread(tl.where(x > p_3, one, 0.0), BLOCK)
+            n_4 += _by_thread(tl.where(x > p_4, one, 0.0), BLOCK)
             if BY_MASS:
                 weight = tl.where(inside, _exp(x, maximum, inverse_temperature), 0.0)
-                b_1 += _total(tl.where(x > p_1, weight, 0.0), BLOCK)
-                b_2 += _total(tl.where(x > p_2, weight, 0.0), BLOCK)
-                b_3 += _total(tl.where(x > p_3, weight, 0.0), BLOCK)
-                b_4 += _total(tl.where(x > p_4, weight, 0.0), BLOCK)
+                b_1 += _by_thread(tl.where(x > p_1, weight, 0.0), BLOCK)
+                b_2 += _by_thread(tl.where(x > p_2, weight, 0.0), BLOCK)
+                b_3 += _by_thread(tl.where(x > p_3, weight, 0.0), BLOCK)
+                b_4 += _by_thread(tl.where(x > p_4, weight, 0.0), BLOCK)
             inner = tl.reshape(tl.where(inside, x, float("inf")), [BLOCK // WIDE, WIDE])
             b_least = tl.minimum(b_least, tl.min(inner, 1))
             inner = tl.reshape(tl.where(inside, x, float("-inf")), [BLOCK // WIDE, WIDE])

@@ -60,7 +60,7 @@ def sample(
     features = state.features() if features is None else features
     rows = slice(0, count) if rows is None else rows
     drawn = []
-    draw_rows = _kernels().draw if logits.is_cuda else draw
+    draw_rows = _operations(logits.is_cuda).draw
     whole = draw_rows is not draw and not features.adjusted  # the kernel makes no large tensors
     for part in [slice(0, count)] if whole else _parts(count, logits):
         of_part = _subset(rows, part)
@@ -144,7 +144,7 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if segments < 4 * count:
         return values.topk(count, -1)
     end = segments * _SEGMENT
-    highest = (_kernels().segment_maxima if values.is_cuda else segment_maxima)(values, _SEGMENT)
+    highest = _operations(values.is_cuda).segment_maxima(values, _SEGMENT)
     inside = torch.arange(_SEGMENT, device=values.device)
     chosen = highest.topk(count, -1, sorted=False).indices[:, :, None] * _SEGMENT + inside
     tail = torch.arange(end, size, device=values.device).expand(len(values), -1)
@@ -175,8 +175,7 @@ def adjusted(
         logits = state.edits.apply(logits, rows, positions, history)
     if features.penalised:
         seen = state.prompt_tokens.seen
-        penalise_rows = _kernels().penalise if logits.is_cuda else penalise
-        logits = penalise_rows(
+        logits = _operations(logits.is_cuda).penalise(
             logits,
             seen[rows] if features.repeats and seen is not None else None,
             None if history is None else history[rows],
@@ -266,20 +265,20 @@ def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
     return found.clamp(max=weights.shape[1] - 1)
 
 
-class _Kernels(NamedTuple):
+class _Operations(NamedTuple):
     draw: Callable[..., tuple[Tensor, Tensor]]
     penalise: Callable[..., Tensor]
     segment_maxima: Callable[..., Tensor]
 
 
 @cache
-def _kernels() -> _Kernels:
-    """What a GPU runs: the kernels, where Triton is there."""
-    if find_spec("triton") is None:
-        return _Kernels(draw, penalise, segment_maxima)
+def _operations(on_gpu: bool) -> _Operations:
+    """The kernels on a GPU, where Triton is there, else plain torch."""
+    if not on_gpu or find_spec("triton") is None:
+        return _Operations(draw, penalise, segment_maxima)
     from sharegen.kernels import penalties, sampling, segments
 
-    return _Kernels(sampling.draw, penalties.penalise, segments.segment_maxima)
+    return _Operations(sampling.draw, penalties.penalise, segments.segment_maxima)
 
 
 def _parts(count: int, logits: Tensor) -> list[slice]:
