@@ -79,10 +79,7 @@ class Recording:
         """Stand in for transformers' mask functions: [1, 1, q, kv] of zeros."""
         size = kwargs.get("local_size")
         device = torch.device(kwargs["device"])
-        on_meta = device.type == "meta"
-        # A mask function may close over tensors of the model's device; the meta device has none.
-        on = torch.device("cpu") if on_meta else device
-        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"), on, on_meta)
+        window, chunk, causal = _mask_kind(mask_function, size, kwargs.get("config"), device)
         shape = (kwargs["batch_size"], 1, kwargs["q_length"], kwargs["kv_length"])
         tensor = torch.zeros(shape, dtype=kwargs.get("dtype"), device=device)
         self.masks.append(_Mask(tensor, window, chunk, causal))
@@ -142,10 +139,14 @@ def _mask_kind(
     size: int | None,
     config: Any,
     device: torch.device,
-    on_meta: bool,
 ) -> tuple[int | None, int | None, bool]:
-    """(window, chunk, whether it is one of the kinds known) of a transformers mask function."""
+    """(window, chunk, whether it is one of the kinds known) of a transformers mask function.
+
+    device: the model's, of whose tensors the function may make use.
+    """
     span = size or 8
+    on_meta = device.type == "meta"  # where tensors hold no numbers
+    device = torch.device("cpu") if on_meta else device
     zero = torch.zeros((), dtype=torch.long, device=device)
     starts = []
     for query in (0, 1, span - 1, span, span + 1, 2 * span, 2 * span + 1):
