@@ -136,14 +136,18 @@ class _Job:
         self.model, self.tokenizer = load(configuration)
         self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
         machine = configuration.machine
-        tree = PrefixTree.build([prompt for prompt in self.prompts if prompt], machine.block_size)
+        limit = None
+        if machine.kv_cache_memory is None:
+            prompts = [prompt for prompt in self.prompts if prompt]
+            tree = PrefixTree.build(prompts, machine.block_size)
+            limit = kv_cache_limit(configuration, self.model, self.model.device, tree)
         self.engine = Engine(
             self.model,
             self.tokenizer,
             EngineConfig(
                 max_sequences=machine.max_sequences,
                 kv_cache_memory=machine.kv_cache_memory,
-                kv_cache_limit=kv_cache_limit(configuration, self.model, self.model.device, tree),
+                kv_cache_limit=limit,
                 block_size=machine.block_size,
                 seed=configuration.sampling.seed,
                 compile=machine.compile,

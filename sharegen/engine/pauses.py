@@ -12,7 +12,8 @@ def short_collections() -> Iterator[None]:
     """What exists now is left out of the collections inside; they look at what is made since.
 
     A full collection over all of torch and transformers takes as long as ten steps of a GPU, and
-    torch asks for one with every graph that it captures.
+    torch asks for one with every graph that it captures. What the caller had frozen before is
+    thawed with the rest.
     """
     gc.freeze()
     try:
