@@ -121,7 +121,11 @@ class JobOptions:
     ] = None
     max_sequences: Annotated[
         int | None,
-        _option("--max-sequences", help="Most sequences that decode together.", panel=_MACHINE),
+        _option(
+            "--max-sequences",
+            help="Most sequences that decode together [1024 on a GPU, 256 on a CPU].",
+            panel=_MACHINE,
+        ),
     ] = None
     kv_cache_memory: Annotated[
         int | None,
@@ -140,7 +144,7 @@ class JobOptions:
         bool | None,
         _option(
             "--compile/--no-compile",
-            help="Compile the model's layers on a GPU [yes, where they compile].",
+            help="Fuse and compile the model's layers on a GPU [yes, where they compile].",
             panel=_MACHINE,
         ),
     ] = None

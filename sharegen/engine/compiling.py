@@ -21,6 +21,9 @@ def optimise(model: LoadedModel) -> None:
     warning says why. All is undone when the model is released.
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
+                      stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
     for layer in layers:
         layer.compile(dynamic=True, fullgraph=True)

@@ -49,7 +49,8 @@ class EngineStats:
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
     shrinks: how often a step found no memory, and the next ones were made smaller.
-    slow_attention: why the kernels do not serve this model on this GPU, where they don't.
+    slow_attention: why the kernels do not serve this model on this GPU, where they don't, and plain
+    torch does; slow_steps: steps that it did.
     """
 
     prompt_tokens_asked: int = 0
@@ -72,3 +73,4 @@ class EngineStats:
     decode_seconds: float = 0.0
     steps_by_levels: dict[str, int] = field(default_factory=dict)
     slow_attention: str | None = None
+    slow_steps: int = 0

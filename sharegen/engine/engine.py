@@ -22,6 +22,7 @@ from sharegen.engine.compiling import optimise
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
 from sharegen.engine.drawn import Drawn
 from sharegen.engine.draws import row_key
+from sharegen.engine.graphs import StepGraphs
 from sharegen.engine.headroom import kv_cache_memory
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import blocks_in, is_out_of_memory
@@ -62,6 +63,7 @@ class Engine:
         )
         num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
+        self._graphs = StepGraphs() if on_gpu else None
         self._start(cache, num_blocks, max_sequences, chunk_tokens)
         self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
@@ -71,12 +73,16 @@ class Engine:
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
         if self.stats.slow_attention is not None:
-            warnings.warn(f"slow attention: {self.stats.slow_attention}", stacklevel=2)
+            warnings.warn(
+                "plain torch does all attention, slowly and without CUDA graphs, for want of a "
+                f"kernel: {self.stats.slow_attention}",
+                stacklevel=2,
+            )
         elif on_gpu:
             for costs in (Decided(every=0), Decided(every=1), Decided(every=2)):
                 self._start(cache, num_blocks, max_sequences, chunk_tokens, costs)
                 self._warm_up()
-                del self.runner  # its graphs and buffers, before there are others
+                del self.runner  # its buffers, before there are others
             self._start(cache, num_blocks, max_sequences, chunk_tokens)
 
     def _start(
@@ -89,6 +95,8 @@ class Engine:
     ) -> None:
         """Everything that a job changes, as it is before the first one."""
         model, on_gpu = self.model, self.model.device.type == "cuda"
+        if self._graphs is not None:
+            self._graphs.clear()
         padded = graph_rows if on_gpu else padded_rows
         self.pool = BlockPool(num_blocks, self.config.block_size)
         self.scheduler = Scheduler(
@@ -110,7 +118,7 @@ class Engine:
             padded=padded,
             tokenizer=self.tokenizer,
             seed=self.config.seed,
-            capture=on_gpu and attention.fallback is None,
+            graphs=self._graphs if attention.fallback is None else None,
         )
         self.stats = EngineStats(
             blocks_total=num_blocks, slots=max_sequences, slow_attention=attention.fallback
@@ -139,6 +147,7 @@ class Engine:
             return
         self._closed = True
         self.model.release()
+        self._graphs = None
         del self.runner  # with the cache's tensors and the CUDA graphs
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # so that the next one finds the memory free
@@ -311,6 +320,7 @@ class Engine:
             if not is_out_of_memory(error):
                 raise
             return False
+        self.stats.slow_steps += self.stats.slow_attention is not None
         self._in_flight.append((batch, drawn))
         return True
 

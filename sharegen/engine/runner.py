@@ -35,7 +35,7 @@ class Runner:
     """Runs batches of one model over one KV cache.
 
     max_sequences: rows. padded: rows that a batch of n is run with. seed: of requests that bring
-    none. capture: whether decoding steps are CUDA graphs.
+    none. graphs: where decoding steps are CUDA graphs.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Runner:
         padded: Callable[[int], int],
         tokenizer: Any,
         seed: int,
-        capture: bool,
+        graphs: StepGraphs | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -68,7 +68,7 @@ class Runner:
             rows, model.vocab_size, self.device,
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
         )  # fmt: skip
-        self.graphs = StepGraphs() if capture else None
+        self.graphs = graphs
 
     @property
     def shared_levels(self) -> tuple[int, ...]:

@@ -69,6 +69,10 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
         table.add_row("[dim]speed[/]", f"[bold]{pace:,.0f} tokens/s[/], {seconds:,.1f} s")
     if stats.get("decode_steps"):
         table.add_row("[dim]decoding[/]", _decoding(stats))
+    if stats.get("slow_steps"):
+        why = stats.get("slow_attention") or "see the warning of that run"
+        slow = f"{stats['slow_steps']:,} steps in plain torch, for want of a kernel: {why}"
+        table.add_row("[dim]slow attention[/]", slow)
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
     if asked and computed:
         times = f"{asked / computed:,.1f}x fewer"

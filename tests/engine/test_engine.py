@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
+from sharegen.engine import engine as engine_module
+from sharegen.engine.attention import ReferenceAttention
 from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.detokenize import completion_text
@@ -452,3 +454,17 @@ def test_prefill_runs_ahead_of_the_host(
         in_flight.clear()
         run(engine, requests_of([[token] * 16 for token in range(3, 12)], SAMPLED))
         assert in_flight == [0] + [1] * 8
+
+
+def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU for a head size that no kernel serves."""
+    reason = "a head size of 512 (at most 256)"
+    monkeypatch.setattr(
+        engine_module, "attention_for",
+        lambda layers, cache, *_: ReferenceAttention(layers, cache, reason),
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="plain torch does all attention.*a head size of 512"):
+        engine = make_engine(loaded("llama"))
+    stats = run(engine, requests_of(forest(), GREEDY)).stats
+    assert stats.slow_attention == reason
+    assert stats.slow_steps == stats.prefill_steps + stats.decode_steps > 0

@@ -69,3 +69,22 @@ def test_greedy_tokens_equal_generate(
             if tokens != expected:
                 assert first_difference_is_a_tie(model, prompt, tokens, expected), (key, sample)
     assert ended
+
+
+def test_a_model_that_cannot_be_captured_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine runs small jobs before the first one, and each would capture its graphs."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    loaded = load_model(make_tiny("llama").to("cuda"))
+    config = EngineConfig(kv_cache_memory=loaded.kv_bytes_per_token * 4 * 600, block_size=4,
+                          max_sequences=24, compile=False)  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        engine = Engine(loaded, None, config)
+        run(engine, requests_of(PROMPTS, GREEDY, SAMPLES))
+    engine.close()
+    told = [str(one.message) for one in caught if "without CUDA graphs" in str(one.message)]
+    assert len(told) == 1, told

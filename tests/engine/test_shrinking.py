@@ -291,3 +291,7 @@ def test_a_capture_without_memory_is_no_model_that_cannot_be_captured() -> None:
     with pytest.warns(UserWarning, match="decoding without CUDA graphs: operation not permitted"):
         [drawn] = graphs.run("key", 0, data_dependent, [])
     assert graphs._refused and drawn.item() == 1
+    graphs.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is told once
+        graphs.run("key", 1, data_dependent, [])

@@ -71,6 +71,25 @@ def test_what_was_verified(summarise, changes: dict[str, object], said: str) -> 
     assert said in " ".join(summarise([sample("p", 0, "7")], run, p="?").split())
 
 
+@pytest.mark.parametrize(
+    ("stats", "said"),
+    [
+        ({"steps_by_levels": {"0": 30, "0 1": 70}},
+         "decoding 100 steps, 90% of 5 slots taken; read once for all below: levels 0, 1 in 70, "
+         "level 0 in 30"),
+        ({"steps_by_levels": {"": 100}}, "read once for all below: nothing in 100"),
+        ({"slow_steps": 104, "slow_attention": "a head size of 512 (at most 256)"},
+         "slow attention 104 steps in plain torch, for want of a kernel: a head size of 512 (at "
+         "most 256)"),
+        ({"slow_steps": 4, "slow_attention": None}, "4 steps in plain torch, for want of a kernel"),
+    ],
+)  # fmt: skip
+def test_how_the_steps_went(summarise, stats: dict[str, object], said: str) -> None:  # type: ignore[no-untyped-def]
+    known = {"decode_steps": 100, "slots": 5, "generated_tokens": 460, "completions": 10}
+    out = summarise([sample("p", 0, "7")], RunFile(stats=known | stats), p="?")
+    assert said in " ".join(out.split())
+
+
 def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyped-def]
     records = [sample(problem, index, "7") for problem in "pq" for index in range(5)]
     records.append(Record("r", None, None, error="no"))
