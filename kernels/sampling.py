@@ -26,6 +26,7 @@ GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/draws.py
 MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MIX_2 = tl.constexpr(0x94D049BB133111EB)
 _MOST_PASSES = tl.constexpr(128)
+_LEAST = tl.constexpr(-3.4028234663852886e38)  # of float32
 WIDE = tl.constexpr(4)  # logits that a thread reads together
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -111,7 +112,7 @@ def _search(
     """
     found = tl.full((), 0, tl.int32)
     left = few + 1.0
-    passes = tl.full((), _MOST_PASSES, tl.int32)  # only infinite logits need so many
+    passes = tl.full((), _MOST_PASSES, tl.int32)  # only a NaN or an infinite logit needs so many
     while (left > few) & (found == 0) & (passes > 0):
         passes -= 1
         p_1 = tl.minimum(low * 0.8 + high * 0.2, high)
@@ -220,8 +221,12 @@ def _find(
 
 @triton.jit
 def _below(x):
-    """A number a little less than x (-inf stays)."""
-    return x - tl.maximum(tl.abs(x), 1e-30) * 1e-6
+    """A number a little less than x, but no less than the least finite one (+inf stays).
+
+    Between -inf and another number there is no pivot. Where x itself is the least, it falls out of
+    the search: it has no mass.
+    """
+    return tl.maximum(x - tl.maximum(tl.abs(x), 1e-30) * 1e-6, _LEAST)
 
 
 @triton.jit

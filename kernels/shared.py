@@ -1,8 +1,8 @@
 """The shared phase: every shared node's keys against the queries of all rows under it.
 
 One launch for all nodes of all levels (Hydragen section 3.2, ChunkAttention's chunk-first phase).
-The work list of the plan holds items (node, tile of rows, range of keys), the longest first; each
-program takes one (item, KV head) after the other. Results are partials, see `plan.py`.
+The work list of the plan (`plan.py`) holds items, a window of rows and what it reads, the longest
+first; each program takes one (item, KV head) after the other. Results are partials.
 """
 
 # mypy: disable-error-code="no-untyped-def"

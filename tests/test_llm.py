@@ -203,7 +203,12 @@ def test_unknown_fields_are_type_errors(folder: Path) -> None:
     "values",
     [{"n": 0}, {"n": 1.5}, {"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0},
      {"top_p": 3}, {"top_k": -2}, {"max_tokens": 0}, {"stop": [""]}, {"stop": [3]}, {"seed": "x"},
-     {"min_tokens": 17}, {"logprobs": -1}, {"repetition_penalty": 0}, {"min_p": 1}, {"n": True}],
+     {"min_tokens": 17}, {"logprobs": -1}, {"repetition_penalty": 0}, {"min_p": 1}, {"n": True},
+     {"logit_bias": {"5": 1.0}}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {3: float("nan")}},
+     {"logit_bias": {3: float("inf")}}, {"logit_bias": {3: -3.4e38}}, {"logit_bias": [3]},
+     {"frequency_penalty": -3e38}, {"temperature": 1e39}, {"stop_token_ids": 3}, {"stop": 3},
+     {"stop_token_ids": ["a"]}, {"stop_token_ids": [2**63]}, {"bad_words": [" "]},
+     {"bad_words": [1]}],
     ids=str,
 )  # fmt: skip
 def test_impossible_values(values: dict) -> None:
@@ -211,6 +216,11 @@ def test_impossible_values(values: dict) -> None:
     with pytest.raises(UsageError, match=rf"^{name} is .*: it must be ") as raised:
         SamplingParams(**values)
     assert "\n" not in str(raised.value)
+
+
+def test_one_word_is_no_list_of_letters() -> None:
+    params = SamplingParams(stop="END", bad_words="no")
+    assert (params.stop, params.bad_words) == (("END",), ("no",))
 
 
 def test_without_a_tokenizer_texts_chats_and_stops_are_refused(bare: LLM) -> None:

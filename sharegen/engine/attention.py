@@ -123,7 +123,10 @@ class Attention(Protocol):
         prefix_length: torch.Tensor,
         position: torch.Tensor,
     ) -> AttentionContext:
-        """One token a row; all int32, [rows, ...]. A dead row has prefix_length 0, position -1."""
+        """One token a row; [rows, ...], int32 but for slots, int64.
+
+        A dead row has prefix_length 0, position -1.
+        """
         ...
 
 

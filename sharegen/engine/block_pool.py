@@ -2,8 +2,8 @@
 
 Numbers only; the tensors live in the runner. Shared nodes take contiguous runs from the low end
 (first fit), so that attention reads them without a table look-up; sequences take single blocks
-from the high end, so that the two do not fragment each other. A block that several sequences share
-(after a fork) is counted once per owner and freed with the last.
+from the high end, so that the two do not fragment each other. A block that a sequence and a
+fork's node share is counted once per owner and freed with the last.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from sharegen.errors import UsageError
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Rows where nobody says: what saturates the device."""
 
+_MOST_SEQUENCES = 1 << 16  # far beyond what is of use; every row has tables of its own
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -38,6 +40,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        if self.max_sequences is not None and self.max_sequences > _MOST_SEQUENCES:
+            raise UsageError(
+                f"max_sequences is {self.max_sequences}: it must be at most {_MOST_SEQUENCES}"
+            )
 
 
 @dataclass

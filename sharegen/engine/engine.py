@@ -238,7 +238,7 @@ class Engine:
             origin, outputs = parent.request, parent.token_ids
             if sequence is not None and sequence.group.request is not origin:
                 sequence = None  # of another job
-        elif sequence is not None:
+        elif sequence is not None and not sequence.finished:
             origin, outputs = sequence.group.request, sequence.tokens
         else:
             raise UsageError(f"sample {sample} of request {key} does not run: fork its completion")
@@ -261,7 +261,7 @@ class Engine:
         """The outputs so far of all samples that run, by (request key, sample)."""
         return {
             (sequence.group.request.key, sequence.sample): list(sequence.tokens)
-            for sequence in (*self.scheduler.rows.running(), *self.scheduler.ready)
+            for sequence in (*self.scheduler.rows.running(), *self.scheduler.unseated())
             if not sequence.finished
         }
 

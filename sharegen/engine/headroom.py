@@ -1,8 +1,9 @@
 """What a GPU must keep free beside the KV cache, seen by running the largest steps there can be.
 
 A step of prefill and one of decoding are run without a KV cache: with a stand-in for attention,
-logits for as many rows as there can be, and sampling with all that a request may ask. Their peaks
-add up, for the graphs of decoding keep their memory to themselves.
+logits for as many rows as there can be, and sampling with all filters, penalties, a bias and
+log-probabilities. Their peaks add up, for the graphs of decoding keep their memory to themselves.
+Log-probabilities of prompts come on top.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ import torch
 
 from sharegen.engine.attention import attention_for
 from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import check_fits, estimate, is_out_of_memory, left_beside
+from sharegen.engine.memory import (
+    check_fits,
+    estimate,
+    is_out_of_memory,
+    left_beside,
+    memory_of_cpu,
+)
 from sharegen.engine.model import LoadedModel
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sampling import SamplingState, sample, token_logprobs
@@ -26,6 +33,7 @@ _EVERYTHING = SamplingParams(
     repetition_penalty=1.1,
     presence_penalty=0.1,
     frequency_penalty=0.1,
+    logit_bias={0: 1.0},
     logprobs=20,
 )
 
@@ -41,13 +49,15 @@ def kv_cache_memory(
 ) -> int:
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
-    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where a GPU
-    has not as much as is asked, or no memory for such steps beside the model.
+    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where there
+    is not as much as is asked, or on a GPU no memory for such steps beside the model.
     """
     on_gpu = model.device.type == "cuda"
     if asked is not None:
         if on_gpu:
-            check_fits(asked, _free_and_total(model.device)[0])
+            check_fits(asked, _free_and_total(model.device)[0], "free on the GPU beside the model")
+        else:
+            check_fits(asked, memory_of_cpu(), "in this machine")
         return asked
     found = _beside_steps(model, rows, tokens, block_size) if on_gpu else estimate(model.device)
     return found if limit is None else min(found, limit)

@@ -51,8 +51,7 @@ class KernelAttention:
     ) -> None:
         self.layers = layers
         self.cache = cache
-        self._shapes = [shape_of(spec, cache) for spec in layers]
-        shapes = dict.fromkeys(self._shapes)
+        shapes = dict.fromkeys(shape_of(spec, cache) for spec in layers)
         costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
         self._plans = {shape: Plan(shape, max_rows, cache.device, costs=costs) for shape in shapes}
         self._prefill_plans = {

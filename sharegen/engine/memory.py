@@ -38,13 +38,17 @@ def left_beside(steps: int, free: int, total: int) -> int:
     return max(0, free - steps - margin)
 
 
-def check_fits(memory: int, free: int) -> None:
-    """Raise CapacityError for a KV cache of more bytes than are free on a GPU."""
-    if memory > free:
+def check_fits(memory: int, room: int, where: str) -> None:
+    """Raise CapacityError for a KV cache of more bytes than there is room for."""
+    if memory > room:
         raise CapacityError(
-            f"a KV cache of {memory:,} bytes does not fit: beside the model {free:,} bytes of the "
-            "GPU are free: give it less"
+            f"a KV cache of {memory:,} bytes does not fit: {where} are {room:,} bytes: give it less"
         )
+
+
+def memory_of_cpu() -> int:
+    """Bytes of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def blocks_in(memory: int, block_bytes: int) -> int:
@@ -61,5 +65,4 @@ def estimate(device: torch.device) -> int:
     """Bytes for the KV cache on this device, without trying what a step takes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(int(pages * _CPU_SHARE), _CPU_MOST)
+    return min(int(memory_of_cpu() * _CPU_SHARE), _CPU_MOST)

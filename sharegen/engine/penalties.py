@@ -33,11 +33,14 @@ class PromptTokens:
         index = self._send(np.asarray(rows, dtype=np.int64))
         if self.seen is None:
             self.seen = torch.zeros(self._shape, dtype=torch.bool, device=index.device)
-        distinct = [np.unique(np.asarray(prompt, dtype=np.int64)) for prompt in prompts]
-        distinct = [tokens[tokens < self._shape[1]] for tokens in distinct]
-        of_row = np.repeat(np.asarray(rows, np.int64), [len(tokens) for tokens in distinct])
         self.seen[index] = False
-        self.seen[self._send(of_row), self._send(np.concatenate(distinct))] = True
+        by_prompt: dict[int, tuple[Sequence[int], list[int]]] = {}  # samples share their prompt
+        for row, prompt in zip(rows, prompts, strict=True):
+            by_prompt.setdefault(id(prompt), (prompt, []))[1].append(row)
+        for prompt, theirs in by_prompt.values():
+            tokens = np.unique(np.asarray(prompt, dtype=np.int64))
+            index = self._send(np.asarray(theirs, dtype=np.int64))
+            self.seen[index[:, None], self._send(tokens[tokens < self._shape[1]])] = True
 
     def move_rows(self, source: Tensor, target: Tensor) -> None:
         if self.seen is not None:

@@ -40,10 +40,10 @@ class Node:
 
     tokens: [length] int32, the node's own tokens; position: absolute position of the first one.
     requests: indices of the prompts that end with the node's last token.
-    users: sequences and waiting requests whose path passes through the node (kept by the
-        scheduler). blocks, computed: where its KV lies, and how many of its tokens have been
-        prefilled; lost: how many had been when the KV was given up (kept by the scheduler).
-        logprobs: of its tokens, where a request wants them.
+    users: requests with unfinished samples, and kept sequences, whose path passes through the node
+        (counted by the scheduler). blocks, computed: where its KV lies, and how many of its tokens
+        have been prefilled; lost: how many had been when the KV was given up (kept by the
+        scheduler). logprobs: of its tokens, where a request wants them.
     fork: whether it was made for a fork, and is not shared by later prompts; forked: whether a fork
         hangs below it, however short it is.
     """

@@ -105,7 +105,8 @@ def wanted_of(chunks: Seq[Chunk], first_rows: Seq[int]) -> WantedLogprobs | None
         places += [(node, offset) for offset in inner]
         rows += range(first, first + len(inner))
         if chunk.end == node.length:
-            known.following = dict.fromkeys(int(child.tokens[0]) for child in node.children)
+            after = [int(child.tokens[0]) for child in node.children]
+            known.following = {token: known.following.get(token) for token in after}
             tokens += known.following
             places += [(node, node.length - 1)] * len(known.following)
             rows += [first + chunk.end - chunk.start - 1] * len(known.following)

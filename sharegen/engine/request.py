@@ -3,15 +3,85 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
 from sharegen.errors import UsageError
 
 FinishReason = Literal["eos", "stop", "length", "context"]
 """Why a completion ended: an EOS token, a stop string or stop token id, `max_tokens`, or the
 model's context length."""
+
+
+# What keeps logits finite in float32 when they are divided by the least temperature.
+_MOST_BIAS, _MOST_PENALTY = 1e30, 1e6
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def _number(value: Any, least: float, most: float) -> bool:
+    """Whether it is one, from `least` to `most`; a NaN is not."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    return number and least <= float(value) <= most
+
+
+def _all(values: Any, good: Callable[[Any], bool]) -> bool:
+    return values is None or (isinstance(values, Sequence) and all(map(good, values)))
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _biases(values: Any) -> bool:
+    return values is None or (
+        isinstance(values, dict)
+        and all(_whole(token, 0) for token in values)
+        and all(x == -math.inf or _number(x, -_MOST_BIAS, _MOST_BIAS) for x in values.values())
+    )
+
+
+_PENALTY = f"a number from {-_MOST_PENALTY:g} to {_MOST_PENALTY:g}"
+_AT_LEAST_ONE = "a whole number of at least 1"
+_NONE_OR_MORE = "a whole number of at least 0, or None"
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "n": (lambda x: _whole(x, 1), _AT_LEAST_ONE),
+    "temperature": (lambda x: _number(x, 0, 1e6), "a number from 0 to 1e+06"),
+    "top_p": (lambda x: _number(x, 0, 1) and x > 0, "above 0 and at most 1"),
+    "top_k": (lambda x: _whole(x, -1), "a whole number, 0 or -1 for all"),
+    "min_p": (lambda x: _number(x, 0, 1) and x < 1, "at least 0 and below 1"),
+    "repetition_penalty": (
+        lambda x: _number(x, 1 / _MOST_PENALTY, _MOST_PENALTY),
+        f"a number from {1 / _MOST_PENALTY:g} to {_MOST_PENALTY:g}",
+    ),
+    "presence_penalty": (lambda x: _number(x, -_MOST_PENALTY, _MOST_PENALTY), _PENALTY),
+    "frequency_penalty": (lambda x: _number(x, -_MOST_PENALTY, _MOST_PENALTY), _PENALTY),
+    "logit_bias": (
+        _biases,
+        f"numbers from {-_MOST_BIAS:g} to {_MOST_BIAS:g}, or -inf, by whole token ids",
+    ),
+    "bad_words": (lambda x: _word(x) or _all(x, _word), "words, none of them blank"),
+    "max_tokens": (lambda x: _whole(x, 1), _AT_LEAST_ONE),
+    "min_tokens": (lambda x: _whole(x, 0), "a whole number from 0 to max_tokens"),
+    "stop": (lambda x: _text(x) or _all(x, _text), "non-empty strings"),
+    "stop_token_ids": (
+        lambda x: _all(x, lambda i: _whole(i, 0) and i < 1 << 63),
+        "a list of token ids",
+    ),
+    "seed": (lambda x: x is None or _whole(x, x), "a whole number or None"),
+    "logprobs": (lambda x: x is None or _whole(x, 0), _NONE_OR_MORE),
+    "prompt_logprobs": (lambda x: x is None or _whole(x, 0), _NONE_OR_MORE),
+}
+"""Of each field, whether a value is in its range, and that range in words."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +93,8 @@ class SamplingParams:
     top_p, min_p: probabilities in (0, 1] and [0, 1); top_k: tokens, 0 or -1 for all.
     repetition_penalty: over prompt and output; presence_penalty, frequency_penalty: over the
         output alone.
+    logit_bias: what is added to the logits of tokens, by their ids; -inf bars one.
+    bad_words: strings that do not occur, at the start of a word.
     max_tokens, min_tokens: tokens of one sample.
     stop: strings that end a sample and are cut from its text unless include_stop_str_in_output.
     seed: replaces the engine's seed for this request.
@@ -42,7 +114,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None
-    bad_words: Sequence[str] = ()
+    bad_words: str | Sequence[str] = ()
     max_tokens: int = 16
     min_tokens: int = 0
     stop: str | Sequence[str] = ()
@@ -54,52 +126,18 @@ class SamplingParams:
     prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        def check(name: str, good: bool, want: str) -> None:
-            if not good:
-                raise UsageError(f"{name} is {getattr(self, name)!r}: it must be {want}")
-
-        def is_int(value: object) -> bool:
-            return isinstance(value, int) and not isinstance(value, bool)
-
-        def is_finite(value: object) -> bool:
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            return number and math.isfinite(value)  # type: ignore[arg-type]
-
-        check("n", is_int(self.n) and self.n >= 1, "a whole number of at least 1")
-        check("temperature", is_finite(self.temperature) and self.temperature >= 0, "0 or more")
-        check("top_p", is_finite(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1")
-        check("top_k", is_int(self.top_k) and self.top_k >= -1, "a whole number, 0 or -1 for all")
-        check("min_p", is_finite(self.min_p) and 0 <= self.min_p < 1, "at least 0 and below 1")
-        check(
-            "repetition_penalty",
-            is_finite(self.repetition_penalty) and self.repetition_penalty > 0,
-            "above 0",
-        )
-        check("presence_penalty", is_finite(self.presence_penalty), "a finite number")
-        check("frequency_penalty", is_finite(self.frequency_penalty), "a finite number")
-        check(
-            "max_tokens",
-            is_int(self.max_tokens) and self.max_tokens >= 1,
-            "a whole number of at least 1",
-        )
-        check(
-            "min_tokens",
-            is_int(self.min_tokens) and 0 <= self.min_tokens <= self.max_tokens,
-            "a whole number from 0 to max_tokens",
-        )
-        check("seed", self.seed is None or is_int(self.seed), "a whole number or None")
-        for name in ("logprobs", "prompt_logprobs"):
+        for name, (good, want) in _RANGES.items():
+            self._check(name, good(getattr(self, name)), want)
+        self._check("min_tokens", self.min_tokens <= self.max_tokens, _RANGES["min_tokens"][1])
+        for name in ("stop", "bad_words"):
             value = getattr(self, name)
-            check(
-                name,
-                value is None or (is_int(value) and value >= 0),
-                "a whole number of at least 0, or None",
-            )
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        object.__setattr__(self, "stop", stops)
-        check("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings")
+            words = (value,) if isinstance(value, str) else tuple(value or ())
+            object.__setattr__(self, name, words)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
-        object.__setattr__(self, "bad_words", tuple(self.bad_words or ()))
+
+    def _check(self, name: str, good: bool, want: str) -> None:
+        if not good:
+            raise UsageError(f"{name} is {getattr(self, name)!r}: it must be {want}")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,6 @@ class Rows:
             moves.append((source, target))
         del self.sequences[live:]
         self._holes = []
-        self._growth = []  # every entry of a moved row is in `changed`; the others stand in it too
         self._layout_changed = True
         self._changed.update(range(live))
         return moves
@@ -197,7 +196,7 @@ class Rows:
             prefix_length=self.prefix_length[changed],
             position=self.position[changed],
             last_position=self.last_position[changed],
-            growth=self._growth,
+            growth=[entry for entry in self._growth if entry[0] not in self._changed],
             forced=forced,
             layout=layout,
         )

@@ -14,7 +14,7 @@ steps launched, never on the tokens that they will draw.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 
 from sharegen.engine.batch import (
@@ -101,10 +101,13 @@ class Scheduler:
         if not fits:
             self.cache.prune()
 
+    def unseated(self) -> Iterator[Sequence]:
+        """Samples whose first token is drawn and that have no row yet, or no more."""
+        return (sequence for sequence in self.ready if not sequence.finished)
+
     def find(self, key: int, sample: int) -> Sequence | None:
         """The sample of a request while it runs, waits for a row, or is kept."""
-        waiting = (sequence for sequence in self.ready if not sequence.finished)
-        for sequence in (*self.rows.running(), *waiting, *self.cache.kept):
+        for sequence in (*self.rows.running(), *self.unseated(), *self.cache.kept):
             if sequence.group.request.key == key and sequence.sample == sample:
                 return sequence
         return None

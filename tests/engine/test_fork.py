@@ -185,6 +185,21 @@ def test_what_cannot_be_forked_is_said_in_one_line() -> None:
     assert engine.stats.completions == 2
 
 
+def test_a_finished_sample_is_forked_by_its_completion_alone() -> None:
+    """Whether its KV is still kept hangs on memory, and must not decide that."""
+    engine = make_engine(loaded("llama"))
+    finished = 0
+    for completion in engine.generate(kept([PROMPT, PROMPT[:9]], SAMPLED)):
+        finished += 1
+        if finished == 1:
+            place = completion.request.key, completion.sample
+            assert place not in engine.running()
+            with pytest.raises(UsageError, match="does not run: fork its completion"):
+                engine.fork(place)
+            engine.fork(completion)
+    assert finished > 2
+
+
 def test_a_completion_of_another_job_shares_nothing_by_mistake() -> None:
     """The same key and sample run, with another prompt: the fork goes on from its own text."""
     engine = make_engine(loaded("llama"))

@@ -40,9 +40,11 @@ def test_blocks_steps_and_margin_fit_what_is_free(free: int, steps: int, block: 
 
 
 def test_a_given_cache_must_fit_what_is_free() -> None:
-    check_fits(GIB, GIB)
+    check_fits(GIB, GIB, "in this machine")
     with pytest.raises(CapacityError, match=r"of 1,073,741,825 bytes does not fit: .* give"):
-        check_fits(GIB + 1, GIB)
+        check_fits(GIB + 1, GIB, "in this machine")
+    with pytest.raises(CapacityError, match="in this machine are"):
+        Engine(loaded("llama"), None, EngineConfig(kv_cache_memory=1 << 60))
 
 
 def test_a_limit_cuts_what_nobody_has_set() -> None:

@@ -47,5 +47,10 @@ def test_prompt_tokens_are_replaced_and_moved():
     assert prompts.seen.nonzero().tolist() == [[0, 2], [2, 0]]
     prompts.move_rows(torch.tensor([2]), torch.tensor([1]))
     assert prompts.seen.nonzero().tolist() == [[0, 2], [1, 0], [2, 0]]
+    prompt = [3, 3, 4]
+    prompts.set_rows([0, 2, 1], [prompt, [5], prompt])
+    assert prompts.seen.nonzero().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4], [2, 5]]
+    prompts.set_rows([0, 1], [[2], [0]])
+    prompts.set_rows([2], [[0]])
     prompts.set_rows([1], [[]])
     assert prompts.seen.nonzero().tolist() == [[0, 2], [2, 0]]

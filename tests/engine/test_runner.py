@@ -190,3 +190,17 @@ def test_a_row_forgets_who_sat_in_it_before() -> None:
     assert results[0, 0] == results[2, 0] != results[1, 0] == results[3, 0]
     alone = run(make_engine(loaded("llama"), max_sequences=1), [mixed[1]])
     assert results[1, 0][0] == alone.tokens[1, 0]
+
+
+def test_first_tokens_of_more_samples_than_rows() -> None:
+    """They are drawn in parts, and each sample has what it has in a batch of its own."""
+    params = SamplingParams(max_tokens=2, repetition_penalty=1.2, ignore_eos=True)
+    requests = [
+        Request(0, PROMPTS[0], params, range(40)),
+        Request(1, PROMPTS[1], replace(params, logprobs=3), range(40)),
+    ]
+    few = run(make_engine(loaded("llama"), max_sequences=3), requests)
+    many = run(make_engine(loaded("llama"), max_sequences=64), requests)
+    assert few.results == many.results
+    for key, completion in few.completions.items():
+        assert completion.logprobs == many.completions[key].logprobs

@@ -457,14 +457,8 @@ class TestState:
     def test_refuses_what_the_vocabulary_cannot_serve(self):
         state = SamplingState(1, 50)
         state.check(SamplingParams(logit_bias={49: -math.inf}))
-        for bias, words in (
-            ({50: 1.0}, "token 50"),
-            ({-1: 1.0}, "token -1"),
-            ({3: math.nan}, "nan"),
-            ({3: math.inf}, "inf"),
-        ):
-            with pytest.raises(RequestError, match=words):
-                state.check(SamplingParams(logit_bias=bias))
+        with pytest.raises(RequestError, match="token 50"):
+            state.check(SamplingParams(logit_bias={50: 1.0}))
         with pytest.raises(RequestError, match="tokenizer"):
             state.check(SamplingParams(bad_words=("no",)))
 

@@ -135,6 +135,16 @@ def test_infinite_logits_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None
     assert ((tokens >= 0) & (tokens < 600)).all()
 
 
+@pytest.mark.parametrize("options", [{"top_k": 50}, {"top_p": 0.9}, {"top_k": 290, "top_p": 0.9}])
+def test_the_least_finite_logit_bars_a_token(options: dict[str, float]) -> None:
+    """As models in float32 bar them: there is no number below it to search from."""
+    logits = random_logits(8, 300)
+    logits[:, 5:60] = torch.finfo(torch.float32).min
+    rows = Rows(logits, **options)
+    assert rows.check() < 3
+    assert len(set(rows.drawn()[0].tolist())) > 2
+
+
 def test_all_ties_stay() -> None:
     logits = torch.zeros(24, 500)
     logits[:, 7] = 1.0
