@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -124,6 +125,7 @@ def _measure(
         for name, value in asdict(engine.stats).items()
         if isinstance(value, (int, float))
     }
+    levels = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
     result = {
         "seconds": seconds,
         "tokens": tokens,
@@ -133,7 +135,7 @@ def _measure(
         "prefill_steps": stats["prefill_steps"],
         "prompt_tokens_computed": stats["prompt_tokens_computed"],
         "preemptions": stats["preemptions"],
-        "steps_by_levels": dict(engine.stats.steps_by_levels),
+        "steps_by_levels": dict(levels),
     }
     if clock is None:
         return result

@@ -29,6 +29,7 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
         assert result["prompt_tokens_computed"] == computed
         assert (result["rows"], result["tokens"]) == (12, 72)
         assert result["preemptions"] == 0
+        assert sum(result["steps_by_levels"].values()) == result["decode_steps"] == 5
 
 
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
