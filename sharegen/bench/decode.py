@@ -77,7 +77,7 @@ def decode(
             engine.runner.graphs.clear()
         bound = _measure(engine, job, temperature, parts=False)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
-        result["ceiling_decode_seconds"] = bound.get("decode_seconds")
+        result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
     if largest:
         del engine
@@ -110,6 +110,7 @@ def _measure(
 ) -> dict[str, Any]:
     """Wall time of the whole job, run once before: kernels are compiled and graphs captured.
 
+    The seconds of prefill and of decoding are the GPU's own, and on a CPU those of whole steps.
     parts: also run it once more under a profiler, for where a step's time goes.
     """
     run = partial(_run, engine, job, temperature)
@@ -119,28 +120,30 @@ def _measure(
     before = asdict(engine.stats)
     with clock or nullcontext():
         seconds, tokens = run()
-    first = job.problems * job.samples  # tokens that prefill draws
-    stats: dict[str, Any] = {"decode_tokens": tokens - first} | {
+    stats = {
         name: value - before[name]
         for name, value in asdict(engine.stats).items()
         if isinstance(value, (int, float))
     }
+    spent = clock.seconds() if clock is not None else stats
     levels = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
+    decoded = tokens - job.problems * job.samples  # prefill draws the first one of each sample
     result = {
         "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
-        "mean_running": stats["decode_tokens"] / max(1, stats["decode_steps"]),
+        "prefill_seconds": spent["prefill_seconds"],
+        "prefill_tokens_per_second": stats["prompt_tokens_computed"] / spent["prefill_seconds"],
+        "decode_seconds": spent["decode_seconds"],
+        "decode_tokens_per_second": decoded / spent["decode_seconds"] if decoded else 0.0,
+        "mean_running": decoded / max(1, stats["decode_steps"]),
         "decode_steps": stats["decode_steps"],
         "prefill_steps": stats["prefill_steps"],
         "prompt_tokens_computed": stats["prompt_tokens_computed"],
         "preemptions": stats["preemptions"],
         "steps_by_levels": dict(levels),
     }
-    if clock is None:
-        return result
-    result |= clock.seconds()
-    if parts:
+    if parts and clock is not None:
         rows = min(engine.scheduler.max_sequences, job.problems * job.samples)
         with StepProfile(engine, rows) as profile:
             run()

@@ -32,6 +32,17 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
         assert sum(result["steps_by_levels"].values()) == result["decode_steps"] == 5
 
 
+def test_paces_of_prefill_and_decoding(shape: str) -> None:
+    result = decode(shape, "40,20,3,4,6", device="cpu", dtype="float32")
+    prefill, decoding = result["prefill_seconds"], result["decode_seconds"]
+    assert 0 < prefill + decoding < result["seconds"]
+    assert result["prefill_tokens_per_second"] == pytest.approx(100 / prefill)
+    assert result["decode_tokens_per_second"] == pytest.approx(12 * 5 / decoding)
+    assert result["ceiling_decode_seconds"] > 0
+    alone = decode(shape, "40,20,3,4,1", device="cpu", dtype="float32", ceiling=False)
+    assert alone["decode_tokens_per_second"] == alone["decode_steps"] == 0
+
+
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--shape", shape, "--workload", "40,20,3,4,6", "--max-sequences", "8"]
     with pytest.raises(SystemExit) as exit:
