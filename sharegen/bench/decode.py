@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -65,24 +64,25 @@ def decode(
             loaded, None, EngineConfig(max_sequences=rows, compile=compile_model, levels=levels)
         )
 
-    rows = min(max_sequences, job.problems * job.samples)
-    engine = engine_for(rows)
+    engine = engine_for(min(max_sequences, job.problems * job.samples))
     fitting = _fitting_rows(engine, job)
+    rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
-    result |= {"levels": levels, "rows": min(rows, fitting), "largest_rows": fitting}
+    result |= {"levels": levels, "rows": rows, "largest_rows": fitting}
     result |= _measure(engine, job, temperature)
+    result |= _parts(engine, job, temperature, rows)
     if ceiling:
         engine.runner.attention = _Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
-        bound = _measure(engine, job, temperature, parts=False)
+        bound = _measure(engine, job, temperature)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
         result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
     if largest:
         del engine
         _give_memory_back()
-        most = _measure(engine_for(min(_MOST_ROWS, fitting)), job, temperature, parts=False)
+        most = _measure(engine_for(min(_MOST_ROWS, fitting)), job, temperature)
         result["largest_tokens_per_second"] = most["tokens_per_second"]
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value
@@ -105,21 +105,16 @@ def _give_memory_back() -> None:
         torch.cuda.empty_cache()
 
 
-def _measure(
-    engine: Engine, job: Workload, temperature: float, parts: bool = True
-) -> dict[str, Any]:
+def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any]:
     """Wall time of the whole job, run once before: kernels are compiled and graphs captured.
 
     The seconds of prefill and of decoding are the GPU's own, and on a CPU those of whole steps.
-    parts: also run it once more under a profiler, for where a step's time goes.
     """
-    run = partial(_run, engine, job, temperature)
-    on_gpu = engine.model.device.type == "cuda"
-    clock = PhaseClock(engine) if on_gpu else None
-    run()
+    clock = PhaseClock(engine) if engine.model.device.type == "cuda" else None
+    _run(engine, job, temperature)
     before = asdict(engine.stats)
     with clock or nullcontext():
-        seconds, tokens = run()
+        seconds, tokens = _run(engine, job, temperature)
     stats = {
         name: value - before[name]
         for name, value in asdict(engine.stats).items()
@@ -128,7 +123,7 @@ def _measure(
     spent = clock.seconds() if clock is not None else stats
     levels = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
     decoded = tokens - job.problems * job.samples  # prefill draws the first one of each sample
-    result = {
+    return {
         "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
@@ -143,12 +138,15 @@ def _measure(
         "preemptions": stats["preemptions"],
         "steps_by_levels": dict(levels),
     }
-    if parts and clock is not None:
-        rows = min(engine.scheduler.max_sequences, job.problems * job.samples)
-        with StepProfile(engine, rows) as profile:
-            run()
-        result |= profile.milliseconds() or {}
-    return result
+
+
+def _parts(engine: Engine, job: Workload, temperature: float, rows: int) -> dict[str, float]:
+    """Where the time of a step with `rows` sequences goes, from one more run on a GPU."""
+    if engine.model.device.type != "cuda":
+        return {}
+    with StepProfile(engine, rows) as profile:
+        _run(engine, job, temperature)
+    return profile.milliseconds()
 
 
 def _run(engine: Engine, job: Workload, temperature: float) -> tuple[float, int]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from sharegen.bench.breakdown import by_part
+from sharegen.bench.breakdown import StepProfile, by_part
 from sharegen.bench.decode import decode
 from sharegen.cli import main
 from tests.engine.tiny_models import tiny_config
@@ -74,3 +76,54 @@ def test_parts_of_a_step() -> None:
          "rest_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
     )  # fmt: skip
     assert by_part(kernels, 3) is None
+
+
+class Steps:
+    """A runner that does nothing."""
+
+    def decode(self, batch: Any) -> None:
+        pass
+
+
+class Profiler:
+    """A profiler that sees nothing, and is started and stopped once."""
+
+    runs = None
+
+    def start(self) -> None:
+        assert self.runs is None
+        self.runs = True
+
+    def stop(self) -> None:
+        assert self.runs
+        self.runs = False
+
+    def events(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (0, "0 had all 9 rows, and it takes 38"),
+        (8, "8 had all 9 rows, and it takes 38"),  # the next one would have started the profiler
+        (37, "37 had all 9 rows, and it takes 38"),
+        (40, "the trace has no 24 of them"),
+    ],
+)
+def test_says_why_a_step_has_no_parts(
+    steps: int,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torch.profiler.profile", lambda **_: Profiler())
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    runner = Steps()
+    engine: Any = SimpleNamespace(runner=runner)
+    with StepProfile(engine, rows=9) as profile:
+        for rows in [9, 10] * (steps // 2) + [9] * (steps % 2) + [8] * 50:
+            runner.decode(SimpleNamespace(num_rows=rows))
+    assert profile.milliseconds() == {} and vars(runner) == {}
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(why)
