@@ -52,7 +52,7 @@ def decode(
     name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
     sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
-    hold them. largest: also with as many rows as memory holds.
+    hold them. largest: also with as many rows as memory holds (fitting_rows), up to 4,096.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is available: use --device cpu")
@@ -68,7 +68,7 @@ def decode(
     fitting = _fitting_rows(engine, job)
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
-    result |= {"levels": levels, "rows": rows, "largest_rows": fitting}
+    result |= {"levels": levels, "rows": rows, "fitting_rows": fitting}
     result |= _measure(engine, job, temperature)
     result |= _parts(engine, job, temperature, rows)
     if ceiling:
@@ -82,7 +82,11 @@ def decode(
     if largest:
         del engine
         _give_memory_back()
-        most = _measure(engine_for(min(_MOST_ROWS, fitting)), job, temperature)
+        engine = engine_for(min(_MOST_ROWS, fitting))
+        most = _measure(engine, job, temperature)
+        # A larger batch may leave less memory to the KV cache.
+        result["largest_rows"] = min(engine.scheduler.max_sequences, _fitting_rows(engine, job))
+        result["largest_mean_running"] = most["mean_running"]
         result["largest_tokens_per_second"] = most["tokens_per_second"]
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value

@@ -32,7 +32,7 @@ def decode(
         bool, typer.Option(help="Also run the job with attention replaced by a copy.")
     ] = True,
     largest: Annotated[
-        bool, typer.Option(help="Also run it with as many sequences as memory holds.")
+        bool, typer.Option(help="Also run it with as many sequences as memory holds, up to 4,096.")
     ] = False,
 ) -> None:
     """Whole jobs on a model of a known shape with random weights.

@@ -52,11 +52,22 @@ def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) ->
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert exit.value.code == 0 and out.count("\n") == 1
-    assert result["rows"] == 8 and result["largest_rows"] >= 12
+    assert result["rows"] == 8 and result["largest_rows"] == result["fitting_rows"] == 12
+    assert result["largest_mean_running"] == 12
     assert result["share_of_ceiling"] == pytest.approx(
         result["tokens_per_second"] / result["ceiling_tokens_per_second"]
     )
     assert "largest_tokens_per_second" in err
+
+
+def test_largest_rows_are_those_that_run(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharegen.bench.decode._MOST_ROWS", 6)
+    result = decode(
+        shape, "40,20,3,4,6", max_sequences=2, device="cpu", dtype="float32", ceiling=False,
+        largest=True,
+    )  # fmt: skip
+    assert (result["rows"], result["fitting_rows"], result["largest_rows"]) == (2, 12, 6)
+    assert (result["mean_running"], result["largest_mean_running"]) == (2, 6)
 
 
 def test_parts_of_a_step() -> None:
