@@ -20,12 +20,12 @@ import torch
 from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.shapes import Workload, random_model, workload
 from sharegen.engine.attention import AttentionContext, StoreAndAttend
+from sharegen.engine.checkpoint import resolve_device
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
-from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
 from sharegen.plan import fitting_sequences
 
@@ -54,10 +54,8 @@ def decode(
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
     hold them. largest: also with as many rows as memory holds (fitting_rows), up to 4,096.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is available: use --device cpu")
     job = workload(load)
-    loaded = load_model(random_model(shape, device, getattr(torch, dtype)))
+    loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
 
     def engine_for(rows: int) -> Engine:
         return Engine(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +60,31 @@ WORKLOADS = {
 
 
 def workload(text: str) -> Workload:
-    """A workload by name, or as PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."""
+    """A workload by name, or as PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT. Raises UsageError."""
     if text in WORKLOADS:
         return WORKLOADS[text]
     try:
         numbers = [int(part) for part in text.split(",")]
-        return Workload(*numbers)
+        found = Workload(*numbers)
     except (ValueError, TypeError):
         raise UsageError(
             f"workload {text!r} is neither one of {', '.join(WORKLOADS)} nor five whole numbers "
             "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT"
         ) from None
+    for name, number in asdict(found).items():
+        least = 0 if name in ("prefix", "problem") else 1
+        if number < least:
+            raise UsageError(
+                f"workload {text!r}: {name.upper()} is {number}: it must be at least {least}"
+            )
+    if not found.prefix + found.problem:
+        raise UsageError(
+            f"workload {text!r}: PREFIX and PROBLEM are 0: a prompt needs at least one token"
+        )
+    return found
 
 
-def random_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
+def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     """A model of a known shape, or of a folder's config, with random weights made on the device."""
     if shape in _LLAMA:
         config: Any = LlamaConfig(**_LLAMA[shape], eos_token_id=2, bos_token_id=1)
@@ -85,5 +96,5 @@ def random_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel
         )
     config.dtype = dtype
     torch.manual_seed(0)
-    with torch.device(device):
+    with device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()

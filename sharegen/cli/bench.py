@@ -18,7 +18,9 @@ def decode(
     ] = "llama3-8b",
     workload: Annotated[
         str,
-        typer.Option(help="gsm8k, apps, longdoc, noshare, or PREFIX,PROBLEM,PROBLEMS,SAMPLES,NEW."),
+        typer.Option(
+            help="gsm8k, apps, longdoc, noshare, or PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
+        ),
     ] = "gsm8k",
     levels: Annotated[
         int, typer.Option(min=0, max=2, help="Share nothing, the prefix, or the problems too.")
@@ -26,7 +28,7 @@ def decode(
     max_sequences: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     ceiling: Annotated[
         bool, typer.Option(help="Also run the job with attention replaced by a copy.")
@@ -90,7 +92,7 @@ def mixed(
     output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 3,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
 ) -> None:
     """A decoding step whose rows have filters, penalties and biases of their own, beside plain.
