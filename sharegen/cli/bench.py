@@ -64,8 +64,12 @@ def decode(
 @app.command("attention")
 def attention(
     sweeps: Annotated[
-        bool, typer.Option(help="Also vary batch, prefix, problem and suffix length.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--sweeps/--no-sweeps",
+            help="Also vary batch, prefix, problem and suffix length.  [default: sweeps]",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the sweeps into this file, say attention.png.")
     ] = None,
@@ -79,8 +83,11 @@ def attention(
     Example: sharegen bench attention --plot attention.png
     """
     from sharegen.bench.attention import bench_attention, fit_and_save
+    from sharegen.errors import UsageError
 
-    typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps)))
+    if fit and (plot is not None or sweeps is not None):
+        raise UsageError("--fit draws and sweeps nothing: leave out --plot, --sweeps, --no-sweeps")
+    typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps is not False)))
 
 
 @app.command("mixed")
