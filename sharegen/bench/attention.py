@@ -43,10 +43,8 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
     a case with its bytes, operations, microseconds by peer and share of the floor; a peer that is
     not installed, or has no room, is None.
     """
-    if plot is not None and not sweeps:
-        raise UsageError("--plot draws the sweeps: leave out --no-sweeps")
-    if plot is not None and importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: pip install 'sharegen[plot]'")
+    if plot is not None:
+        _check_plot(plot, sweeps)
     _check_gpu()
     device = torch.device("cuda")
     timer = Timer(device)
@@ -79,6 +77,21 @@ def fit_and_save() -> dict[str, Any]:
         raise SharegenError(f"the cost model cannot be kept: {error}") from None
     print(f"kept in {path}", file=sys.stderr)
     return {"bench": "attention --fit", "device": name, **asdict(costs)}
+
+
+def _check_plot(plot: Path, sweeps: bool) -> None:
+    """Find fault before minutes of measuring."""
+    if not sweeps:
+        raise UsageError("--plot draws the sweeps: leave out --no-sweeps")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: pip install 'sharegen[plot]'")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    endings = FigureCanvasBase.get_supported_filetypes()
+    if plot.suffix.lower().removeprefix(".") not in endings:
+        raise UsageError(f"--plot {plot}: it must end in .png, .svg, .pdf or the like")
+    if plot.is_dir() or not plot.parent.is_dir():
+        raise UsageError(f"--plot {plot}: it must be a file in a folder that is there")
 
 
 def _check_gpu() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from sharegen.engine.drawn import Drawn
 from sharegen.engine.engine import Engine
 
 _STEADY, _SETTLING, _PROFILED = 8, 6, 24  # full steps: before the profiler, before it counts, then
+_NEEDED = _STEADY + _SETTLING + _PROFILED
 
 _PARTS = {
     "shared": ("_shared_kernel",),
@@ -66,7 +68,10 @@ class PhaseClock:
 
 
 class StepProfile:
-    """Profiles some full decoding steps of the job that runs inside the `with` block."""
+    """Profiles some full decoding steps of the job that runs inside the `with` block.
+
+    rows: sequences of a full step, as many as the job decodes together.
+    """
 
     def __init__(self, engine: Engine, rows: int) -> None:
         self.runner = engine.runner
@@ -83,35 +88,42 @@ class StepProfile:
 
     def __exit__(self, *error: object) -> None:
         del self.runner.decode
-        if _STEADY <= self._steps < _STEADY + _SETTLING + _PROFILED:
+        if _STEADY < self._steps < _NEEDED:  # it was started, and not stopped
             self._profiler.stop()
 
     def _watched(self, batch: DecodeBatch) -> Drawn:
-        full = batch.num_rows == self.rows
+        full = batch.num_rows >= self.rows  # more of them where they end early
         if full and self._steps == _STEADY:
             self._profiler.start()
         drawn = self._decode(batch)
         if full:
             self._steps += 1
-            if self._steps == _STEADY + _SETTLING + _PROFILED:
+            if self._steps == _NEEDED:
                 torch.cuda.synchronize()
                 self._profiler.stop()
         return drawn
 
-    def milliseconds(self) -> dict[str, float] | None:
-        """Milliseconds a step by part, `idle` and the whole step; None of too short a job.
+    def milliseconds(self) -> dict[str, float]:
+        """Milliseconds a step by part, `idle` and the whole step.
 
-        shared and suffix run side by side, so the parts may be more than the whole.
+        shared and suffix run side by side, so the parts may be more than the whole. Empty, with
+        the reason on stderr, where too few steps were seen.
         """
-        if self._steps < _STEADY + _SETTLING + _PROFILED:
-            return None
+        if self._steps < _NEEDED:
+            return _nothing(f"{self._steps} had all {self.rows:,} rows, and it takes {_NEEDED}")
         events: Iterable[Any] = self._profiler.events() or ()
         kernels = sorted(
             (event.time_range.start, event.time_range.end, event.name)
             for event in events
             if event.device_type == DeviceType.CUDA
         )
-        return by_part(kernels, _PROFILED)
+        return by_part(kernels, _PROFILED) or _nothing(f"the trace has no {_PROFILED} of them")
+
+
+def _nothing(why: str) -> dict[str, float]:
+    """No times, and the reason."""
+    print(f"no times of the parts of a full step: {why}", file=sys.stderr)
+    return {}
 
 
 def by_part(kernels: list[tuple[float, float, str]], steps: int) -> dict[str, float] | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,12 +20,12 @@ import torch
 from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.shapes import Workload, random_model, workload
 from sharegen.engine.attention import AttentionContext, StoreAndAttend
+from sharegen.engine.checkpoint import resolve_device
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.engine.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
-from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
 from sharegen.plan import fitting_sequences
 
@@ -52,36 +52,39 @@ def decode(
     name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
     sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
-    hold them. largest: also with as many rows as memory holds.
+    hold them. largest: also with as many rows as memory holds (fitting_rows), up to 4,096.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is available: use --device cpu")
     job = workload(load)
-    loaded = load_model(random_model(shape, device, getattr(torch, dtype)))
+    loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
 
     def engine_for(rows: int) -> Engine:
         return Engine(
             loaded, None, EngineConfig(max_sequences=rows, compile=compile_model, levels=levels)
         )
 
-    rows = min(max_sequences, job.problems * job.samples)
-    engine = engine_for(rows)
+    engine = engine_for(min(max_sequences, job.problems * job.samples))
     fitting = _fitting_rows(engine, job)
+    rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
-    result |= {"levels": levels, "rows": min(rows, fitting), "largest_rows": fitting}
+    result |= {"levels": levels, "rows": rows, "fitting_rows": fitting}
     result |= _measure(engine, job, temperature)
+    result |= _parts(engine, job, temperature, rows)
     if ceiling:
         engine.runner.attention = _Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
-        bound = _measure(engine, job, temperature, parts=False)
+        bound = _measure(engine, job, temperature)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
-        result["ceiling_decode_seconds"] = bound.get("decode_seconds")
+        result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
     if largest:
         del engine
         _give_memory_back()
-        most = _measure(engine_for(min(_MOST_ROWS, fitting)), job, temperature, parts=False)
+        engine = engine_for(min(_MOST_ROWS, fitting))
+        most = _measure(engine, job, temperature)
+        # A larger batch may leave less memory to the KV cache.
+        result["largest_rows"] = min(engine.scheduler.max_sequences, _fitting_rows(engine, job))
+        result["largest_mean_running"] = most["mean_running"]
         result["largest_tokens_per_second"] = most["tokens_per_second"]
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value
@@ -104,46 +107,48 @@ def _give_memory_back() -> None:
         torch.cuda.empty_cache()
 
 
-def _measure(
-    engine: Engine, job: Workload, temperature: float, parts: bool = True
-) -> dict[str, Any]:
+def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any]:
     """Wall time of the whole job, run once before: kernels are compiled and graphs captured.
 
-    parts: also run it once more under a profiler, for where a step's time goes.
+    The seconds of prefill and of decoding are the GPU's own, and on a CPU those of whole steps.
     """
-    run = partial(_run, engine, job, temperature)
-    on_gpu = engine.model.device.type == "cuda"
-    clock = PhaseClock(engine) if on_gpu else None
-    run()
+    clock = PhaseClock(engine) if engine.model.device.type == "cuda" else None
+    _run(engine, job, temperature)
     before = asdict(engine.stats)
     with clock or nullcontext():
-        seconds, tokens = run()
-    first = job.problems * job.samples  # tokens that prefill draws
-    stats: dict[str, Any] = {"decode_tokens": tokens - first} | {
+        seconds, tokens = _run(engine, job, temperature)
+    stats = {
         name: value - before[name]
         for name, value in asdict(engine.stats).items()
         if isinstance(value, (int, float))
     }
-    result = {
+    spent = clock.seconds() if clock is not None else stats
+    levels = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
+    decoded = tokens - job.problems * job.samples  # prefill draws the first one of each sample
+    return {
         "seconds": seconds,
         "tokens": tokens,
         "tokens_per_second": tokens / seconds,
-        "mean_running": stats["decode_tokens"] / max(1, stats["decode_steps"]),
+        "prefill_seconds": spent["prefill_seconds"],
+        "prefill_tokens_per_second": stats["prompt_tokens_computed"] / spent["prefill_seconds"],
+        "decode_seconds": spent["decode_seconds"],
+        "decode_tokens_per_second": decoded / spent["decode_seconds"] if decoded else 0.0,
+        "mean_running": decoded / max(1, stats["decode_steps"]),
         "decode_steps": stats["decode_steps"],
         "prefill_steps": stats["prefill_steps"],
         "prompt_tokens_computed": stats["prompt_tokens_computed"],
         "preemptions": stats["preemptions"],
-        "steps_by_levels": dict(engine.stats.steps_by_levels),
+        "steps_by_levels": dict(levels),
     }
-    if clock is None:
-        return result
-    result |= clock.seconds()
-    if parts:
-        rows = min(engine.scheduler.max_sequences, job.problems * job.samples)
-        with StepProfile(engine, rows) as profile:
-            run()
-        result |= profile.milliseconds() or {}
-    return result
+
+
+def _parts(engine: Engine, job: Workload, temperature: float, rows: int) -> dict[str, float]:
+    """Where the time of a step with `rows` sequences goes, from one more run on a GPU."""
+    if engine.model.device.type != "cuda":
+        return {}
+    with StepProfile(engine, rows) as profile:
+        _run(engine, job, temperature)
+    return profile.milliseconds()
 
 
 def _run(engine: Engine, job: Workload, temperature: float) -> tuple[float, int]:

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from sharegen.bench.shapes import random_model
+from sharegen.engine.checkpoint import resolve_device
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.engine.request import Request, SamplingParams
-from sharegen.errors import UsageError
 
 PLAIN: dict[str, Any] = {"temperature": 0.7}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -67,9 +67,7 @@ def bench_mixed(
     all requests share, with 16 of their own after; output: tokens of every sample. repeats: runs of
     each kind, in turn, after one that compiles and captures; the median counts.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is available: use --device cpu")
-    loaded = load_model(random_model(shape, device, getattr(torch, dtype)))
+    loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
     config = EngineConfig(max_sequences=rows, compile=compile_model)
     engine = Engine(loaded, _Numbers(), config)
     kinds = {"plain": [PLAIN], "mixed": [PLAIN | setting for setting in SETTINGS.values()]}
@@ -85,9 +83,9 @@ def bench_mixed(
     for name, taken in step_ms.items():
         print(f"{name:>22}  {taken:9.3f} ms  {overhead[name]:+7.1%}", file=sys.stderr)
     return {
-        "shape": shape, "vocab_size": loaded.vocab_size, "rows": rows, "prompt": prompt,
-        "output": output, "dtype": dtype, "device": device, "step_ms": step_ms,
-        "overhead": overhead["mixed"],
+        "bench": "mixed", "shape": shape, "vocab_size": loaded.vocab_size, "rows": rows,
+        "prompt": prompt, "output": output, "dtype": dtype, "device": str(loaded.device),
+        "step_ms": step_ms, "overhead": overhead["mixed"],
     }  # fmt: skip
 
 

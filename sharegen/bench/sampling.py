@@ -20,7 +20,6 @@ from torch import Tensor
 
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sampling import SamplingState, row_key, sample
-from sharegen.errors import UsageError
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -93,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        raise UsageError("this benchmark times a GPU and finds none")
+        parser.exit(2, "sharegen: error: this benchmark times a GPU and finds none\n")
     dtype = getattr(torch, options.dtype)
     results: dict[str, dict[str, float]] = {}
     for kind in ("flat", "peaked"):

@@ -1,16 +1,25 @@
-"""Models of well-known shapes with random weights, and the workloads of the measurements."""
+"""Models of well-known shapes with random weights, and the workloads of the measurements.
+
+`python -m sharegen.bench.shapes llama3-8b random-llama3-8b --eos 1001` writes such a model into a
+folder, for whole commands. Random weights draw nearly uniformly: with N EOS ids of a vocabulary of
+V, a sample ends with a probability of about N / V a step.
+"""
 
 from __future__ import annotations
 
+import argparse
 import random
-from dataclasses import dataclass
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
 
-from sharegen.errors import UsageError
+from sharegen.engine.checkpoint import load_config, load_tokenizer, locate, resolve_device
+from sharegen.errors import SharegenError, UsageError
+from sharegen.workload.recipe import RECIPES
 
 _LLAMA: dict[str, dict[str, Any]] = {
     "llama3-8b": {
@@ -30,6 +39,7 @@ _LLAMA: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SHAPES = tuple(_LLAMA)
+_TOKENIZER = RECIPES / "tinymath" / "model"
 
 
 @dataclass(frozen=True)
@@ -60,30 +70,98 @@ WORKLOADS = {
 
 
 def workload(text: str) -> Workload:
-    """A workload by name, or as PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."""
+    """A workload by name, or as PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT. Raises UsageError."""
     if text in WORKLOADS:
         return WORKLOADS[text]
     try:
         numbers = [int(part) for part in text.split(",")]
-        return Workload(*numbers)
+        found = Workload(*numbers)
     except (ValueError, TypeError):
         raise UsageError(
             f"workload {text!r} is neither one of {', '.join(WORKLOADS)} nor five whole numbers "
             "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT"
         ) from None
-
-
-def random_model(shape: str, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of a known shape, or of a folder's config, with random weights made on the device."""
-    if shape in _LLAMA:
-        config: Any = LlamaConfig(**_LLAMA[shape], eos_token_id=2, bos_token_id=1)
-    elif (Path(shape) / "config.json").is_file():
-        config = AutoConfig.from_pretrained(shape)
-    else:
+    for name, number in asdict(found).items():
+        least = 0 if name in ("prefix", "problem") else 1
+        if number < least:
+            raise UsageError(
+                f"workload {text!r}: {name.upper()} is {number}: it must be at least {least}"
+            )
+    if not found.prefix + found.problem:
         raise UsageError(
-            f"shape {shape!r} is neither one of {', '.join(SHAPES)} nor a model folder"
+            f"workload {text!r}: PREFIX and PROBLEM are 0: a prompt needs at least one token"
         )
+    return found
+
+
+def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model of a known shape, or of a folder's config, with random weights made on the device."""
+    config = _config(shape)
     config.dtype = dtype
     torch.manual_seed(0)
-    with torch.device(device):
+    with device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def _config(shape: str) -> Any:
+    """Raises UsageError."""
+    if shape in _LLAMA:
+        return LlamaConfig(**_LLAMA[shape], eos_token_id=2, bos_token_id=1)
+    if (Path(shape) / "config.json").is_file():
+        return load_config(locate(shape))
+    raise UsageError(f"shape {shape!r} is neither one of {', '.join(SHAPES)} nor a model folder")
+
+
+def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) -> None:
+    """Write a folder that every command takes as a model; it must be new.
+
+    Random weights in bfloat16, and the tokenizer of the model that ships. eos: ids that end a
+    sample, spread evenly over the vocabulary, the tokenizer's own among them.
+    """
+    tokenizer = load_tokenizer(_TOKENIZER)
+    size = _config(shape).get_text_config().vocab_size
+    if size < len(tokenizer):
+        raise UsageError(
+            f"shape {shape!r} has a vocabulary of {size}: the tokenizer needs {len(tokenizer):,}"
+        )
+    if not 1 <= eos <= size:
+        raise UsageError(f"--eos {eos}: it must be from 1 to the vocabulary's {size:,}")
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UsageError(f"folder {folder}: {error.strerror}: name a new one") from None
+    model = random_model(shape, device, torch.bfloat16)
+    own, first = tokenizer.eos_token_id, tokenizer.bos_token_id
+    model.config.eos_token_id, model.config.bos_token_id = own, first
+    model.generation_config = GenerationConfig(
+        bos_token_id=first,
+        eos_token_id=sorted((own + i * size // eos) % size for i in range(eos)),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m sharegen.bench.shapes",
+        description="Write a model of random weights, with a tokenizer, into a new folder.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("shape", help=f"{', '.join(SHAPES)}, or a folder with a config")
+    parser.add_argument("folder", type=Path, help="where to write, which must not exist")
+    parser.add_argument(
+        "--eos", type=int, default=1, metavar="N", help="token ids that end a sample [1]"
+    )
+    parser.add_argument("--device", default="auto", help="where the weights are made [auto]")
+    options = parser.parse_args(arguments)
+    try:
+        device = resolve_device(options.device)
+        save_random_model(options.shape, options.folder, options.eos, device)
+    except SharegenError as error:
+        parser.exit(error.exit_code, f"sharegen: error: {error}\n")
+    print(f"written: {options.folder}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,9 @@ def decode(
     ] = "llama3-8b",
     workload: Annotated[
         str,
-        typer.Option(help="gsm8k, apps, longdoc, noshare, or PREFIX,PROBLEM,PROBLEMS,SAMPLES,NEW."),
+        typer.Option(
+            help="gsm8k, apps, longdoc, noshare, or PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
+        ),
     ] = "gsm8k",
     levels: Annotated[
         int, typer.Option(min=0, max=2, help="Share nothing, the prefix, or the problems too.")
@@ -26,13 +28,13 @@ def decode(
     max_sequences: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     ceiling: Annotated[
         bool, typer.Option(help="Also run the job with attention replaced by a copy.")
     ] = True,
     largest: Annotated[
-        bool, typer.Option(help="Also run it with as many sequences as memory holds.")
+        bool, typer.Option(help="Also run it with as many sequences as memory holds, up to 4,096.")
     ] = False,
 ) -> None:
     """Whole jobs on a model of a known shape with random weights.
@@ -62,8 +64,12 @@ def decode(
 @app.command("attention")
 def attention(
     sweeps: Annotated[
-        bool, typer.Option(help="Also vary batch, prefix, problem and suffix length.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--sweeps/--no-sweeps",
+            help="Also vary batch, prefix, problem and suffix length.  [default: sweeps]",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the sweeps into this file, say attention.png.")
     ] = None,
@@ -77,8 +83,11 @@ def attention(
     Example: sharegen bench attention --plot attention.png
     """
     from sharegen.bench.attention import bench_attention, fit_and_save
+    from sharegen.errors import UsageError
 
-    typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps)))
+    if fit and (plot is not None or sweeps is not None):
+        raise UsageError("--fit draws and sweeps nothing: leave out --plot, --sweeps, --no-sweeps")
+    typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps is not False)))
 
 
 @app.command("mixed")
@@ -90,7 +99,7 @@ def mixed(
     output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 3,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="cuda or cpu.")] = "cuda",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
 ) -> None:
     """A decoding step whose rows have filters, penalties and biases of their own, beside plain.

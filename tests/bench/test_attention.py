@@ -79,6 +79,34 @@ def test_refuses_to_draw_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 2 and "--no-sweeps" in err
 
 
+@pytest.mark.parametrize("idle", [["--sweeps"], ["--no-sweeps"], ["--plot", "a.png"]])
+def test_refuses_what_a_fit_does_not_do(
+    idle: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(["--fit", *idle], capsys)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "--fit" in err and idle[0] in err
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("a.nothing", "must end in .png"),
+        ("a", "must end in .png"),
+        ("none/a.png", "a folder that is there"),
+        ("folder.png", "must be a file"),
+    ],
+)
+def test_refuses_a_picture_before_it_measures(
+    name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "folder.png").mkdir()
+    code, out, err = run(["--plot", str(tmp_path / name)], capsys)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert name in err and why in err
+
+
 @on_gpu
 def test_measures_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["--no-sweeps"], capsys)

@@ -31,7 +31,7 @@ def test_one_line_of_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture
     times = result["step_ms"]
     assert set(times) == {"plain", "mixed", *SETTINGS} and min(times.values()) > 0
     assert result["overhead"] == pytest.approx(times["mixed"] / times["plain"] - 1)
-    assert result["rows"] == 9
+    assert (result["bench"], result["rows"], result["device"]) == ("mixed", 9, "cpu")
     assert [line.split("  ")[0] for line in map(str.strip, table.splitlines())] == list(times)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from sharegen.bench.breakdown import by_part
+from sharegen.bench.breakdown import StepProfile, by_part
 from sharegen.bench.decode import decode
 from sharegen.cli import main
 from tests.engine.tiny_models import tiny_config
@@ -29,6 +31,18 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
         assert result["prompt_tokens_computed"] == computed
         assert (result["rows"], result["tokens"]) == (12, 72)
         assert result["preemptions"] == 0
+        assert sum(result["steps_by_levels"].values()) == result["decode_steps"] == 5
+
+
+def test_paces_of_prefill_and_decoding(shape: str) -> None:
+    result = decode(shape, "40,20,3,4,6", device="cpu", dtype="float32")
+    prefill, decoding = result["prefill_seconds"], result["decode_seconds"]
+    assert 0 < prefill + decoding < result["seconds"]
+    assert result["prefill_tokens_per_second"] == pytest.approx(100 / prefill)
+    assert result["decode_tokens_per_second"] == pytest.approx(12 * 5 / decoding)
+    assert result["ceiling_decode_seconds"] > 0
+    alone = decode(shape, "40,20,3,4,1", device="cpu", dtype="float32", ceiling=False)
+    assert alone["decode_tokens_per_second"] == alone["decode_steps"] == 0
 
 
 def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,11 +52,22 @@ def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) ->
     out, err = capsys.readouterr()
     result = json.loads(out)
     assert exit.value.code == 0 and out.count("\n") == 1
-    assert result["rows"] == 8 and result["largest_rows"] >= 12
+    assert result["rows"] == 8 and result["largest_rows"] == result["fitting_rows"] == 12
+    assert result["largest_mean_running"] == 12
     assert result["share_of_ceiling"] == pytest.approx(
         result["tokens_per_second"] / result["ceiling_tokens_per_second"]
     )
     assert "largest_tokens_per_second" in err
+
+
+def test_largest_rows_are_those_that_run(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharegen.bench.decode._MOST_ROWS", 6)
+    result = decode(
+        shape, "40,20,3,4,6", max_sequences=2, device="cpu", dtype="float32", ceiling=False,
+        largest=True,
+    )  # fmt: skip
+    assert (result["rows"], result["fitting_rows"], result["largest_rows"]) == (2, 12, 6)
+    assert (result["mean_running"], result["largest_mean_running"]) == (2, 6)
 
 
 def test_parts_of_a_step() -> None:
@@ -62,3 +87,54 @@ def test_parts_of_a_step() -> None:
          "rest_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
     )  # fmt: skip
     assert by_part(kernels, 3) is None
+
+
+class Steps:
+    """A runner that does nothing."""
+
+    def decode(self, batch: Any) -> None:
+        pass
+
+
+class Profiler:
+    """A profiler that sees nothing, and is started and stopped once."""
+
+    runs = None
+
+    def start(self) -> None:
+        assert self.runs is None
+        self.runs = True
+
+    def stop(self) -> None:
+        assert self.runs
+        self.runs = False
+
+    def events(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (0, "0 had all 9 rows, and it takes 38"),
+        (8, "8 had all 9 rows, and it takes 38"),  # the next one would have started the profiler
+        (37, "37 had all 9 rows, and it takes 38"),
+        (40, "the trace has no 24 of them"),
+    ],
+)
+def test_says_why_a_step_has_no_parts(
+    steps: int,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torch.profiler.profile", lambda **_: Profiler())
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    runner = Steps()
+    engine: Any = SimpleNamespace(runner=runner)
+    with StepProfile(engine, rows=9) as profile:
+        for rows in [9, 10] * (steps // 2) + [9] * (steps % 2) + [8] * 50:
+            runner.decode(SimpleNamespace(num_rows=rows))
+    assert profile.milliseconds() == {} and vars(runner) == {}
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.endswith(why)

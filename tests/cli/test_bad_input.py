@@ -321,6 +321,20 @@ def test_cuda_asked_for_and_absent(sharegen: Command, job: list[object]) -> None
     check(sharegen(*job, "--device", "cuda"), 2, "cuda")
 
 
+@pytest.mark.parametrize("command", ["decode", "mixed"])
+def test_benchmarks_on_a_device_that_is_not_there(sharegen: Command, command: str) -> None:
+    bench = ["bench", command, "--shape", "nowhere", "--device"]
+    check(sharegen(*bench, "foo"), 2, "unknown device 'foo'")
+    check(sharegen(*bench, "meta"), 2, "'meta' is not supported")
+    check(sharegen(*bench, "cuda:99"), 2, "cuda:99")
+    check(sharegen(*bench, "auto"), 2, "'nowhere'")
+
+
+def test_benchmark_of_a_workload_without_tokens(sharegen: Command) -> None:
+    ran = sharegen("bench", "decode", "--device", "cpu", "--workload", "64,16,4,4,0")
+    check(ran, 2, "'64,16,4,4,0'", "OUTPUT is 0")
+
+
 def test_chat_without_a_template(sharegen: Command, job: list[object], tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model", chat=False)
     check(sharegen(*job, "--model", folder, "--chat"), 1, "no chat template", "--no-chat")
