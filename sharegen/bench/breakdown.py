@@ -47,7 +47,7 @@ class PhaseClock:
         del self.runner.prefill, self.runner.decode
 
     def seconds(self) -> dict[str, float]:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.runner.device)
         return {
             f"{phase}_seconds": sum(start.elapsed_time(end) for start, end in pairs) / 1e3
             for phase, pairs in self._events.items()
@@ -99,7 +99,7 @@ class StepProfile:
         if full:
             self._steps += 1
             if self._steps == _NEEDED:
-                torch.cuda.synchronize()
+                torch.cuda.synchronize(self.runner.device)
                 self._profiler.stop()
         return drawn
 

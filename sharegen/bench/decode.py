@@ -179,7 +179,7 @@ def _requests(engine: Engine, job: Workload, params: SamplingParams) -> list[Req
 
 def _synchronize(engine: Engine) -> None:
     if engine.model.device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(engine.model.device)
 
 
 class _Copies:

@@ -232,7 +232,7 @@ def _time_sharegen(
 
 def _now(device: torch.device) -> float:
     if device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     return time.perf_counter()
 
 

@@ -26,7 +26,7 @@ from sharegen.engine.graphs import StepGraphs
 from sharegen.engine.headroom import kv_cache_memory
 from sharegen.engine.kv_cache import KVCache
 from sharegen.engine.memory import blocks_in, is_out_of_memory
-from sharegen.engine.model import LoadedModel
+from sharegen.engine.model import LoadedModel, on
 from sharegen.engine.pauses import short_collections
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.runner import Runner
@@ -43,11 +43,14 @@ class Engine:
     def __init__(
         self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig | None = None
     ) -> None:
-        config = config or EngineConfig()
         self.model = model
         self.tokenizer = tokenizer
-        self.config = config
-        on_gpu = model.device.type == "cuda"
+        self.config = config or EngineConfig()
+        with on(model.device):
+            self._prepare()
+
+    def _prepare(self) -> None:
+        model, config, on_gpu = self.model, self.config, self.model.device.type == "cuda"
         padded = graph_rows if on_gpu else padded_rows
         max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
@@ -283,7 +286,7 @@ class Engine:
 
     def _step(self) -> list[Completion]:
         """Schedule a batch, run it, and collect the oldest one that is due."""
-        with using(self._threads):
+        with using(self._threads), on(self.model.device):
             return self._run_step()
 
     def _run_step(self) -> list[Completion]:

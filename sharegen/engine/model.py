@@ -61,6 +61,11 @@ def sharegen_attention(
 AttentionInterface.register(IMPLEMENTATION, sharegen_attention)
 
 
+def on(device: torch.device) -> torch.cuda.device:
+    """A GPU is the current one inside: Triton, streams and graphs go by that, not by tensors."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)
+
+
 class _RowPositions:
     """Stands in for a KV cache in models that number the rows of a batch by themselves.
 

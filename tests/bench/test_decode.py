@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sharegen.bench.breakdown import StepProfile, by_part
 from sharegen.bench.decode import decode
@@ -92,6 +93,8 @@ def test_parts_of_a_step() -> None:
 class Steps:
     """A runner that does nothing."""
 
+    device = torch.device("cpu")
+
     def decode(self, batch: Any) -> None:
         pass
 
@@ -129,7 +132,7 @@ def test_says_why_a_step_has_no_parts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("torch.profiler.profile", lambda **_: Profiler())
-    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda _: None)
     runner = Steps()
     engine: Any = SimpleNamespace(runner=runner)
     with StepProfile(engine, rows=9) as profile:

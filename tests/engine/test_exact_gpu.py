@@ -88,3 +88,19 @@ def test_a_model_that_cannot_be_captured_warns_once(monkeypatch: pytest.MonkeyPa
     engine.close()
     told = [str(one.message) for one in caught if "without CUDA graphs" in str(one.message)]
     assert len(told) == 1, told
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_gpu_that_is_not_the_current_one() -> None:
+    """Kernels, streams and graphs follow the model, and the caller's device stays his."""
+    model = make_tiny("llama").to("cuda:1")
+    loaded = load_model(model)
+    config = EngineConfig(kv_cache_memory=loaded.kv_bytes_per_token * 4 * 600, block_size=4,
+                          max_sequences=24)  # fmt: skip
+    engine = Engine(loaded, None, config)
+    ran = run(engine, requests_of(PROMPTS, GREEDY, SAMPLES))
+    assert torch.cuda.current_device() == 0
+    engine.close()
+    first = load_model(make_tiny("llama").to("cuda:0"))
+    there = run(Engine(first, None, config), requests_of(PROMPTS, GREEDY, SAMPLES))
+    assert ran.tokens == there.tokens
