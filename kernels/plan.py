@@ -130,7 +130,8 @@ class Plan:
             apart = self.costs.read_apart(
                 layout, self.shape, self.tile, self.slots, self.sharing, self.stretching
             )
-        self.shared_levels = tuple(np.unique(layout.level[~apart]).tolist())
+        several = layout.row_end - layout.row_start > 1
+        self.shared_levels = tuple(np.unique(layout.level[several & ~apart]).tolist())
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not apart.all()
         self.stretching = bool(apart.any())

@@ -169,7 +169,8 @@ class ReferenceAttention:
         self._plan: reference.ReferencePlan | None = None
 
     def update(self, layout: SharedLayout) -> None:
-        self.shared_levels = tuple(np.unique(layout.level).tolist())
+        several = layout.row_end - layout.row_start > 1
+        self.shared_levels = tuple(np.unique(layout.level[several]).tolist())
         self._plan = self._plan_of(layout)
 
     def prefill(

@@ -200,7 +200,7 @@ def test_shares_from_the_first_node_on_that_is_worth_it() -> None:
     plan.update(together)
     assert plan.sharing and plan.shared_levels == (0,) and plan.counts[0] > 0
     plan.update(alone)  # no new graph for what may be the last rows of a job
-    assert plan.sharing and plan.shared_levels == (0,) and plan.counts[0] > 0
+    assert plan.sharing and plan.shared_levels == () and plan.counts[0] > 0
 
 
 def test_refuses_more_rows_than_it_has_room_for() -> None:
