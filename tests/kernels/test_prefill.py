@@ -118,6 +118,29 @@ def test_full_batches_of_equal_stretches(
     check_prefill(shape, nodes, chunks, tile=None, sinks=sinks, room=0, scale=size**-0.5)
 
 
+def test_what_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper, where there is cuDNN: full batches of equal stretches, heads of one size."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+
+    def suits(
+        lengths: list[int], sizes: tuple[int, int] = (96, 96), dtype: torch.dtype = torch.float16
+    ) -> bool:
+        shape = make_shape(4, 2, dtype, key_size=sizes[0], value_size=sizes[1])
+        plan = PrefillPlan(shape, 80, torch.device("cpu"))
+        plan.update(*prompt_layout([], [([], length) for length in lengths], shape.block_size))
+        plan.shared.device = torch.device("cuda")
+        return plan._suits_library()
+
+    assert suits([40, 40]) and suits([80]) and suits([40, 40], dtype=torch.bfloat16)
+    assert not suits([40, 39]) and not suits([50, 30])
+    assert not suits([40, 40], dtype=torch.float32)
+    for sizes in ((192, 128), (64, 128), (128, 64), (100, 100), (256, 256)):
+        assert not suits([40, 40], sizes)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: False)
+    assert not suits([40, 40])
+
+
 @each_dtype
 def test_no_nodes(dtype: torch.dtype) -> None:
     check_prefill(make_shape(3, 3, dtype), [], [([], 1), ([], 40)], scale=0.125)
