@@ -70,15 +70,18 @@ class PrefillPlan:
     def _suits_library(self) -> bool:
         """Whether cuDNN does the stretches, from Hopper on the fastest: full batches of equal ones.
 
-        It takes its time over every new shape of a batch; of these there are few.
+        It takes its time over every new shape of a batch; of these there are few. Not every version
+        takes keys and values of different sizes.
         """
         device, lengths, shape = self.shared.device, self.lengths, self.shape
-        sizes = (shape.key_size, shape.value_size)
         return (
             device.type == "cuda"
+            and torch.backends.cudnn.is_available()
             and torch.cuda.get_device_capability(device)[0] >= _CUDNN_CAPABILITY
             and shape.dtype.itemsize == 2
-            and all(size % 8 == 0 and size <= _CUDNN_HEAD for size in sizes)
+            and shape.key_size == shape.value_size
+            and shape.key_size % 8 == 0
+            and shape.key_size <= _CUDNN_HEAD
             and int(lengths.sum()) == self.max_tokens
             and bool((lengths == lengths[0]).all())
         )

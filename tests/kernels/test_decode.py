@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from sharegen.kernels.plan import Plan
 from sharegen.kernels.tiles import Tile
 from tests.kernels.trees import (
     DEVICE,
+    DTYPES,
     Batch,
     assert_close,
     assert_guard,
@@ -21,6 +24,7 @@ from tests.kernels.trees import (
     make_shape,
     naive_decode,
     random_batch,
+    random_tree,
 )
 
 SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)  # so that small trees fill many tiles
@@ -40,6 +44,11 @@ READINGS = {
     "others apart": Others(every=2),
 }
 each_reading = pytest.mark.parametrize("costs", READINGS.values(), ids=READINGS)
+
+
+def slow_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:
+    """For tests that take minutes there; on a GPU they run with the others."""
+    return pytest.mark.slow(test) if DEVICE.type == "cpu" else test
 
 
 def attend(
@@ -89,6 +98,16 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 
 
 @each_dtype
+@each_reading
+@pytest.mark.parametrize("heads", [(12, 1), (48, 1), (128, 1)])
+def test_large_groups(heads: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
+    """In the default tiles, which grow with the group."""
+    batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
+    out = attend(batch, tile=None, costs=costs, scale=0.125)
+    assert_close(out, naive_decode(batch, scale=0.125))
+
+
+@each_dtype
 @pytest.mark.parametrize(
     "sizes", [(80, 80), (96, 96), (128, 128), (256, 256), (192, 128), (24, 40)]
 )
@@ -132,6 +151,41 @@ def test_limits(
     sinks = torch.linspace(-3, 4, 4, device=DEVICE).to(dtype) if has_sinks else None
     out = attend(batch, costs=costs, scale=0.125, sinks=sinks, **options)
     assert_close(out, naive_decode(batch, scale=0.125, sinks=sinks, **options))
+
+
+RANDOM_LIMITS = [{}, {"window": 13}, {"chunk": 9}, {"softcap": 2.0}]
+
+
+@each_reading
+@pytest.mark.parametrize("seed", range(16))
+def test_random_trees(seed: int, costs: CostModel | None) -> None:
+    """Ragged ones, with rows that no node names, in blocks of any size."""
+    rng = np.random.default_rng(seed)
+    num_rows = int(rng.integers(1, 11))
+    nodes = random_tree(rng, num_rows)
+    dtype, block_size = DTYPES[seed // 4 % len(DTYPES)], int(rng.choice([1, 3, 8, 16]))
+    shape = make_shape(4, 2, dtype, key_size=16, value_size=16, block_size=block_size)
+    batch = random_batch(
+        shape, nodes, rng.integers(0, 40, num_rows).tolist(),
+        padding=int(rng.integers(0, 4)),
+        scattered=tuple(i for i in range(len(nodes)) if rng.random() < 0.3),
+        seed=seed,
+    )  # fmt: skip
+    options = {"scale": 0.3} | RANDOM_LIMITS[seed % len(RANDOM_LIMITS)]
+    if seed % 3:
+        options["sinks"] = torch.from_numpy(rng.normal(size=4)).to(DEVICE, dtype)
+    assert_close(attend(batch, costs=costs, **options), naive_decode(batch, **options))
+
+
+@slow_in_interpreter
+@pytest.mark.parametrize("reading", ["shared", "some apart"])
+def test_thousands_of_rows(reading: str) -> None:
+    """As many as the largest batches have, below a root and 64 nodes of 64 rows."""
+    shape = make_shape(1, 1, torch.float16, key_size=16, value_size=16)
+    nodes = [(20, 0, 4096)] + [(17, first, first + 64) for first in range(0, 4096, 64)]
+    batch = random_batch(shape, nodes, [1 + row % 20 for row in range(4096)])
+    out = attend(batch, tile=None, costs=READINGS[reading], scale=0.25)
+    assert_close(out, naive_decode(batch, scale=0.25))
 
 
 @each_dtype

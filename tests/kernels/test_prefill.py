@@ -29,27 +29,33 @@ def check_prefill(
     tile: Tile | None = SMALL,
     sinks: torch.Tensor | None = None,
     room: int = 5,
+    scattered: bool = False,
+    offset: float = 0.0,
+    error: float = 1.0,
     **options: object,
 ) -> None:
-    """nodes, chunks: as `prompt_layout` takes them. room: for more tokens than there are."""
+    """nodes, chunks, scattered: as `prompt_layout` takes them. room: for more tokens than there
+    are. offset: keys and values are centred there. error: what is allowed, times the tolerance.
+    """
     generator = torch.Generator().manual_seed(0)
     size = shape.block_size
-    layout, starts = prompt_layout(nodes, chunks, size)
+    layout, starts = prompt_layout(nodes, chunks, size, scattered)
     num_slots = (int(layout.block_start[-1]) + 2) * size
 
-    def random(*sizes: int) -> torch.Tensor:
-        return torch.randn(*sizes, generator=generator).to(DEVICE, shape.dtype)
+    def random(*sizes: int, around: float = offset) -> torch.Tensor:
+        return (torch.randn(*sizes, generator=generator) + around).to(DEVICE, shape.dtype)
 
     keys = random(num_slots, shape.num_kv_heads, shape.key_size)
     values = random(num_slots, shape.num_kv_heads, shape.value_size)
+    block_slots = layout.blocks[:, None] * size + np.arange(size)
     node_slots = [
-        np.arange(n[0]) + int(layout.blocks[layout.block_start[i]]) * size
-        for i, n in enumerate(nodes)
+        block_slots[layout.block_start[i] : layout.block_start[i + 1]].ravel()[:length]
+        for i, (length, _, _) in enumerate(nodes)
     ]
     used = np.concatenate([*node_slots, np.zeros(0, int)])
     unused = np.setdiff1d(np.arange(num_slots), used)
     keys[unused], values[unused] = float("nan"), float("nan")
-    q = random(starts[-1], shape.num_heads, shape.key_size)
+    q = random(starts[-1], shape.num_heads, shape.key_size, around=0.0)
     k = random(starts[-1], shape.num_kv_heads, shape.key_size)
     v = random(starts[-1], shape.num_kv_heads, shape.value_size)
     prefix = [sum(nodes[j][0] for j in path) for path, _ in chunks]
@@ -72,7 +78,7 @@ def check_prefill(
                 q[t], torch.cat([keys[slots], k[own]]), torch.cat([values[slots], v[own]]),
                 int(position[t]), sinks=sinks, **options,
             )  # fmt: skip
-            assert_close(out[t], expected)
+            assert_close(out[t], expected, scale=error)
 
 
 TREE = [(50, 0, 3), (17, 1, 3)]
@@ -80,21 +86,59 @@ CHUNKS = [([0], 9), ([0, 1], 1), ([0, 1], 34), ([], 17)]
 
 
 @each_dtype
-def test_stretches_over_nodes(dtype: torch.dtype) -> None:
-    check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scale=0.125)
+@pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
+def test_stretches_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
+    check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scattered=scattered, scale=0.125)
 
 
 @each_dtype
-@pytest.mark.parametrize("nodes", [[], [(50, 0, 3), (17, 0, 3)]], ids=["alone", "over nodes"])
+@pytest.mark.parametrize("heads", [(5, 1), (12, 1), (48, 1)])
+def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
+    check_prefill(make_shape(*heads, dtype), TREE[:1], [([0], 9)] * 3, tile=None, scale=0.125)
+
+
+@each_dtype
+@pytest.mark.parametrize("nodes", [[], [(50, 0, 2), (17, 0, 2)]], ids=["alone", "over nodes"])
 @pytest.mark.parametrize("with_sinks", [False, True], ids=["", "sinks"])
+@pytest.mark.parametrize(
+    ("heads", "size"), [((4, 2), 64), ((3, 3), 80), ((4, 1), 96), ((6, 1), 128)]
+)
 def test_full_batches_of_equal_stretches(
-    nodes: list[tuple[int, int, int]], with_sinks: bool, dtype: torch.dtype
+    heads: tuple[int, int],
+    size: int,
+    nodes: list[tuple[int, int, int]],
+    with_sinks: bool,
+    dtype: torch.dtype,
 ) -> None:
     """On some devices these are a library's."""
     path = list(range(len(nodes)))
-    sinks = torch.tensor([-2.0, 0.0, 1.0, 5.0], device=DEVICE).to(dtype) if with_sinks else None
-    shape = make_shape(4, 2, dtype, key_size=64, value_size=64)
-    check_prefill(shape, nodes, [(path, 40)] * 3, sinks=sinks, room=0, scale=0.125)
+    sinks = torch.linspace(-2, 5, heads[0], device=DEVICE).to(dtype) if with_sinks else None
+    shape = make_shape(*heads, dtype, key_size=size, value_size=size)
+    chunks = [(path, 33)] * 2
+    check_prefill(shape, nodes, chunks, tile=None, sinks=sinks, room=0, scale=size**-0.5)
+
+
+def test_what_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper, where there is cuDNN: full batches of equal stretches, heads of one size."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+
+    def suits(
+        lengths: list[int], sizes: tuple[int, int] = (96, 96), dtype: torch.dtype = torch.float16
+    ) -> bool:
+        shape = make_shape(4, 2, dtype, key_size=sizes[0], value_size=sizes[1])
+        plan = PrefillPlan(shape, 80, torch.device("cpu"))
+        plan.update(*prompt_layout([], [([], length) for length in lengths], shape.block_size))
+        plan.shared.device = torch.device("cuda")
+        return plan._suits_library()
+
+    assert suits([40, 40]) and suits([80]) and suits([40, 40], dtype=torch.bfloat16)
+    assert not suits([40, 39]) and not suits([50, 30])
+    assert not suits([40, 40], dtype=torch.float32)
+    for sizes in ((192, 128), (64, 128), (128, 64), (100, 100), (256, 256)):
+        assert not suits([40, 40], sizes)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: False)
+    assert not suits([40, 40])
 
 
 @each_dtype
@@ -114,7 +158,24 @@ def test_limits(options: dict, dtype: torch.dtype) -> None:
 
 
 @each_dtype
-@pytest.mark.parametrize("sizes", [(80, 80), (128, 128), (192, 128), (256, 256)])
+@pytest.mark.parametrize(
+    "sizes", [(80, 80), (96, 96), (128, 128), (192, 128), (256, 256), (24, 40)]
+)
 def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, key_size=sizes[0], value_size=sizes[1])
     check_prefill(shape, [(50, 0, 1)], CHUNKS[:1], tile=None, scale=sizes[0] ** -0.5)
+
+
+@each_dtype
+@pytest.mark.parametrize("room", [0, 5], ids=["full", ""])
+def test_values_far_from_zero(room: int, dtype: torch.dtype) -> None:
+    nodes, chunks = [(50, 0, 2)], [([0], 20)] * 2
+    shape = make_shape(4, 2, dtype)
+    check_prefill(shape, nodes, chunks, room=room, offset=30.0, error=30, scale=0.125)
+
+
+@each_dtype
+@pytest.mark.parametrize("room", [0, 5], ids=["full", ""])
+def test_scores_far_from_zero(room: int, dtype: torch.dtype) -> None:
+    nodes, chunks = [(50, 0, 2)], [([0], 20)] * 2
+    check_prefill(make_shape(2, 2, dtype), nodes, chunks, room=room, error=4, scale=40.0)

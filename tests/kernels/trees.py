@@ -54,6 +54,24 @@ def random_caches(
     return pool[..., : shape.key_size], pool[..., shape.key_size :]
 
 
+def random_tree(
+    rng: np.random.Generator, num_rows: int, depth: int = 4
+) -> list[tuple[int, int, int]]:
+    """Nodes of up to so many levels over some of the rows, as `random_batch` takes them."""
+    nodes: list[tuple[int, int, int]] = []
+
+    def grow(first: int, end: int, level: int) -> None:
+        while first < end and level < depth:
+            cut = int(rng.integers(first, end)) + 1
+            if rng.random() < 0.7:
+                nodes.append((int(rng.integers(1, 60)), first, cut))
+                grow(first, cut, level + 1)
+            first = cut
+
+    grow(0, num_rows, 0)
+    return nodes
+
+
 def random_batch(
     shape: AttentionShape,
     nodes: list[tuple[int, int, int]],
