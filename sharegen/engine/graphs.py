@@ -24,6 +24,7 @@ class StepGraphs:
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
         self._generation = 0
         self._pool: Any = None  # torch names the type of a pool in private
+        self._stream: torch.cuda.Stream | None = None  # torch's own is of the first GPU captured on
         self._refused = False
 
     def run(
@@ -72,7 +73,8 @@ class StepGraphs:
             tensor.copy_(value)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        self._stream = self._stream or torch.cuda.Stream()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             outputs = step()
         self._pool = self._pool or graph.pool()
         return graph, outputs

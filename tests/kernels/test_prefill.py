@@ -178,4 +178,5 @@ def test_values_far_from_zero(room: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("room", [0, 5], ids=["full", ""])
 def test_scores_far_from_zero(room: int, dtype: torch.dtype) -> None:
     nodes, chunks = [(50, 0, 2)], [([0], 20)] * 2
-    check_prefill(make_shape(2, 2, dtype), nodes, chunks, room=room, error=4, scale=40.0)
+    error = 40 if dtype == torch.float32 else 4  # a score of 1,000 is rounded to 1e-4
+    check_prefill(make_shape(2, 2, dtype), nodes, chunks, room=room, error=error, scale=40.0)
