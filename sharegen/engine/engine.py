@@ -36,6 +36,9 @@ from sharegen.engine.threads import best_threads, using
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, Decided
 
+# Of the tree: kernels differ where nodes are shared, where they are read apart, where both are.
+_READINGS = (Decided(every=0), Decided(every=1), Decided(every=2))
+
 
 class Engine:
     """One model, its KV cache, and the loop that keeps them busy."""
@@ -46,10 +49,19 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.config = config or EngineConfig()
+        on_gpu = model.device.type == "cuda"
+        # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
+        self._lag = 1 if on_gpu else 0
+        self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
+        self._graphs = StepGraphs() if on_gpu else None
+        self._busy = False
+        self._closed = False
+        self._forks: dict[int, int] = {}  # by request key: forked samples of this job
         with on(model.device):
             self._prepare()
 
     def _prepare(self) -> None:
+        """Compile, allocate the KV cache, and on a GPU run small jobs in every reading there is."""
         model, config, on_gpu = self.model, self.config, self.model.device.type == "cuda"
         padded = graph_rows if on_gpu else padded_rows
         max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
@@ -66,27 +78,19 @@ class Engine:
         )
         num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
-        self._graphs = StepGraphs() if on_gpu else None
-        self._start(cache, num_blocks, max_sequences, chunk_tokens)
         self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
-        # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
-        self._lag = 1 if on_gpu else 0
-        self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
-        self._busy = False
-        self._closed = False
-        self._forks: dict[int, int] = {}  # by request key: forked samples of this job
-        if self.stats.slow_attention is not None:
-            warnings.warn(
-                "plain torch does all attention, slowly and without CUDA graphs, for want of a "
-                f"kernel: {self.stats.slow_attention}",
-                stacklevel=2,
-            )
-        elif on_gpu:
-            for costs in (Decided(every=0), Decided(every=1), Decided(every=2)):
-                self._start(cache, num_blocks, max_sequences, chunk_tokens, costs)
+        for costs in (*_READINGS, None) if on_gpu else (None,):
+            self._start(cache, num_blocks, max_sequences, chunk_tokens, costs)
+            if self.stats.slow_attention is not None:
+                warnings.warn(
+                    "plain torch does all attention, slowly and without CUDA graphs, for want of a "
+                    f"kernel: {self.stats.slow_attention}",
+                    stacklevel=3,
+                )
+                return
+            if costs is not None:
                 self._warm_up()
                 del self.runner  # its buffers, before there are others
-            self._start(cache, num_blocks, max_sequences, chunk_tokens)
 
     def _start(
         self,
@@ -129,10 +133,7 @@ class Engine:
         self.collector = Collector(self.scheduler, self.stats, self.tokenizer, model.eos_token_ids)
 
     def _warm_up(self) -> None:
-        """Run small jobs of full and of few rows: no kernel is compiled during a real one.
-
-        Kernels differ, too, where nodes are shared, where they are read apart, and where both are.
-        """
+        """Run small jobs of full and of few rows: no kernel is compiled during a real one."""
         size = 4 * self.config.block_size
         params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
         try:
