@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sharegen.errors import DataError, JournalError, SharegenError, UsageError
+from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.equality import equality_used
+from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, pool
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
@@ -52,8 +53,8 @@ def vote(
       sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
       sharegen vote runs/seed0.jsonl runs/seed1.jsonl -o - | jq .answer
     """
-    if output is not None and (output in files or run_file_path(output).exists()):
-        raise UsageError(f"--output {output} is a journal: choose another file for the votes")
+    if output is not None:
+        refuse_journal(output)
     pools = pool(without_scores(files))
     taken = [tally(part.records(), at) for part in pools]
     rows: list[Row] = [

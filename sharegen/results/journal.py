@@ -95,7 +95,8 @@ class Journal:
             recorded = _recorded(path, asked) if os.fstat(descriptor).st_size else None
             run = asked
             if recorded is not None:
-                run = replace(recorded, extent=asked.extent, versions=asked.versions)
+                # What is sampled into a conversion is nowhere else, so it is one no longer.
+                run = replace(recorded, extent=asked.extent, versions=asked.versions, conversion={})
             journal = cls(path, descriptor, run, read(path))
             journal._start(is_news=run != recorded)
         except BaseException:

@@ -26,6 +26,7 @@ class RunFile:
     fingerprints: of the model and the dataset themselves, whatever their names.
     extent: settings that may change (samples, limit, display, memory, batch).
     versions: of Python and the packages of the latest run; counts, timings, stats: its results.
+    conversion: only beside a copy that `sharegen convert` made: the `journal` that holds all of it.
     """
 
     configuration: dict[str, Any] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class RunFile:
     counts: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    conversion: dict[str, Any] = field(default_factory=dict)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def test_a_journal_without_answers_has_no_vote(tmp_path: Path) -> None:
 
 def test_votes_never_replace_a_journal(finished: Path, tmp_path: Path) -> None:
     content = finished.read_bytes()
-    with pytest.raises(UsageError, match="is a journal: choose another file"):
+    with pytest.raises(UsageError, match="is a journal: choose another --output"):
         run("vote", finished, "-o", finished)
     bare = tmp_path / "bare.jsonl"
     bare.write_bytes(content)
