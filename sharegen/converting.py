@@ -32,8 +32,8 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     run = RunFile.read(run_file_path(journal))
     if run is None:
         raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
-    configuration = Configuration.from_settings(run.settings)
     _refuse_journals(journal, kind, output)
+    configuration = Configuration.from_settings(run.settings)
     completions: dict[str, dict[int, str]] = defaultdict(dict)
     for record in read(journal):
         if record.sample is not None:
@@ -65,11 +65,13 @@ def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
     """
     if output.resolve() == journal.resolve():
         raise UsageError(f"{output}: is the journal itself: choose another --output")
-    if kind == "sharegen":
-        there = RunFile.read(run_file_path(output))
-        if there is not None and there.conversion == _conversion_of(journal):
-            return
+    there = RunFile.read(run_file_path(output)) if kind == "sharegen" else None
+    if there is not None and there.conversion == _conversion_of(journal):
+        return
     refuse_journal(output)
+    if there is not None:
+        name = run_file_path(output).name
+        raise UsageError(f"{output}: {name} is that of a journal: choose another --output")
 
 
 def _conversion_of(journal: Path) -> dict[str, str]:

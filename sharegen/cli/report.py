@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharegen.errors import SharegenError, UsageError
+from sharegen.results.output import refuse_journal
 from sharegen.results.run_file import replace_file
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def report(
 
 
 def _check_outputs(html: Path | None, output: Path | None) -> None:
-    """Find fault before the work. The endings also keep a journal from being written over."""
+    """Find fault before the work."""
     from sharegen.results.report import figures
 
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
@@ -92,6 +93,9 @@ def _check_outputs(html: Path | None, output: Path | None) -> None:
         known = output.suffix.lower() in figures.SUFFIXES
         if not known and (output.is_file() or (output.suffix and not output.is_dir())):
             raise UsageError(f"--output {output}: must end in .png or .svg, or be a folder")
+    for flag, path in (("--html", html), ("--output", output)):
+        if path is not None:
+            refuse_journal(path, flag)
     if html is not None or output is not None:
         figures.require_matplotlib()
 

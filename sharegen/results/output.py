@@ -10,8 +10,17 @@ from sharegen.results.run_file import run_file_path
 
 
 def refuse_journal(output: Path, flag: str = "--output") -> None:
-    """Raises UsageError where there is a journal, or the run.json of one that is gone."""
-    if run_file_path(output).exists() or begins_as_journal(output):
+    """Raises UsageError where there is a journal or the name is a run file's.
+
+    A run.json whose journal is gone counts as one: what is written would pass for its samples.
+    """
+    if output.name.lower().endswith(".run.json"):
+        raise UsageError(
+            f"{flag} {output} is the name of a journal's run file: choose another {flag}"
+        )
+    # `a.run.json` is of `a.jsonl`, and no reason against a folder `a`
+    is_recorded = output.suffix == ".jsonl" and run_file_path(output).exists()
+    if is_recorded or begins_as_journal(output):
         raise UsageError(f"{flag} {output} is a journal: choose another {flag}")
 
 

@@ -344,6 +344,28 @@ def test_a_conversion_is_written_over_by_the_next_one_and_a_journal_never(
     assert len(lines(twin)) == 12
 
 
+def test_no_output_takes_the_place_of_a_run_file(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    before = run_file_path(journal).read_bytes()
+    for kind in ("bigcode", "human-eval", "monkeys", "sharegen"):
+        message = error_of(sharegen, "convert", journal, "--format", kind, "-o", "a.run.json")
+        assert "run file" in message
+    message = error_of(sharegen, "convert", journal, "--format", "sharegen", "-o", "a")
+    assert "a.run.json is that of a journal" in message
+    assert run_file_path(journal).read_bytes() == before
+    assert sharegen("convert", journal, "--format", "monkeys", "-o", "a").code == 0
+
+
+def test_scores_take_no_journal_s_place(sharegen: Command, apps: Path, tmp_path: Path) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    other = journal_of(tmp_path / "a.jsonl.scores.jsonl", apps, RIGHT)
+    before = other.read_bytes()
+    message = error_of(sharegen, "score", journal, "--execute", "--overwrite")
+    assert "a.jsonl.scores.jsonl is a journal" in message and other.read_bytes() == before
+
+
 def test_a_conversion_that_was_sampled_into_is_a_journal(
     sharegen: Command, model: Path, apps: Path
 ) -> None:
