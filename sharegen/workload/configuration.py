@@ -163,7 +163,7 @@ def resolve(
         raise UsageError(f"--few-shot: the recipe {recipe.name} has no template for examples")
     return job.model_copy(
         update={
-            "model": _model(recipe, job),
+            "model": _model(recipe, job, is_flag="model" in flags),
             "dataset": job.dataset.model_copy(
                 update={
                     "source": _beside(recipe, job),
@@ -265,14 +265,21 @@ def _is_set(flags: Mapping[str, Any], key: str) -> bool:
     return True
 
 
-def _model(recipe: Recipe, job: Configuration) -> str:
-    """The model's folder or hub id; the name of a preset stands for that preset's model."""
+def _model(recipe: Recipe, job: Configuration, is_flag: bool) -> str:
+    """The model's folder or hub id; the name of a preset stands for that preset's model.
+
+    A relative folder lies beside the recipe that names it, and here if a flag does.
+    """
     models = {name: preset["model"] for name, preset in recipe.presets.items() if "model" in preset}
-    model = models.get(job.model or "", job.model)
-    if model is None:
+    if not job.model:
         names = "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
-    for folder in (recipe.path.parent / model, Path(model).expanduser(), RECIPES / model):
+    model = models.get(job.model, job.model)
+    here, beside = Path(model).expanduser(), recipe.path.parent / model
+    is_flag = is_flag and job.model not in models
+    for folder in (*((here, beside) if is_flag else (beside, here)), RECIPES / model):
+        if (folder / "config.json").is_file():
+            return str(folder.resolve())
         if (folder / _OWN / "config.json").is_file():  # tinymath keeps its model beside its data
             return str((folder / _OWN).resolve())
         if folder.exists():

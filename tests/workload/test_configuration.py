@@ -67,6 +67,26 @@ def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None
     assert job.dataset.source == "someone/else"
 
 
+def test_a_model_flag_is_looked_up_here_and_a_recipe_s_own_beside_it(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "model" / "model").mkdir(parents=True)
+    (tmp_path / "recipe" / "only").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    beside = str(tmp_path / "recipe" / "model")
+    here = str(tmp_path / "here" / "model")
+    assert resolve(recipe).model == beside
+    assert resolve(recipe, flags={"model": "small"}).model == beside  # the preset's
+    assert resolve(recipe, flags={"model": "model"}).model == here
+    assert resolve(recipe, flags={"model": "."}).model == str(tmp_path / "here")
+    assert resolve(recipe, flags={"model": "only"}).model == str(tmp_path / "recipe" / "only")
+    for folder in ("model/model", "model", "."):  # a folder in it only where it is none itself
+        Path(folder, "config.json").touch()
+        found = {name: resolve(recipe, flags={"model": name}).model for name in ("model", ".")}
+        assert found["model"] == (here if folder != "model/model" else f"{here}/model")
+    assert found["."] == str(tmp_path / "here")
+
+
 @pytest.mark.parametrize(
     ("dataset", "flags", "message"),
     [
@@ -74,6 +94,7 @@ def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None
         ("zzz", {}, "presets: small, big"),
         ("./none", {}, "no such file"),
         ("big", {}, "--model is needed"),
+        ("big", {"model": ""}, "--model is needed"),
         (None, {"few_shot": {"file": "none"}}, "--few-shot-file none"),
         (None, {"chat": {"enabled": True}}, "no template 'chat.user'"),
         (None, {"chat": {"enabled": False, "system": "x"}}, "--no-chat"),
