@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sharegen.errors import DataError, ModelError
+from sharegen.errors import DataError, ModelError, RequestError
 from sharegen.workload import template
 from sharegen.workload.template import RenderError
 
@@ -132,10 +132,24 @@ def token_ids(
 
     begin: put before them what the tokenizer begins a text with (BOS), where it does not stand
     there already.
+
+    Raises RequestError for a text with half of a surrogate pair, which no tokenizer takes.
     """
+    for text in texts:
+        _check_text(text)
     head = _leading_special_tokens(tokenizer) if begin else []
     found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     return [ids if ids[: len(head)] == head else head + ids for ids in found]
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise RequestError(
+            f"the prompt is no text: {half} at position {error.start} is half of a character"
+        ) from None
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:

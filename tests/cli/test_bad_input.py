@@ -342,6 +342,17 @@ def test_bad_rows_are_told_and_counted(sharegen: Command, job: list[object], row
     assert len(Path("out.jsonl").read_text().splitlines()) == 5
 
 
+def test_half_a_character_makes_a_bad_row(sharegen: Command, job: list[object], rows: Path) -> None:
+    write_jsonl(rows, [ROWS[4], {"id": "x", "question": "How many \ud83d"}])
+    assert "1 problem," in sharegen("plan", *job[1:-2]).out
+    check(sharegen(*job, "--strict"), 1, "line 2", "'\\ud83d'", "--strict")
+    ran = sharegen(*job)
+    assert ran.code == 0 and "1 bad row" in ran.out and "3, " in ran.out, ran.err
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    [bad] = [line for line in lines if line["sample"] is None]
+    assert bad["problem_id"] == "x" and "line 2" in bad["error"]
+
+
 def test_strict_stops_at_a_bad_row(sharegen: Command, job: list[object], rows: Path) -> None:
     write_jsonl(rows, [ROWS[4], {"q": "no question"}])
     check(sharegen(*job, "--strict"), 1, "line 2", "--strict")
