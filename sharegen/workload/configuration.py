@@ -159,6 +159,11 @@ def resolve(
     _refuse_idle_flags(job, flags)
     if job.dataset.document is not None and "document" not in _names(job):
         raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
+    if job.dataset.document is not None and job.dataset.needles is not None:
+        raise UsageError(
+            f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
+            "about a document that it makes itself"
+        )
     if job.few_shot.k and not (job.chat.user if job.chat.enabled else job.example):
         raise UsageError(f"--few-shot: the recipe {recipe.name} has no template for examples")
     return job.model_copy(

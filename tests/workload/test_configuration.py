@@ -107,6 +107,20 @@ def test_what_does_not_fit(recipe: str, dataset: str | None, flags: Any, message
         resolve(recipe, dataset, flags)
 
 
+def test_a_document_comes_with_questions_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("Text.")
+    (tmp_path / "q.jsonl").write_text('{"question": "?"}')
+    flags = {"model": "a/b", "dataset": {"document": str(tmp_path / "mine.txt")}}
+    for dataset in (None, "needles"):
+        with pytest.raises(UsageError, match=r"--document .*mine.txt: needs --dataset QUESTIONS"):
+            resolve("long-document", dataset, flags)
+    job = resolve("long-document", str(tmp_path / "q.jsonl"), flags)
+    assert job.dataset.needles is None and job.dataset.document == str(tmp_path / "mine.txt")
+    own = tmp_path / "own.yaml"  # whose questions are the user's already
+    own.write_text("prompt: '{{ document }} {{ q }}'\ndataset: {source: q.jsonl}\n")
+    assert resolve(str(own), flags=flags).dataset.source == str(tmp_path / "q.jsonl")
+
+
 def test_a_recipe_without_a_dataset_asks_for_one() -> None:
     with pytest.raises(UsageError, match="prompts needs --dataset"):
         resolve("prompts")
