@@ -33,6 +33,10 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 """The folder of the recipes that ship with sharegen."""
 
 
+MAX_SAMPLES = 1_000_000
+"""Of one problem: no estimate needs more, and a slip of the hand should not fill the memory."""
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -120,7 +124,7 @@ class FewShot(Strict):
 class Sampling(Strict):
     """How to draw and where to stop; the ranges are those of `SamplingParams`."""
 
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)

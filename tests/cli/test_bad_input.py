@@ -214,6 +214,8 @@ def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_pat
     ("arguments", "words"),
     [
         (["--samples", 0], ["--samples is 0", "1"]),
+        (["--samples", 200_000_000], ["--samples is 200000000", "1000000"]),
+        (["--set", "sampling.samples=1000001"], ["samples is 1000001", "1000000"]),
         (["--temperature", -0.5], ["--temperature is -0.5", "0"]),
         (["--temperature", "nan"], ["--temperature", "finite"]),
         (["--top-p", 3], ["--top-p is 3", "1"]),
