@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -297,8 +298,8 @@ def _programs(
     errors.print(f"{scores_path(samples.path)}: {line}", style="dim", soft_wrap=True)
     if samples.configuration is not None:
         page = samples.path.with_name(samples.path.name.removesuffix(".jsonl") + ".html")
-        errors.print(f"next: sharegen report {samples.path} --html {page}", style="dim",
-                     soft_wrap=True)  # fmt: skip
+        command = shlex.join(["sharegen", "report", str(samples.path), "--html", str(page)])
+        errors.print(f"next: {escape(command)}", style="dim", soft_wrap=True)
     return _by_difficulty(verdicts)
 
 
