@@ -137,6 +137,9 @@ def resolve(
     Raises UsageError for whatever does not fit together.
     """
     flags = flags or {}
+    for key, where in (("recipe", "is the argument"), ("preset", "goes by --dataset")):
+        if key in flags:
+            raise UsageError(f"--set {key}={flags[key]}: the {key} {where}")
     recipe = load_recipe(recipe_name)
     preset, source = _choose_dataset(recipe, dataset)
     if schema is not None and schema not in recipe.presets:
@@ -156,7 +159,8 @@ def resolve(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
             f"{job.sampling.min_tokens}"
         )
-    _refuse_idle_flags(job, flags)
+    source = _beside(recipe, job)
+    _refuse_idle_flags(recipe, job, source, flags)
     if job.dataset.document is not None and "document" not in _names(job):
         raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
     if job.dataset.document is not None and job.dataset.needles is not None:
@@ -164,14 +168,12 @@ def resolve(
             f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
             "about a document that it makes itself"
         )
-    if job.few_shot.k and not (job.chat.user if job.chat.enabled else job.example):
-        raise UsageError(f"--few-shot: the recipe {recipe.name} has no template for examples")
     return job.model_copy(
         update={
             "model": _model(recipe, job, is_flag="model" in flags),
             "dataset": job.dataset.model_copy(
                 update={
-                    "source": _beside(recipe, job),
+                    "source": source,
                     "document": _file(recipe, job.dataset.document, "--document"),
                 }
             ),
@@ -244,14 +246,25 @@ def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any
     values["chat"] = chat
 
 
-def _refuse_idle_flags(job: Configuration, flags: Mapping[str, Any]) -> None:
-    """A flag that would do nothing is a mistake: a file has no splits, and a folder no configs."""
-    given, source = flags.get("dataset") or {}, job.dataset.source
-    if source is None or not Path(source).exists():
-        return
-    if given.get("config") is not None:
-        raise UsageError(f"--dataset-config is for the hub, and {source} is here: leave it out")
-    if given.get("split") is not None and Path(source).is_file():
+def _refuse_idle_flags(
+    recipe: Recipe, job: Configuration, source: str | None, flags: Mapping[str, Any]
+) -> None:
+    """A flag that would do nothing is a mistake: a file has no splits, and a folder no configs.
+
+    source: of the rows, as an absolute path where it is here.
+    """
+    few_shot, k = flags.get("few_shot") or {}, job.few_shot.k
+    if (k or few_shot.get("file")) and not (job.chat.user if job.chat.enabled else job.example):
+        flag = "--few-shot" if k else "--few-shot-file"
+        raise UsageError(f"{flag}: the recipe {recipe.name} has no template for examples")
+    if few_shot.get("file") and not k and "k" not in few_shot:  # a k of 0 may be one of several
+        raise UsageError("--few-shot-file: no examples are wanted: say how many with --few-shot")
+    dataset = flags.get("dataset") or {}
+    is_made = job.dataset.needles is not None
+    if dataset.get("config") is not None and (is_made or (source and Path(source).exists())):
+        what = "the document is made here" if is_made else f"{source} is here"
+        raise UsageError(f"--dataset-config is for the hub, and {what}: leave it out")
+    if dataset.get("split") is not None and source is not None and Path(source).is_file():
         raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
 
 

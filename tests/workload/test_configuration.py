@@ -95,7 +95,7 @@ def test_a_model_flag_is_looked_up_here_and_a_recipe_s_own_beside_it(
         ("./none", {}, "no such file"),
         ("big", {}, "--model is needed"),
         ("big", {"model": ""}, "--model is needed"),
-        (None, {"few_shot": {"file": "none"}}, "--few-shot-file none"),
+        (None, {"few_shot": {"file": "none", "k": 1}}, "--few-shot-file none"),
         (None, {"chat": {"enabled": True}}, "no template 'chat.user'"),
         (None, {"chat": {"enabled": False, "system": "x"}}, "--no-chat"),
         (None, {"sampling": {"min_tokens": 9, "max_tokens": 3}}, "max_tokens is 3"),
@@ -119,6 +119,35 @@ def test_a_document_comes_with_questions_of_its_own(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"  # whose questions are the user's already
     own.write_text("prompt: '{{ document }} {{ q }}'\ndataset: {source: q.jsonl}\n")
     assert resolve(str(own), flags=flags).dataset.source == str(tmp_path / "q.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags", "message"),
+    [
+        ("self-consistency", {"dataset": {"config": "x"}}, "--dataset-config .* tinymath is here"),
+        ("long-document", {"dataset": {"config": "x"}}, "--dataset-config .* is made here"),
+        ("bare", {"few_shot": {"file": "q.jsonl"}}, "--few-shot-file: the recipe bare has no"),
+        ("bare", {"few_shot": {"file": "q.jsonl", "k": 0}}, "--few-shot-file: the recipe bare"),
+        ("bare", {"few_shot": {"k": 2}}, "--few-shot: the recipe bare has no"),
+        ("with", {"few_shot": {"file": "q.jsonl"}}, "how many with --few-shot"),
+        ("with", {"few_shot": {"file": ""}}, "--few-shot-file : no such file"),
+        ("self-consistency", {"preset": "gsm8k"}, "--set preset=gsm8k: .* --dataset"),
+        ("self-consistency", {"recipe": "zz"}, "--set recipe=zz: .* argument"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, flags: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "prompt: '{{ q }}'\ndataset: {source: q.jsonl}\nmodel: a/b\n"
+    Path("bare.yaml").write_text(text)
+    Path("with.yaml").write_text(text + "example: '{{ q }}'\n")
+    Path("q.jsonl").write_text('{"q": "?"}')
+    name = f"./{recipe}.yaml" if recipe in ("bare", "with") else recipe
+    with pytest.raises(UsageError, match=message.replace("tinymath", r"\S*tinymath")):
+        resolve(name, flags={"model": "a/b"} | flags)
+    many = resolve("./with.yaml", flags={"few_shot": {"file": "q.jsonl", "k": 0}})
+    assert many.few_shot.k == 0
 
 
 def test_a_recipe_without_a_dataset_asks_for_one() -> None:
