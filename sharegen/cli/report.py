@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sharegen.cli.options import parse_path
 from sharegen.errors import SharegenError, UsageError
 from sharegen.results.output import refuse_journal
 from sharegen.results.run_file import replace_file
@@ -21,11 +22,17 @@ if TYPE_CHECKING:
 def report(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Journals (JSONL) that `sharegen run` wrote; several are compared."),
+        typer.Argument(
+            help="Journals (JSONL) that `sharegen run` wrote; several are compared.",
+            parser=parse_path,
+        ),
     ],
     html: Annotated[
         Path | None,
-        typer.Option(help="Write one self-contained page: pictures, configuration, problems."),
+        typer.Option(
+            help="Write one self-contained page: pictures, configuration, problems.",
+            parser=parse_path,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -33,6 +40,7 @@ def report(
             "--output",
             "-o",
             help="Write the pictures: all into one .png or .svg, or each as both into a folder.",
+            parser=parse_path,
         ),
     ] = None,
 ) -> None:

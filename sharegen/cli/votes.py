@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sharegen.cli.options import parse_path
 from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.equality import equality_used
@@ -30,14 +31,23 @@ Row = tuple[str, Vote]
 
 def vote(
     files: Annotated[
-        list[Path], typer.Argument(help="Journals (JSONL) that `sharegen run` wrote.")
+        list[Path],
+        typer.Argument(
+            help="Journals (JSONL) that `sharegen run` wrote.",
+            parser=parse_path,
+        ),
     ],
     at: Annotated[
         int | None, typer.Option("--at", min=1, help="Vote over the first K samples.", metavar="K")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the votes as JSONL; - for standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the votes as JSONL; - for standard output.",
+            parser=parse_path,
+        ),
     ] = None,
 ) -> None:
     """Take the majority vote of every problem.
@@ -82,7 +92,10 @@ def vote(
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A journal that `sharegen run` wrote.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A journal that `sharegen run` wrote.", parser=parse_path),
+    ],
     problem: Annotated[str, typer.Option("--problem", "-p", help="The problem's id.")],
 ) -> None:
     """Show one problem: prompt, samples, answers, vote and gold answer.

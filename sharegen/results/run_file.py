@@ -80,7 +80,7 @@ _TO_DO = "choose another --output, or start again with --overwrite"
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
     """`runs/a.jsonl` -> `runs/a.run.json`."""
     path = Path(journal)
-    return path.with_name(path.name.removesuffix(".jsonl") + ".run.json")
+    return path.parent / (path.name.removesuffix(".jsonl") + ".run.json")
 
 
 def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Verdict:
 
 def scores_path(samples: Path) -> Path:
     """`samples.jsonl` -> `samples.jsonl.scores.jsonl`."""
-    return samples.with_name(samples.name + ".scores.jsonl")
+    return samples.parent / (samples.name + ".scores.jsonl")
 
 
 def without_scores(paths: Iterable[Path]) -> list[Path]:

@@ -160,6 +160,8 @@ def resolve(
             f"{job.sampling.min_tokens}"
         )
     source = _beside(recipe, job)
+    if source is None and job.dataset.needles is None:
+        raise UsageError(f"the recipe {recipe.name} has no dataset.source: give --dataset")
     _refuse_idle_flags(recipe, job, source, flags)
     if job.dataset.document is not None and "document" not in _names(job):
         raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
@@ -194,6 +196,8 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
                 f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
             )
         return recipe.default, None
+    if not dataset:
+        raise UsageError("the dataset is empty: give a preset, a file, a folder or a hub id")
     if dataset in recipe.presets:
         return dataset, None
     for name, preset in recipe.presets.items():

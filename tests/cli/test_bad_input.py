@@ -248,6 +248,44 @@ def test_impossible_flags(
     check(sharegen(*job, *arguments), 2, *words)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["vote", ""],
+        ["vote", "out.jsonl", "--output", ""],
+        ["show", "", "--problem", "1"],
+        ["score", ""],
+        ["score", "out.jsonl", "--dataset", ""],
+        ["convert", "", "--format", "bigcode"],
+        ["convert", "out.jsonl", "--format", "bigcode", "-o", ""],
+        ["report", ""],
+        ["report", "out.jsonl", "-o", ""],
+        ["report", "out.jsonl", "--html", ""],
+        ["run", "self-consistency", "-o", ""],
+        ["run", "self-consistency", "--dataset", ""],
+        ["code-sample", "", "--model", "m"],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_current_folder(sharegen: Command, arguments: list[str]) -> None:
+    Path("out.jsonl").write_text('{"problem_id": "1", "sample": 0, "completion": "x"}\n')
+    ran = sharegen(*arguments)
+    check(ran, 2, "empty")
+    assert len(ran.err.splitlines()) == 1 and [p.name for p in Path().iterdir()] == ["out.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "command", ["vote", "show -p 1", "score", "convert --format bigcode", "report"]
+)
+def test_a_folder_is_no_journal(sharegen: Command, command: str) -> None:
+    name, *more = command.split()
+    check(sharegen(name, ".", *more), 1, ".: ")
+
+
+def test_a_recipe_whose_source_was_taken_away(sharegen: Command) -> None:
+    check(sharegen("plan", "self-consistency", "--set", "dataset.source="), 2, "--dataset")
+
+
 def test_unknown_command(sharegen: Command) -> None:
     check(sharegen("rum"), 2, "rum")
 
