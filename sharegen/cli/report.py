@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharegen.cli.options import parse_path
-from sharegen.errors import SharegenError, UsageError
+from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.results.output import refuse_journal
 from sharegen.results.run_file import replace_file
 
@@ -87,7 +87,7 @@ def report(
             html.parent.mkdir(parents=True, exist_ok=True)
             replace_file(html, page.render(runs, drawn, prompts, shared))
         except OSError as error:
-            raise UsageError(f"--html {html}: cannot be written: {error.strerror}") from error
+            raise DataError(f"--html {html}: cannot be written: {error.strerror}") from error
         _say(f"written: {html}")
 
 

@@ -81,7 +81,8 @@ def test_a_real_job_shows_its_questions(
         (["a.jsonl", "--html", "b.html"], 2, ["--html b.html is a journal"]),
         (["a.jsonl", "--output", "a.run.json"], 2, ["--output a.run.json", ".png or .svg"]),
         (["a.jsonl", "--output", "a.gif"], 2, ["--output a.gif", ".png or .svg"]),
-        (["a.jsonl", "--html", "a.jsonl/r.html"], 2, ["cannot be written"]),
+        (["a.jsonl", "--output", "a.jsonl/r.png"], 1, ["cannot be written"]),
+        (["a.jsonl", "--html", "a.jsonl/r.html"], 1, ["cannot be written"]),
         ([], 2, ["files"]),
     ],
 )
