@@ -31,7 +31,8 @@ from sharegen.results.run_file import (
 __all__ = ["Journal", "Key", "Record", "read"]
 
 _SYNC_SECONDS = 1.0
-_OTHER = "choose another --output, or start again with --overwrite"
+OTHER = "choose another --output, or start again with --overwrite"
+"""What to do about a journal that this run cannot continue."""
 
 
 class Journal:
@@ -310,14 +311,14 @@ def _clear(path: Path, descriptor: int) -> None:
 def _recorded(path: Path, asked: RunFile) -> RunFile:
     """The run.json of a journal that has lines, if what is asked now may go on with them."""
     beside = run_file_path(path)
-    recorded = RunFile.read(beside)
+    recorded = RunFile.read(beside, OTHER)
     if recorded is None:
         raise JournalError(
-            f"{path}: exists without {beside.name}, so what made it is not known: {_OTHER}"
+            f"{path}: exists without {beside.name}, so what made it is not known: {OTHER}"
         )
     differ = differences(recorded.identity, asked.identity)
     if differ:
         raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: {_OTHER}"
+            f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
         )
     return recorded

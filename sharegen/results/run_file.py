@@ -53,8 +53,11 @@ class RunFile:
         replace_file(path, text.encode())
 
     @classmethod
-    def read(cls, path: Path) -> RunFile | None:
-        """The file at `path`, None if there is none; JournalError if it is broken."""
+    def read(cls, path: Path, to_do: str = "repair it or move it away") -> RunFile | None:
+        """The file at `path`, None if there is none; JournalError if it is broken.
+
+        to_do: what the error advises.
+        """
         try:
             sections = json.loads(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
@@ -62,19 +65,16 @@ class RunFile:
         except OSError as error:
             raise JournalError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise JournalError(f"{path}: is not JSON: {_TO_DO}") from error
+            raise JournalError(f"{path}: is not JSON: {to_do}") from error
         if not isinstance(sections, dict):
-            raise JournalError(f"{path}: is not a JSON object: {_TO_DO}")
+            raise JournalError(f"{path}: is not a JSON object: {to_do}")
         known = {f.name: sections[f.name] for f in fields(cls) if f.name in sections}
         for name, value in known.items():
             if not isinstance(value, dict):
-                raise JournalError(f"{path}: `{name}` is not a JSON object: {_TO_DO}")
+                raise JournalError(f"{path}: `{name}` is not a JSON object: {to_do}")
         if "configuration" not in known:
-            raise JournalError(f"{path}: has no `configuration`: {_TO_DO}")
+            raise JournalError(f"{path}: has no `configuration`: {to_do}")
         return cls(**known)
-
-
-_TO_DO = "choose another --output, or start again with --overwrite"
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:

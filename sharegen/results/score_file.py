@@ -141,7 +141,7 @@ class ScoreFile:
         """Refuse to mix verdicts that were reached under different settings."""
         beside = run_file_path(self.path)
         asked = RunFile(configuration=as_json(settings))
-        recorded = RunFile.read(beside) if self.verdicts else None
+        recorded = RunFile.read(beside, "start again with --overwrite") if self.verdicts else None
         differ = differences(recorded.identity, asked.identity) if recorded else []
         if differ:
             raise JournalError(

@@ -325,6 +325,10 @@ def test_damaged_run_file(sharegen: Command, job: list[object]) -> None:
     beside = Path("out.run.json")
     beside.write_text(beside.read_text()[:50])
     check(sharegen(*job, "-n", 4), 1, "out.run.json", "--overwrite")
+    for command in ("vote", "score", "report"):  # none of which can overwrite a journal
+        ran = sharegen(command, "out.jsonl")
+        check(ran, 1, "out.run.json", "repair it or move it away")
+        assert "--o" not in ran.err
     beside.unlink()
     check(sharegen(*job, "-n", 4), 1, "exists without out.run.json", "--overwrite")
     assert sharegen(*job, "--overwrite").code == 0
