@@ -170,7 +170,10 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
     if isinstance(prompt.content, str):
         return prompt.content
     if not tokenizer.chat_template:
-        raise ModelError("--chat: the model's tokenizer has no chat template: use --no-chat")
+        raise ModelError(
+            "a chat (--chat, --system) is not for this model: its tokenizer has no chat template: "
+            "leave these out, or use --no-chat"
+        )
     from jinja2 import TemplateError
 
     try:
@@ -178,7 +181,9 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
             prompt.content, tokenize=False, add_generation_prompt=True
         )
     except TemplateError as error:
-        raise ModelError(f"--chat: the tokenizer's chat template fails: {error}") from None
+        raise ModelError(
+            f"a chat (--chat, --system) is refused by the tokenizer's chat template: {error}"
+        ) from None
     assert isinstance(text, str)
     return text
 

@@ -367,7 +367,9 @@ def test_cuda_asked_for_and_absent(sharegen: Command, job: list[object]) -> None
 
 def test_chat_without_a_template(sharegen: Command, job: list[object], tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model", chat=False)
-    check(sharegen(*job, "--model", folder, "--chat"), 1, "no chat template", "--no-chat")
+    for flags in (["--chat"], ["--system", "Be brief."]):
+        ran = sharegen(*job, "--model", folder, *flags)
+        check(ran, 1, "no chat template", flags[0], "--no-chat")
 
 
 def test_bad_rows_are_told_and_counted(sharegen: Command, job: list[object], rows: Path) -> None:
