@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,9 @@ FLAGS = {
     "machine.kv_cache_memory": "--kv-cache-memory",
     "machine.block_size": "--block-size",
 }
-"""The keys whose values the command line sets and can get wrong -> the flag."""
+"""The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
+
+SECTIONS = ("dataset", "few_shot", "chat", "sampling", "machine")
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
@@ -140,6 +142,12 @@ def resolve(
     for key, where in (("recipe", "is the argument"), ("preset", "goes by --dataset")):
         if key in flags:
             raise UsageError(f"--set {key}={flags[key]}: the {key} {where}")
+    for section in SECTIONS:
+        if not isinstance(flags.get(section) or {}, Mapping):
+            raise UsageError(
+                f"--set {section}={flags[section]}: {section} is a section: set one of its keys, "
+                f"as {section}.KEY=VALUE"
+            )
     recipe = load_recipe(recipe_name)
     preset, source = _choose_dataset(recipe, dataset)
     if schema is not None and schema not in recipe.presets:
@@ -152,7 +160,7 @@ def resolve(
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
     values |= {"recipe": recipe.name, "preset": preset}
-    named = {key: flag for key, flag in FLAGS.items() if _is_set(flags, key)}
+    named = {key: FLAGS.get(key, f"--set {key}") for key in _keys(flags)}
     job = validate(Configuration, values, str(recipe.path), flags=named)
     if job.sampling.min_tokens > job.sampling.max_tokens:
         raise UsageError(
@@ -278,13 +286,13 @@ def _names(job: Configuration) -> set[str]:
     return set().union(*(template.names(text) for text in texts if text))
 
 
-def _is_set(flags: Mapping[str, Any], key: str) -> bool:
-    value: Any = flags
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return False
-        value = value[part]
-    return True
+def _keys(flags: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all values."""
+    for name, value in flags.items():
+        if isinstance(value, Mapping) and value:
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _model(recipe: Recipe, job: Configuration, is_flag: bool) -> str:
