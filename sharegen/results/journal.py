@@ -94,6 +94,8 @@ class Journal:
             if overwrite:
                 _clear(path, descriptor)
             recorded = _recorded(path, asked) if os.fstat(descriptor).st_size else None
+            if recorded is None:  # bad rows of another configuration, if anything
+                os.ftruncate(descriptor, 0)
             run = asked
             if recorded is not None:
                 # What is sampled into a conversion is nowhere else, so it is one no longer.
@@ -308,8 +310,11 @@ def _clear(path: Path, descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _recorded(path: Path, asked: RunFile) -> RunFile:
-    """The run.json of a journal that has lines, if what is asked now may go on with them."""
+def _recorded(path: Path, asked: RunFile) -> RunFile | None:
+    """The run.json of a journal that has lines, if what is asked now may go on with them.
+
+    None where it may not but there is nothing to lose: no line is a sample.
+    """
     beside = run_file_path(path)
     recorded = RunFile.read(beside, OTHER)
     if recorded is None:
@@ -317,6 +322,8 @@ def _recorded(path: Path, asked: RunFile) -> RunFile:
             f"{path}: exists without {beside.name}, so what made it is not known: {OTHER}"
         )
     differ = differences(recorded.identity, asked.identity)
+    if differ and not any(record.is_sample for record in read(path)):
+        return None
     if differ:
         raise JournalError(
             f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"

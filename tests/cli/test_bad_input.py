@@ -432,6 +432,21 @@ def test_no_row_that_can_run(sharegen: Command, job: list[object], rows: Path) -
     check(sharegen(*job), 1, "no row", "context")
 
 
+def test_a_journal_of_bad_rows_alone_is_started_anew(
+    sharegen: Command, job: list[object], rows: Path, examples: Path
+) -> None:
+    write_jsonl(rows, [ROWS[4]])
+    write_jsonl(examples, [ROWS[0], {**ROWS[1], "answer": "apples " * 2000}])
+    check(sharegen(*job), 1, "no row", "context")
+    assert len(Path("out.jsonl").read_text().splitlines()) == 1
+    ran = sharegen(*job, "--few-shot", 1)  # as the error advises
+    assert ran.code == 0 and "bad row" not in ran.out, ran.err
+    lines = Path("out.jsonl").read_bytes()
+    assert len(lines.splitlines()) == 3 and b"error" not in lines
+    check(sharegen(*job), 1, "few_shot.k was 1 and is now 2")
+    assert Path("out.jsonl").read_bytes() == lines
+
+
 def test_debug_gives_the_traceback(
     sharegen: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
