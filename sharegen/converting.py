@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
+from sharegen.results.output import refuse_journal
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.scoring import row_ids
@@ -30,8 +32,8 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     run = RunFile.read(run_file_path(journal))
     if run is None:
         raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
+    _refuse_journals(journal, kind, output)
     configuration = Configuration.from_settings(run.settings)
-    _refuse_journals(journal, run, output)
     completions: dict[str, dict[int, str]] = defaultdict(dict)
     for record in read(journal):
         if record.sample is not None:
@@ -56,13 +58,24 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     return len(problems), sum(map(len, completions.values()))
 
 
-def _refuse_journals(journal: Path, run: RunFile, output: Path) -> None:
-    """Write over no journal, unless it is what an earlier conversion of this one left."""
+def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
+    """Write over no journal, unless all of it is in this one: an earlier conversion says so.
+
+    The same configuration does not say it: the same job may have been run twice.
+    """
     if output.resolve() == journal.resolve():
         raise UsageError(f"{output}: is the journal itself: choose another --output")
-    there = RunFile.read(run_file_path(output))
-    if there is not None and there.identity != run.identity:
-        raise UsageError(f"{output}: is another job's journal: choose another --output")
+    there = RunFile.read(run_file_path(output)) if kind == "sharegen" else None
+    if there is not None and there.conversion == _conversion_of(journal):
+        return
+    refuse_journal(output)
+    if there is not None:
+        name = run_file_path(output).name
+        raise UsageError(f"{output}: {name} is that of a journal: choose another --output")
+
+
+def _conversion_of(journal: Path) -> dict[str, str]:
+    return {"journal": str(journal.resolve())}
 
 
 def _write_sorted(journal: Path, run: RunFile, output: Path, order: list[str]) -> None:
@@ -76,7 +89,7 @@ def _write_sorted(journal: Path, run: RunFile, output: Path, order: list[str]) -
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         replace_file(output, lines)
-        run.write(run_file_path(output))
+        replace(run, conversion=_conversion_of(journal)).write(run_file_path(output))
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {error.strerror}") from None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sharegen.errors import DataError, JournalError
 from sharegen.plan import Plan
+from sharegen.results.journal import OTHER
 from sharegen.results.record import Key, read
 from sharegen.results.run_file import RunFile, differences, run_file_path
 from sharegen.workload.configuration import Configuration
@@ -42,7 +43,7 @@ def outcome_on_record(
     """
     if not path.exists():
         return None
-    recorded = RunFile.read(run_file_path(path))
+    recorded = RunFile.read(run_file_path(path), OTHER)
     if recorded is None:
         return None
     identity = configuration.identity
@@ -55,10 +56,11 @@ def outcome_on_record(
     if not records:
         return None
     differ = differences(recorded.identity, asked.identity)
+    if differ and all(key.sample is None for key in records):
+        return None  # bad rows alone: the new configuration starts the journal anew
     if differ:
         raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: choose another "
-            "--output, or start again with --overwrite"
+            f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
         )
     sampled = {key.problem_id for key in records if key.sample is not None}
     failed = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -221,13 +221,13 @@ class _Job:
             journal.append(Record(bad.id, None, None, error=bad.error))
         asked: list[_Asked] = []
         first_error: RequestError | CapacityError | None = None
+        begun = {key[:2] for key in journal.finished}
+        every = range(self.configuration.sampling.samples)
         for problem, prompt in zip(self.workload.problems, self.prompts, strict=True):
             digest = problem.prompt_hash
-            samples = tuple(
-                sample
-                for sample in range(self.configuration.sampling.samples)
-                if Key(problem.id, digest, sample) not in journal.finished
-            )
+            samples: Sequence[int] = every  # no list of a million where none is finished
+            if (problem.id, digest) in begun:
+                samples = [i for i in every if Key(problem.id, digest, i) not in journal.finished]
             request = Request(random_key(problem.id), prompt, self.params, samples)
             try:
                 if samples:

@@ -240,6 +240,13 @@ def test_what_is_no_prompt(llm: LLM, prompt: object) -> None:
         llm.generate([PROMPTS[0], prompt])  # type: ignore[list-item]
 
 
+def test_half_a_character_is_no_prompt(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"'\\ud800' at position 4 is half of a character"):
+        llm.generate([PROMPTS[0], "Tom \ud800"])
+    with pytest.raises(RequestError, match="half of a character"):
+        llm.chat([{"role": "user", "content": "\ud800"}])
+
+
 def test_a_bad_prompt_stops_the_call_before_anything_is_sampled(llm: LLM) -> None:
     before = llm.engine.stats.generated_tokens
     for bad in ({"prompt_token_ids": []}, {"prompt_token_ids": [3] * 3000}):

@@ -6,7 +6,6 @@ are instant. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -18,6 +17,7 @@ from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
+from sharegen.cli import streams
 from sharegen.cli import votes as votes_command
 from sharegen.errors import SharegenError
 from sharegen.interrupt import Interrupted
@@ -66,8 +66,15 @@ def main(arguments: list[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    with streams.guarded():
+        code = _run(given, debug)
+    sys.exit(code)
+
+
+def _run(given: list[str], debug: bool) -> int:
     try:
-        code = app(args=given, prog_name="sharegen", standalone_mode=False)
+        with streams.written():
+            code = app(args=given, prog_name="sharegen", standalone_mode=False)
     except (SharegenError, _PARSER_ERROR) as error:
         if debug:
             raise
@@ -75,10 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("sharegen: interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:  # the reader of our stdout had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except streams.ReaderLeft:
         code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _explain(error: Exception) -> int:

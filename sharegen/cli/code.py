@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sharegen.cli.options import RunOptions, parse_size, with_options
+from sharegen.cli.options import RunOptions, parse_path, parse_size, with_options
 from sharegen.cli.run import run_recipe
 from sharegen.errors import UsageError
 from sharegen.results.formats import Format, default_path
@@ -91,7 +92,10 @@ def code_sample(
 
 
 def score(
-    files: Annotated[list[Path], typer.Argument(help="Journals, or samples of other tools.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Journals, or samples of other tools.", parser=parse_path),
+    ],
     execute: Annotated[
         bool,
         typer.Option("--execute", help="Run the programs.", rich_help_panel=_SANDBOX),
@@ -164,7 +168,8 @@ def score(
 
     for path in without_scores(files):
         samples = open_samples(path)
-        rows = None if samples.has_programs or dataset or schema else _mathematics(samples)
+        wanted = dataset is not None or schema is not None
+        rows = None if samples.has_programs or wanted else _mathematics(samples)
         if rows is None:
             rows = _programs(
                 samples,
@@ -180,11 +185,17 @@ def score(
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(help="A journal.")],
+    file: Annotated[Path, typer.Argument(help="A journal.", parser=parse_path)],
     format: Annotated[Format, typer.Option("--format", help="What to write.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to [beside the journal].", show_default=False),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to [beside the journal].",
+            show_default=False,
+            parser=parse_path,
+        ),
     ] = None,
 ) -> None:
     """Write a journal in the format of another tool.
@@ -297,8 +308,8 @@ def _programs(
     errors.print(f"{scores_path(samples.path)}: {line}", style="dim", soft_wrap=True)
     if samples.configuration is not None:
         page = samples.path.with_name(samples.path.name.removesuffix(".jsonl") + ".html")
-        errors.print(f"next: sharegen report {samples.path} --html {page}", style="dim",
-                     soft_wrap=True)  # fmt: skip
+        command = shlex.join(["sharegen", "report", str(samples.path), "--html", str(page)])
+        errors.print(f"next: {escape(command)}", style="dim", soft_wrap=True)
     return _by_difficulty(verdicts)
 
 

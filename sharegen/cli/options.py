@@ -31,6 +31,13 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _SIZES[match[2].upper()])
 
 
+def parse_path(text: str) -> Path:
+    """A path; an empty text, as an unset variable leaves it, would be the current folder."""
+    if not text:
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
+
+
 def _option(*names: str, help: str, panel: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, rich_help_panel=panel, show_default=False, **more)
 
@@ -200,7 +207,13 @@ class RunOptions(JobOptions):
 
     output: Annotated[
         Path | None,
-        _option("--output", "-o", help="The journal [runs/<recipe>-<hash>.jsonl].", panel="Output"),
+        _option(
+            "--output",
+            "-o",
+            help="The journal [runs/<recipe>-<hash>.jsonl].",
+            panel="Output",
+            parser=parse_path,
+        ),
     ] = None
     overwrite: Annotated[
         bool, _option("--overwrite", help="Start the journal anew.", panel="Output")

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sharegen.errors import SharegenError, UsageError
+from sharegen.cli.options import parse_path
+from sharegen.errors import DataError, SharegenError, UsageError
+from sharegen.results.output import refuse_journal
 from sharegen.results.run_file import replace_file
 
 if TYPE_CHECKING:
@@ -20,11 +22,17 @@ if TYPE_CHECKING:
 def report(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Journals (JSONL) that `sharegen run` wrote; several are compared."),
+        typer.Argument(
+            help="Journals (JSONL) that `sharegen run` wrote; several are compared.",
+            parser=parse_path,
+        ),
     ],
     html: Annotated[
         Path | None,
-        typer.Option(help="Write one self-contained page: pictures, configuration, problems."),
+        typer.Option(
+            help="Write one self-contained page: pictures, configuration, problems.",
+            parser=parse_path,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -32,6 +40,7 @@ def report(
             "--output",
             "-o",
             help="Write the pictures: all into one .png or .svg, or each as both into a folder.",
+            parser=parse_path,
         ),
     ] = None,
 ) -> None:
@@ -78,12 +87,12 @@ def report(
             html.parent.mkdir(parents=True, exist_ok=True)
             replace_file(html, page.render(runs, drawn, prompts, shared))
         except OSError as error:
-            raise UsageError(f"--html {html}: cannot be written: {error.strerror}") from error
+            raise DataError(f"--html {html}: cannot be written: {error.strerror}") from error
         _say(f"written: {html}")
 
 
 def _check_outputs(html: Path | None, output: Path | None) -> None:
-    """Find fault before the work. The endings also keep a journal from being written over."""
+    """Find fault before the work."""
     from sharegen.results.report import figures
 
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
@@ -92,6 +101,9 @@ def _check_outputs(html: Path | None, output: Path | None) -> None:
         known = output.suffix.lower() in figures.SUFFIXES
         if not known and (output.is_file() or (output.suffix and not output.is_dir())):
             raise UsageError(f"--output {output}: must end in .png or .svg, or be a folder")
+    for flag, path in (("--html", html), ("--output", output)):
+        if path is not None:
+            refuse_journal(path, flag)
     if html is not None or output is not None:
         figures.require_matplotlib()
 

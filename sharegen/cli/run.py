@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.syntax import Syntax
 
 from sharegen.cli.options import RunOptions, with_options
@@ -97,7 +98,7 @@ def print_configuration(configuration: Configuration, path: Path, console: Conso
         console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))
     else:
         print(text.rstrip(), file=console.file)
-    console.print(f"[dim]journal:[/] {path}\n", soft_wrap=True)
+    console.print(f"[dim]journal:[/] {escape(str(path))}\n", soft_wrap=True)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -13,9 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sharegen.errors import DataError, JournalError, SharegenError, UsageError
+from sharegen.cli.options import parse_path
+from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.equality import equality_used
+from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, pool
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
@@ -29,14 +31,23 @@ Row = tuple[str, Vote]
 
 def vote(
     files: Annotated[
-        list[Path], typer.Argument(help="Journals (JSONL) that `sharegen run` wrote.")
+        list[Path],
+        typer.Argument(
+            help="Journals (JSONL) that `sharegen run` wrote.",
+            parser=parse_path,
+        ),
     ],
     at: Annotated[
         int | None, typer.Option("--at", min=1, help="Vote over the first K samples.", metavar="K")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the votes as JSONL; - for standard output."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the votes as JSONL; - for standard output.",
+            parser=parse_path,
+        ),
     ] = None,
 ) -> None:
     """Take the majority vote of every problem.
@@ -52,8 +63,8 @@ def vote(
       sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
       sharegen vote runs/seed0.jsonl runs/seed1.jsonl -o - | jq .answer
     """
-    if output is not None and (output in files or run_file_path(output).exists()):
-        raise UsageError(f"--output {output} is a journal: choose another file for the votes")
+    if output is not None:
+        refuse_journal(output)
     pools = pool(without_scores(files))
     taken = [tally(part.records(), at) for part in pools]
     rows: list[Row] = [
@@ -81,7 +92,10 @@ def vote(
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A journal that `sharegen run` wrote.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A journal that `sharegen run` wrote.", parser=parse_path),
+    ],
     problem: Annotated[str, typer.Option("--problem", "-p", help="The problem's id.")],
 ) -> None:
     """Show one problem: prompt, samples, answers, vote and gold answer.

@@ -167,7 +167,7 @@ def _read_monkeys(path: Path) -> Iterator[Generation]:
 def default_path(journal: Path, kind: Format) -> Path:
     """Where a converted journal goes: beside it, under a name that says what it is."""
     suffix = {"bigcode": ".json", "monkeys": ""}.get(kind, ".jsonl")
-    return journal.with_name(f"{journal.name.removesuffix('.jsonl')}.{kind}{suffix}")
+    return journal.parent / f"{journal.name.removesuffix('.jsonl')}.{kind}{suffix}"
 
 
 def write_generations(path: Path, kind: Format, problems: Iterable[SampledProblem]) -> None:

@@ -31,7 +31,8 @@ from sharegen.results.run_file import (
 __all__ = ["Journal", "Key", "Record", "read"]
 
 _SYNC_SECONDS = 1.0
-_OTHER = "choose another --output, or start again with --overwrite"
+OTHER = "choose another --output, or start again with --overwrite"
+"""What to do about a journal that this run cannot continue."""
 
 
 class Journal:
@@ -93,9 +94,12 @@ class Journal:
             if overwrite:
                 _clear(path, descriptor)
             recorded = _recorded(path, asked) if os.fstat(descriptor).st_size else None
+            if recorded is None:  # bad rows of another configuration, if anything
+                os.ftruncate(descriptor, 0)
             run = asked
             if recorded is not None:
-                run = replace(recorded, extent=asked.extent, versions=asked.versions)
+                # What is sampled into a conversion is nowhere else, so it is one no longer.
+                run = replace(recorded, extent=asked.extent, versions=asked.versions, conversion={})
             journal = cls(path, descriptor, run, read(path))
             journal._start(is_news=run != recorded)
         except BaseException:
@@ -306,17 +310,22 @@ def _clear(path: Path, descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def _recorded(path: Path, asked: RunFile) -> RunFile:
-    """The run.json of a journal that has lines, if what is asked now may go on with them."""
+def _recorded(path: Path, asked: RunFile) -> RunFile | None:
+    """The run.json of a journal that has lines, if what is asked now may go on with them.
+
+    None where it may not but there is nothing to lose: no line is a sample.
+    """
     beside = run_file_path(path)
-    recorded = RunFile.read(beside)
+    recorded = RunFile.read(beside, OTHER)
     if recorded is None:
         raise JournalError(
-            f"{path}: exists without {beside.name}, so what made it is not known: {_OTHER}"
+            f"{path}: exists without {beside.name}, so what made it is not known: {OTHER}"
         )
     differ = differences(recorded.identity, asked.identity)
+    if differ and not any(record.is_sample for record in read(path)):
+        return None
     if differ:
         raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: {_OTHER}"
+            f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
         )
     return recorded

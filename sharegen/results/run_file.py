@@ -26,6 +26,7 @@ class RunFile:
     fingerprints: of the model and the dataset themselves, whatever their names.
     extent: settings that may change (samples, limit, display, memory, batch).
     versions: of Python and the packages of the latest run; counts, timings, stats: its results.
+    conversion: only beside a copy that `sharegen convert` made: the `journal` that holds all of it.
     """
 
     configuration: dict[str, Any] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class RunFile:
     counts: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
+    conversion: dict[str, Any] = field(default_factory=dict)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -51,8 +53,11 @@ class RunFile:
         replace_file(path, text.encode())
 
     @classmethod
-    def read(cls, path: Path) -> RunFile | None:
-        """The file at `path`, None if there is none; JournalError if it is broken."""
+    def read(cls, path: Path, to_do: str = "repair it or move it away") -> RunFile | None:
+        """The file at `path`, None if there is none; JournalError if it is broken.
+
+        to_do: what the error advises.
+        """
         try:
             sections = json.loads(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
@@ -60,25 +65,22 @@ class RunFile:
         except OSError as error:
             raise JournalError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise JournalError(f"{path}: is not JSON: {_TO_DO}") from error
+            raise JournalError(f"{path}: is not JSON: {to_do}") from error
         if not isinstance(sections, dict):
-            raise JournalError(f"{path}: is not a JSON object: {_TO_DO}")
+            raise JournalError(f"{path}: is not a JSON object: {to_do}")
         known = {f.name: sections[f.name] for f in fields(cls) if f.name in sections}
         for name, value in known.items():
             if not isinstance(value, dict):
-                raise JournalError(f"{path}: `{name}` is not a JSON object: {_TO_DO}")
+                raise JournalError(f"{path}: `{name}` is not a JSON object: {to_do}")
         if "configuration" not in known:
-            raise JournalError(f"{path}: has no `configuration`: {_TO_DO}")
+            raise JournalError(f"{path}: has no `configuration`: {to_do}")
         return cls(**known)
-
-
-_TO_DO = "choose another --output, or start again with --overwrite"
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
     """`runs/a.jsonl` -> `runs/a.run.json`."""
     path = Path(journal)
-    return path.with_name(path.name.removesuffix(".jsonl") + ".run.json")
+    return path.parent / (path.name.removesuffix(".jsonl") + ".run.json")
 
 
 def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharegen.errors import JournalError
+from sharegen.errors import JournalError, UsageError
+from sharegen.results.output import begins_as_journal
 from sharegen.results.run_file import RunFile, as_json, differences, run_file_path
 from sharegen.results.score import Score
 
@@ -29,7 +30,7 @@ class Verdict:
 
 def scores_path(samples: Path) -> Path:
     """`samples.jsonl` -> `samples.jsonl.scores.jsonl`."""
-    return samples.with_name(samples.name + ".scores.jsonl")
+    return samples.parent / (samples.name + ".scores.jsonl")
 
 
 def without_scores(paths: Iterable[Path]) -> list[Path]:
@@ -49,6 +50,8 @@ class ScoreFile:
 
     def __init__(self, samples: Path, settings: Mapping[str, Any], overwrite: bool = False):
         self.path = scores_path(samples)
+        if begins_as_journal(self.path):
+            raise UsageError(f"{self.path} is a journal, and the scores would go there: rename it")
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -138,7 +141,7 @@ class ScoreFile:
         """Refuse to mix verdicts that were reached under different settings."""
         beside = run_file_path(self.path)
         asked = RunFile(configuration=as_json(settings))
-        recorded = RunFile.read(beside) if self.verdicts else None
+        recorded = RunFile.read(beside, "start again with --overwrite") if self.verdicts else None
         differ = differences(recorded.identity, asked.identity) if recorded else []
         if differ:
             raise JournalError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -44,11 +45,12 @@ def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str
         _print_rescue(console, best, drawn, questions)
     console.print()
     some = best.problem_id if best else drawn[0].problem_id
-    commands = [f"show {path} --problem {some}"]
+    file = shlex.quote(str(path))
+    commands = [f"show {file} --problem {shlex.quote(some)}"]
     if any(vote.counts for vote in votes):
-        commands.insert(0, f"vote {path} --at {max(1, samples // 4)}")
+        commands.insert(0, f"vote {file} --at {max(1, samples // 4)}")
     if (run.configuration.get("dataset") or {}).get("rows"):
-        commands.insert(0, f"score {path} --execute")
+        commands.insert(0, f"score {file} --execute")
     _print_next(console, path, commands)
 
 
@@ -198,10 +200,10 @@ def _print_rescue(
 
 
 def _print_next(console: Console, path: Path, commands: Sequence[str]) -> None:
-    console.print(f"[dim]journal[/]  {path}", soft_wrap=True)
+    console.print(f"[dim]journal[/]  {visible(str(path))}", soft_wrap=True)
     for index, command in enumerate(commands):
         name = "next  " if index == 0 else "      "
-        console.print(f"[dim]{name}[/]   sharegen {command}", soft_wrap=True)
+        console.print(f"[dim]{name}[/]   sharegen {visible(command)}", soft_wrap=True)
 
 
 def _mib(number: int) -> str:

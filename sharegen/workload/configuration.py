@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,9 @@ FLAGS = {
     "machine.kv_cache_memory": "--kv-cache-memory",
     "machine.block_size": "--block-size",
 }
-"""The keys whose values the command line sets and can get wrong -> the flag."""
+"""The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
+
+SECTIONS = ("dataset", "few_shot", "chat", "sampling", "machine")
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
@@ -137,6 +139,15 @@ def resolve(
     Raises UsageError for whatever does not fit together.
     """
     flags = flags or {}
+    for key, where in (("recipe", "is the argument"), ("preset", "goes by --dataset")):
+        if key in flags:
+            raise UsageError(f"--set {key}={flags[key]}: the {key} {where}")
+    for section in SECTIONS:
+        if not isinstance(flags.get(section) or {}, Mapping):
+            raise UsageError(
+                f"--set {section}={flags[section]}: {section} is a section: set one of its keys, "
+                f"as {section}.KEY=VALUE"
+            )
     recipe = load_recipe(recipe_name)
     preset, source = _choose_dataset(recipe, dataset)
     if schema is not None and schema not in recipe.presets:
@@ -149,24 +160,30 @@ def resolve(
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
     values |= {"recipe": recipe.name, "preset": preset}
-    named = {key: flag for key, flag in FLAGS.items() if _is_set(flags, key)}
+    named = {key: FLAGS.get(key, f"--set {key}") for key in _keys(flags)}
     job = validate(Configuration, values, str(recipe.path), flags=named)
     if job.sampling.min_tokens > job.sampling.max_tokens:
         raise UsageError(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
             f"{job.sampling.min_tokens}"
         )
-    _refuse_idle_flags(job, flags)
+    source = _beside(recipe, job)
+    if source is None and job.dataset.needles is None:
+        raise UsageError(f"the recipe {recipe.name} has no dataset.source: give --dataset")
+    _refuse_idle_flags(recipe, job, source, flags)
     if job.dataset.document is not None and "document" not in _names(job):
         raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
-    if job.few_shot.k and not (job.chat.user if job.chat.enabled else job.example):
-        raise UsageError(f"--few-shot: the recipe {recipe.name} has no template for examples")
+    if job.dataset.document is not None and job.dataset.needles is not None:
+        raise UsageError(
+            f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
+            "about a document that it makes itself"
+        )
     return job.model_copy(
         update={
-            "model": _model(recipe, job),
+            "model": _model(recipe, job, is_flag="model" in flags),
             "dataset": job.dataset.model_copy(
                 update={
-                    "source": _beside(recipe, job),
+                    "source": source,
                     "document": _file(recipe, job.dataset.document, "--document"),
                 }
             ),
@@ -187,6 +204,8 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
                 f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
             )
         return recipe.default, None
+    if not dataset:
+        raise UsageError("the dataset is empty: give a preset, a file, a folder or a hub id")
     if dataset in recipe.presets:
         return dataset, None
     for name, preset in recipe.presets.items():
@@ -239,14 +258,25 @@ def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any
     values["chat"] = chat
 
 
-def _refuse_idle_flags(job: Configuration, flags: Mapping[str, Any]) -> None:
-    """A flag that would do nothing is a mistake: a file has no splits, and a folder no configs."""
-    given, source = flags.get("dataset") or {}, job.dataset.source
-    if source is None or not Path(source).exists():
-        return
-    if given.get("config") is not None:
-        raise UsageError(f"--dataset-config is for the hub, and {source} is here: leave it out")
-    if given.get("split") is not None and Path(source).is_file():
+def _refuse_idle_flags(
+    recipe: Recipe, job: Configuration, source: str | None, flags: Mapping[str, Any]
+) -> None:
+    """A flag that would do nothing is a mistake: a file has no splits, and a folder no configs.
+
+    source: of the rows, as an absolute path where it is here.
+    """
+    few_shot, k = flags.get("few_shot") or {}, job.few_shot.k
+    if (k or few_shot.get("file")) and not (job.chat.user if job.chat.enabled else job.example):
+        flag = "--few-shot" if k else "--few-shot-file"
+        raise UsageError(f"{flag}: the recipe {recipe.name} has no template for examples")
+    if few_shot.get("file") and not k and "k" not in few_shot:  # a k of 0 may be one of several
+        raise UsageError("--few-shot-file: no examples are wanted: say how many with --few-shot")
+    dataset = flags.get("dataset") or {}
+    is_made = job.dataset.needles is not None
+    if dataset.get("config") is not None and (is_made or (source and Path(source).exists())):
+        what = "the document is made here" if is_made else f"{source} is here"
+        raise UsageError(f"--dataset-config is for the hub, and {what}: leave it out")
+    if dataset.get("split") is not None and source is not None and Path(source).is_file():
         raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
 
 
@@ -256,23 +286,30 @@ def _names(job: Configuration) -> set[str]:
     return set().union(*(template.names(text) for text in texts if text))
 
 
-def _is_set(flags: Mapping[str, Any], key: str) -> bool:
-    value: Any = flags
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return False
-        value = value[part]
-    return True
+def _keys(flags: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of all values."""
+    for name, value in flags.items():
+        if isinstance(value, Mapping) and value:
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
-def _model(recipe: Recipe, job: Configuration) -> str:
-    """The model's folder or hub id; the name of a preset stands for that preset's model."""
+def _model(recipe: Recipe, job: Configuration, is_flag: bool) -> str:
+    """The model's folder or hub id; the name of a preset stands for that preset's model.
+
+    A relative folder lies beside the recipe that names it, and here if a flag does.
+    """
     models = {name: preset["model"] for name, preset in recipe.presets.items() if "model" in preset}
-    model = models.get(job.model or "", job.model)
-    if model is None:
+    if not job.model:
         names = "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
-    for folder in (recipe.path.parent / model, Path(model).expanduser(), RECIPES / model):
+    model = models.get(job.model, job.model)
+    here, beside = Path(model).expanduser(), recipe.path.parent / model
+    is_flag = is_flag and job.model not in models
+    for folder in (*((here, beside) if is_flag else (beside, here)), RECIPES / model):
+        if (folder / "config.json").is_file():
+            return str(folder.resolve())
         if (folder / _OWN / "config.json").is_file():  # tinymath keeps its model beside its data
             return str((folder / _OWN).resolve())
         if folder.exists():

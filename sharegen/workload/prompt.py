@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sharegen.errors import DataError, ModelError
+from sharegen.errors import DataError, ModelError, RequestError
 from sharegen.workload import template
 from sharegen.workload.template import RenderError
 
@@ -132,10 +132,24 @@ def token_ids(
 
     begin: put before them what the tokenizer begins a text with (BOS), where it does not stand
     there already.
+
+    Raises RequestError for a text with half of a surrogate pair, which no tokenizer takes.
     """
+    for text in texts:
+        _check_text(text)
     head = _leading_special_tokens(tokenizer) if begin else []
     found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     return [ids if ids[: len(head)] == head else head + ids for ids in found]
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(text[error.start])
+        raise RequestError(
+            f"the prompt is no text: {half} at position {error.start} is half of a character"
+        ) from None
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:
@@ -156,7 +170,10 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
     if isinstance(prompt.content, str):
         return prompt.content
     if not tokenizer.chat_template:
-        raise ModelError("--chat: the model's tokenizer has no chat template: use --no-chat")
+        raise ModelError(
+            "a chat (--chat, --system) is not for this model: its tokenizer has no chat template: "
+            "leave these out, or use --no-chat"
+        )
     from jinja2 import TemplateError
 
     try:
@@ -164,7 +181,9 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
             prompt.content, tokenize=False, add_generation_prompt=True
         )
     except TemplateError as error:
-        raise ModelError(f"--chat: the tokenizer's chat template fails: {error}") from None
+        raise ModelError(
+            f"a chat (--chat, --system) is refused by the tokenizer's chat template: {error}"
+        ) from None
     assert isinstance(text, str)
     return text
 

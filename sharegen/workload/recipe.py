@@ -33,6 +33,10 @@ RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 """The folder of the recipes that ship with sharegen."""
 
 
+MAX_SAMPLES = 1_000_000
+"""Of one problem: no estimate needs more, and a slip of the hand should not fill the memory."""
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -120,7 +124,7 @@ class FewShot(Strict):
 class Sampling(Strict):
     """How to draw and where to stop; the ranges are those of `SamplingParams`."""
 
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
@@ -273,7 +277,7 @@ def validate(
 ) -> Section:
     """`value` as a `model`, or one UsageError naming `where`, the key and the nearest valid one.
 
-    flags: the keys that the command line set -> the flag, which is then named instead.
+    flags: the keys that the command line set -> the flag, which is then named instead of `where`.
     """
     try:
         return model.model_validate(value)
@@ -281,6 +285,9 @@ def validate(
         first = error.errors(include_url=False)[0]
     path = [part for part in first["loc"] if isinstance(part, str)]
     key = ".".join(path)
+    section = ".".join(path[:-1]) if first["type"] == "missing" else key
+    flag = next((flags[given] for given in flags if _overlap(given, section)), None)
+    where = flag or where
     if first["type"] == "extra_forbidden":
         near = nearest(path[-1], _keys_at(model, path[:-1]))
         hint = f"did you mean {near!r}?" if near else "remove it, or check the section it is in"
@@ -288,8 +295,13 @@ def validate(
     if first["type"] == "missing":
         raise UsageError(f"{where}: the key {prefix + key!r} is missing")
     message = first["msg"].removeprefix("Value error, ").replace("Input", "it")
-    what = flags[key] if key in flags else f"{where}: {prefix + key}"
+    what = flag or f"{where}: {prefix + key}"
     raise UsageError(f"{what} is {first['input']!r}: {message[0].lower() + message[1:]}")
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is the other or a section that it is in."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

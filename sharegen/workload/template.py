@@ -48,7 +48,14 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
     Raises RenderError naming the template, the missing field and the fields that there are.
     """
     try:
-        return _compiled(text).render(fields)
+        rendered = _compiled(text).render(fields)
+        rendered.encode()
+        return rendered
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise RenderError(
+            f"the template '{key}' gives no text: {half} is half of a character"
+        ) from None
     except UndefinedError as error:
         missing = sorted(names(text) - set(fields) - set(_ENVIRONMENT.globals))
         if missing:

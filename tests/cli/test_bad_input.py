@@ -214,6 +214,8 @@ def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_pat
     ("arguments", "words"),
     [
         (["--samples", 0], ["--samples is 0", "1"]),
+        (["--samples", 200_000_000], ["--samples is 200000000", "1000000"]),
+        (["--set", "sampling.samples=1000001"], ["samples is 1000001", "1000000"]),
         (["--temperature", -0.5], ["--temperature is -0.5", "0"]),
         (["--temperature", "nan"], ["--temperature", "finite"]),
         (["--top-p", 3], ["--top-p is 3", "1"]),
@@ -230,8 +232,13 @@ def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_pat
         (["--device", "tpu"], ["tpu"]),
         (["--no-chat", "--system", "Be brief."], ["--system", "--no-chat"]),
         (["--set", "sampling.min_p"], ["--set sampling.min_p"]),
-        (["--set", "sampling.min_p=2"], ["sampling.min_p is 2"]),
-        (["--set", "sampling.minp=2"], ["sampling.minp", "'min_p'"]),
+        (["--set", "sampling.min_p=2"], ["error: --set sampling.min_p is 2"]),
+        (["--set", "sampling.minp=2"], ["error: --set sampling.minp", "'min_p'"]),
+        (["--set", "smapling.min_p=2"], ["error: --set smapling.min_p", "'sampling'"]),
+        (["--set", "dataset.needles.wrds=2"], ["error: --set dataset.needles.wrds", "'words'"]),
+        (["--set", "answer.gold.pattern=("], ["error: --set answer.gold.pattern is '('"]),
+        (["--set", "chat=3", "--chat"], ["--set chat=3", "section"]),
+        (["--set", "dataset=x"], ["--set dataset=x", "section"]),
         (["--set", "answer=[1"], ["--set", "YAML"]),
         (["--document", "none.txt"], ["--document", "self-consistency"]),
         (["--samples", "many"], ["--samples"]),
@@ -244,6 +251,44 @@ def test_impossible_flags(
     sharegen: Command, job: list[object], arguments: list[object], words: list[str]
 ) -> None:
     check(sharegen(*job, *arguments), 2, *words)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["vote", ""],
+        ["vote", "out.jsonl", "--output", ""],
+        ["show", "", "--problem", "1"],
+        ["score", ""],
+        ["score", "out.jsonl", "--dataset", ""],
+        ["convert", "", "--format", "bigcode"],
+        ["convert", "out.jsonl", "--format", "bigcode", "-o", ""],
+        ["report", ""],
+        ["report", "out.jsonl", "-o", ""],
+        ["report", "out.jsonl", "--html", ""],
+        ["run", "self-consistency", "-o", ""],
+        ["run", "self-consistency", "--dataset", ""],
+        ["code-sample", "", "--model", "m"],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_current_folder(sharegen: Command, arguments: list[str]) -> None:
+    Path("out.jsonl").write_text('{"problem_id": "1", "sample": 0, "completion": "x"}\n')
+    ran = sharegen(*arguments)
+    check(ran, 2, "empty")
+    assert len(ran.err.splitlines()) == 1 and [p.name for p in Path().iterdir()] == ["out.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "command", ["vote", "show -p 1", "score", "convert --format bigcode", "report"]
+)
+def test_a_folder_is_no_journal(sharegen: Command, command: str) -> None:
+    name, *more = command.split()
+    check(sharegen(name, ".", *more), 1, ".: ")
+
+
+def test_a_recipe_whose_source_was_taken_away(sharegen: Command) -> None:
+    check(sharegen("plan", "self-consistency", "--set", "dataset.source="), 2, "--dataset")
 
 
 def test_unknown_command(sharegen: Command) -> None:
@@ -285,6 +330,10 @@ def test_damaged_run_file(sharegen: Command, job: list[object]) -> None:
     beside = Path("out.run.json")
     beside.write_text(beside.read_text()[:50])
     check(sharegen(*job, "-n", 4), 1, "out.run.json", "--overwrite")
+    for command in ("vote", "score", "report"):  # none of which can overwrite a journal
+        ran = sharegen(command, "out.jsonl")
+        check(ran, 1, "out.run.json", "repair it or move it away")
+        assert "--o" not in ran.err
     beside.unlink()
     check(sharegen(*job, "-n", 4), 1, "exists without out.run.json", "--overwrite")
     assert sharegen(*job, "--overwrite").code == 0
@@ -337,7 +386,9 @@ def test_benchmark_of_a_workload_without_tokens(sharegen: Command) -> None:
 
 def test_chat_without_a_template(sharegen: Command, job: list[object], tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model", chat=False)
-    check(sharegen(*job, "--model", folder, "--chat"), 1, "no chat template", "--no-chat")
+    for flags in (["--chat"], ["--system", "Be brief."]):
+        ran = sharegen(*job, "--model", folder, *flags)
+        check(ran, 1, "no chat template", flags[0], "--no-chat")
 
 
 def test_bad_rows_are_told_and_counted(sharegen: Command, job: list[object], rows: Path) -> None:
@@ -354,6 +405,17 @@ def test_bad_rows_are_told_and_counted(sharegen: Command, job: list[object], row
     again = sharegen(*job)
     assert again.code == 0 and again.out == ran.out
     assert len(Path("out.jsonl").read_text().splitlines()) == 5
+
+
+def test_half_a_character_makes_a_bad_row(sharegen: Command, job: list[object], rows: Path) -> None:
+    write_jsonl(rows, [ROWS[4], {"id": "x", "question": "How many \ud83d"}])
+    assert "1 problem," in sharegen("plan", *job[1:-2]).out
+    check(sharegen(*job, "--strict"), 1, "line 2", "'\\ud83d'", "--strict")
+    ran = sharegen(*job)
+    assert ran.code == 0 and "1 bad row" in ran.out and "3, " in ran.out, ran.err
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    [bad] = [line for line in lines if line["sample"] is None]
+    assert bad["problem_id"] == "x" and "line 2" in bad["error"]
 
 
 def test_strict_stops_at_a_bad_row(sharegen: Command, job: list[object], rows: Path) -> None:
@@ -382,6 +444,21 @@ def test_empty_prompts_are_bad_rows(sharegen: Command, model: Path, tmp_path: Pa
 def test_no_row_that_can_run(sharegen: Command, job: list[object], rows: Path) -> None:
     write_jsonl(rows, [{"question": "apples " * 2000}])
     check(sharegen(*job), 1, "no row", "context")
+
+
+def test_a_journal_of_bad_rows_alone_is_started_anew(
+    sharegen: Command, job: list[object], rows: Path, examples: Path
+) -> None:
+    write_jsonl(rows, [ROWS[4]])
+    write_jsonl(examples, [ROWS[0], {**ROWS[1], "answer": "apples " * 2000}])
+    check(sharegen(*job), 1, "no row", "context")
+    assert len(Path("out.jsonl").read_text().splitlines()) == 1
+    ran = sharegen(*job, "--few-shot", 1)  # as the error advises
+    assert ran.code == 0 and "bad row" not in ran.out, ran.err
+    lines = Path("out.jsonl").read_bytes()
+    assert len(lines.splitlines()) == 3 and b"error" not in lines
+    check(sharegen(*job), 1, "few_shot.k was 1 and is now 2")
+    assert Path("out.jsonl").read_bytes() == lines
 
 
 def test_debug_gives_the_traceback(

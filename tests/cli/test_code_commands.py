@@ -325,6 +325,59 @@ def test_conversion_to_our_own_format_sorts_a_journal(
     assert "is the journal itself" in message and journal.read_text() == before
 
 
+def test_a_conversion_is_written_over_by_the_next_one_and_a_journal_never(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    to_b = ("convert", journal, "--format", "sharegen", "-o", "b.jsonl")
+    twin = journal_of(tmp_path / "b.jsonl", apps, {"0": ["print(7)"] * 40})  # the same job's
+    before = twin.read_bytes(), run_file_path(twin).read_bytes()
+    assert "is a journal" in error_of(sharegen, *to_b)
+    run_file_path(twin).rename("away")
+    assert "is a journal" in error_of(sharegen, *to_b)
+    assert (twin.read_bytes(), Path("away").read_bytes()) == before
+    twin.unlink()
+    assert sharegen(*to_b).code == 0 and sharegen(*to_b).code == 0
+    assert "is a journal" in error_of(sharegen, *to_b[:3], "human-eval", *to_b[4:])
+    other = journal_of(tmp_path / "c.jsonl", apps, {"1": ["print(2)"]})
+    assert "is a journal" in error_of(sharegen, "convert", other, *to_b[2:])
+    assert len(lines(twin)) == 12
+
+
+def test_no_output_takes_the_place_of_a_run_file(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    before = run_file_path(journal).read_bytes()
+    for kind in ("bigcode", "human-eval", "monkeys", "sharegen"):
+        message = error_of(sharegen, "convert", journal, "--format", kind, "-o", "a.run.json")
+        assert "run file" in message
+    message = error_of(sharegen, "convert", journal, "--format", "sharegen", "-o", "a")
+    assert "a.run.json is that of a journal" in message
+    assert run_file_path(journal).read_bytes() == before
+    assert sharegen("convert", journal, "--format", "monkeys", "-o", "a").code == 0
+
+
+def test_scores_take_no_journal_s_place(sharegen: Command, apps: Path, tmp_path: Path) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
+    other = journal_of(tmp_path / "a.jsonl.scores.jsonl", apps, RIGHT)
+    before = other.read_bytes()
+    message = error_of(sharegen, "score", journal, "--execute", "--overwrite")
+    assert "a.jsonl.scores.jsonl is a journal" in message and other.read_bytes() == before
+
+
+def test_a_conversion_that_was_sampled_into_is_a_journal(
+    sharegen: Command, model: Path, apps: Path
+) -> None:
+    command = ["code-sample", apps, "--model", model, "--few-shot", 0, *SMALL]
+    assert sharegen(*command, "-o", "a.jsonl").code == 0
+    to_b = ("convert", "a.jsonl", "--format", "sharegen", "-o", "b.jsonl")
+    assert sharegen(*to_b).code == 0
+    assert sharegen(*command, "-n", 3, "-o", "b.jsonl").code == 0
+    assert "is a journal" in error_of(sharegen, *to_b)
+    assert len(lines(Path("b.jsonl"))) == 12
+
+
 def test_each_file_is_scored_once_and_no_scores_are(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:

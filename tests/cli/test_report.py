@@ -39,6 +39,7 @@ def test_pictures_and_page(sharegen: Command, tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert {"curve.png", "curve.svg", "difficulty.svg", "margins.png", "lengths.svg"} <= names
     assert ran.err.count("written: ") == 1 + len(names)
+    assert sharegen("report", "a.jsonl", "-o", "a").code == 0  # a folder beside a.run.json
     ran = sharegen("report", "a.jsonl", "-o", "sheet.svg")
     assert ran.code == 0 and (tmp_path / "sheet.svg").exists()
 
@@ -77,8 +78,11 @@ def test_a_real_job_shows_its_questions(
         (["unscored.jsonl"], 1, ["no scores yet", "sharegen score unscored.jsonl --execute"]),
         (["a.jsonl", "--html", "a.jsonl"], 2, ["--html a.jsonl", ".html"]),
         (["a.jsonl", "--output", "a.jsonl"], 2, ["--output a.jsonl", ".png or .svg"]),
+        (["a.jsonl", "--html", "b.html"], 2, ["--html b.html is a journal"]),
+        (["a.jsonl", "--output", "a.run.json"], 2, ["--output a.run.json", ".png or .svg"]),
         (["a.jsonl", "--output", "a.gif"], 2, ["--output a.gif", ".png or .svg"]),
-        (["a.jsonl", "--html", "a.jsonl/r.html"], 2, ["cannot be written"]),
+        (["a.jsonl", "--output", "a.jsonl/r.png"], 1, ["cannot be written"]),
+        (["a.jsonl", "--html", "a.jsonl/r.html"], 1, ["cannot be written"]),
         ([], 2, ["files"]),
     ],
 )
@@ -90,9 +94,10 @@ def test_bad_input_is_one_line(
     write_code(tmp_path / "unscored.jsonl")
     (tmp_path / "unscored.jsonl.scores.jsonl").unlink()
     before = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "b.html").write_bytes(before)
     ran = sharegen("report", *arguments)
     assert ran.code == code, ran.err
-    assert (tmp_path / "a.jsonl").read_bytes() == before
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.html").read_bytes() == before
     assert len(ran.err.strip().splitlines()) == 1 and "Traceback" not in ran.err
     for word in words:
         assert word in ran.err

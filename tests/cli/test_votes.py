@@ -161,13 +161,17 @@ def test_a_journal_without_answers_has_no_vote(tmp_path: Path) -> None:
 
 def test_votes_never_replace_a_journal(finished: Path, tmp_path: Path) -> None:
     content = finished.read_bytes()
-    with pytest.raises(UsageError, match="is a journal: choose another file"):
+    with pytest.raises(UsageError, match="is a journal: choose another --output"):
         run("vote", finished, "-o", finished)
     bare = tmp_path / "bare.jsonl"
     bare.write_bytes(content)
     with pytest.raises(UsageError, match="is a journal"):
         run("vote", bare, "-o", tmp_path / "." / "bare.jsonl")
+    for name in ("a.run.json", "new.run.json"):
+        with pytest.raises(UsageError, match="name of a journal's run file"):
+            run("vote", finished, "-o", tmp_path / name)
     assert finished.read_bytes() == bare.read_bytes() == content
+    assert json.loads((tmp_path / "a.run.json").read_text())["configuration"] == {"seed": "a"}
 
 
 def test_an_output_that_cannot_be_written_is_named(finished: Path, tmp_path: Path) -> None:

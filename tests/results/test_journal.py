@@ -157,6 +157,20 @@ def test_an_empty_journal_takes_any_configuration(tmp_path: Path) -> None:
         assert journal.run.configuration == {"model": "n"}
 
 
+def test_bad_rows_alone_give_way_to_another_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    bad = Record("9", None, None, error="too long")
+    fill(path, [bad])
+    with Journal.open(path, {"model": "n"}) as journal:
+        assert journal.failed == {} and journal.run.configuration == {"model": "n"}
+        assert path.read_bytes() == b""
+        journal.append(bad)
+        journal.append(RECORDS[5])
+        journal.close()
+    with pytest.raises(JournalError, match="another configuration"):
+        Journal.open(path, {"model": "o"})
+
+
 def test_overwrite_starts_again(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     fill(path)

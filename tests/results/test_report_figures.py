@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sharegen.errors import UsageError
+from sharegen.errors import DataError, UsageError
 from sharegen.results.report import figures
 from sharegen.results.report.measure import Measured, measure
 from sharegen.results.report.outcomes import read_run
@@ -110,7 +110,7 @@ def test_a_picture_in_the_page(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(DataError, match="cannot be written"):
         figures.save(pictures([code(tmp_path)]), tmp_path / "file" / "sheet.png")
 
 

@@ -59,7 +59,9 @@ def test_a_broken_one_is_named_in_one_line(tmp_path: Path, content: str, complai
     path.write_text(content)
     with pytest.raises(JournalError, match=complaint) as caught:
         RunFile.read(path)
-    assert str(path) in str(caught.value) and "--overwrite" in str(caught.value)
+    assert str(path) in str(caught.value) and "repair it" in str(caught.value)
+    with pytest.raises(JournalError, match=f"{complaint}: start again"):
+        RunFile.read(path, "start again")
     assert "\n" not in str(caught.value)
 
 

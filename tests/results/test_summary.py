@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,21 @@ def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
     ):  # fmt: skip
         assert said in out, said
     assert "And now?" not in out
+
+
+def test_what_comes_next_can_be_pasted_into_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my [bold] run.jsonl"
+    path.write_bytes(sample("it's $1; [x]", 0, "7").to_line())
+    print_summary(path, RUN, 5, {"it's $1; [x]": "?"})
+    lines = capsys.readouterr().out.splitlines()
+    commands = [shlex.split(line.partition("sharegen ")[2]) for line in lines[-2:]]
+    assert commands == [
+        ["vote", str(path), "--at", "1"],
+        ["show", str(path), "--problem", "it's $1; [x]"],
+    ]
+    assert lines[-3] == f"journal  {path}"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,26 @@ def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None
     assert job.dataset.source == "someone/else"
 
 
+def test_a_model_flag_is_looked_up_here_and_a_recipe_s_own_beside_it(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "model" / "model").mkdir(parents=True)
+    (tmp_path / "recipe" / "only").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    beside = str(tmp_path / "recipe" / "model")
+    here = str(tmp_path / "here" / "model")
+    assert resolve(recipe).model == beside
+    assert resolve(recipe, flags={"model": "small"}).model == beside  # the preset's
+    assert resolve(recipe, flags={"model": "model"}).model == here
+    assert resolve(recipe, flags={"model": "."}).model == str(tmp_path / "here")
+    assert resolve(recipe, flags={"model": "only"}).model == str(tmp_path / "recipe" / "only")
+    for folder in ("model/model", "model", "."):  # a folder in it only where it is none itself
+        Path(folder, "config.json").touch()
+        found = {name: resolve(recipe, flags={"model": name}).model for name in ("model", ".")}
+        assert found["model"] == (here if folder != "model/model" else f"{here}/model")
+    assert found["."] == str(tmp_path / "here")
+
+
 @pytest.mark.parametrize(
     ("dataset", "flags", "message"),
     [
@@ -74,7 +94,8 @@ def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None
         ("zzz", {}, "presets: small, big"),
         ("./none", {}, "no such file"),
         ("big", {}, "--model is needed"),
-        (None, {"few_shot": {"file": "none"}}, "--few-shot-file none"),
+        ("big", {"model": ""}, "--model is needed"),
+        (None, {"few_shot": {"file": "none", "k": 1}}, "--few-shot-file none"),
         (None, {"chat": {"enabled": True}}, "no template 'chat.user'"),
         (None, {"chat": {"enabled": False, "system": "x"}}, "--no-chat"),
         (None, {"sampling": {"min_tokens": 9, "max_tokens": 3}}, "max_tokens is 3"),
@@ -84,6 +105,50 @@ def test_a_preset_name_stands_for_its_model(recipe: str, tmp_path: Path) -> None
 def test_what_does_not_fit(recipe: str, dataset: str | None, flags: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         resolve(recipe, dataset, flags)
+
+
+def test_a_document_comes_with_questions_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("Text.")
+    (tmp_path / "q.jsonl").write_text('{"question": "?"}')
+    flags = {"model": "a/b", "dataset": {"document": str(tmp_path / "mine.txt")}}
+    for dataset in (None, "needles"):
+        with pytest.raises(UsageError, match=r"--document .*mine.txt: needs --dataset QUESTIONS"):
+            resolve("long-document", dataset, flags)
+    job = resolve("long-document", str(tmp_path / "q.jsonl"), flags)
+    assert job.dataset.needles is None and job.dataset.document == str(tmp_path / "mine.txt")
+    own = tmp_path / "own.yaml"  # whose questions are the user's already
+    own.write_text("prompt: '{{ document }} {{ q }}'\ndataset: {source: q.jsonl}\n")
+    assert resolve(str(own), flags=flags).dataset.source == str(tmp_path / "q.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags", "message"),
+    [
+        ("self-consistency", {"dataset": {"config": "x"}}, "--dataset-config .* tinymath is here"),
+        ("long-document", {"dataset": {"config": "x"}}, "--dataset-config .* is made here"),
+        ("bare", {"few_shot": {"file": "q.jsonl"}}, "--few-shot-file: the recipe bare has no"),
+        ("bare", {"few_shot": {"file": "q.jsonl", "k": 0}}, "--few-shot-file: the recipe bare"),
+        ("bare", {"few_shot": {"k": 2}}, "--few-shot: the recipe bare has no"),
+        ("with", {"few_shot": {"file": "q.jsonl"}}, "how many with --few-shot"),
+        ("with", {"few_shot": {"file": ""}}, "--few-shot-file : no such file"),
+        ("bare", {"answer": {"match": "first"}}, "--set answer.match: the key 'answer.patterns'"),
+        ("self-consistency", {"preset": "gsm8k"}, "--set preset=gsm8k: .* --dataset"),
+        ("self-consistency", {"recipe": "zz"}, "--set recipe=zz: .* argument"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, flags: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "prompt: '{{ q }}'\ndataset: {source: q.jsonl}\nmodel: a/b\n"
+    Path("bare.yaml").write_text(text)
+    Path("with.yaml").write_text(text + "example: '{{ q }}'\n")
+    Path("q.jsonl").write_text('{"q": "?"}')
+    name = f"./{recipe}.yaml" if recipe in ("bare", "with") else recipe
+    with pytest.raises(UsageError, match=message.replace("tinymath", r"\S*tinymath")):
+        resolve(name, flags={"model": "a/b"} | flags)
+    many = resolve("./with.yaml", flags={"few_shot": {"file": "q.jsonl", "k": 0}})
+    assert many.few_shot.k == 0
 
 
 def test_a_recipe_without_a_dataset_asks_for_one() -> None:

@@ -98,11 +98,13 @@ def test_a_document_of_ones_own_by_file_or_by_field(tmp_path: Path) -> None:
 
 
 def test_documents_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"question": "?"}')
+    questions = str(tmp_path / "q.jsonl")
     with pytest.raises(UsageError, match=r"--document none\.txt: no such file"):
-        load(dataset={"document": "none.txt"})
+        load(questions, dataset={"document": "none.txt"})
     (tmp_path / "book.txt").write_bytes(b"\xff")
     with pytest.raises(DataError, match=r"book\.txt: is not UTF-8"):
-        load(dataset={"document": str(tmp_path / "book.txt"), "needles": {"questions": 2}})
+        load(questions, few_shot={"k": 0}, dataset={"document": str(tmp_path / "book.txt")})
     with pytest.raises(UsageError, match="--document: the recipe prompts has no template"):
         flags = {"model": "a/b", "dataset": {"document": str(tmp_path / "book.txt")}}
         resolve("prompts", str(tmp_path), flags)

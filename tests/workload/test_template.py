@@ -49,6 +49,11 @@ def test_what_fails_names_the_template(text: str) -> None:
         template.render("prompt", text, {"q": "a"})
 
 
+def test_half_a_character_is_no_text() -> None:
+    with pytest.raises(RenderError, match=r"'prompt' gives no text: '\\ud83d' is half"):
+        template.render("prompt", "{{ q }}", {"q": "a \ud83d"})
+
+
 def test_check() -> None:
     assert template.check("{{ a }}") == "{{ a }}"
     for text in ("{% if %}", "{{ q | nofilter }}"):

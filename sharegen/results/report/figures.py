@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sharegen.errors import UsageError
+from sharegen.errors import DataError, UsageError
 from sharegen.results.report.picture import Picture, Theme
 from sharegen.results.run_file import replace_file
 
@@ -51,7 +51,7 @@ def require_matplotlib() -> None:
 def save(pictures: Sequence[Picture], output: Path) -> list[Path]:
     """Write all pictures into one file (.png or .svg), or each as both into a folder.
 
-    Returns the files written. Raises UsageError where they cannot be.
+    Returns the files written. Raises DataError where they cannot be.
     """
     require_matplotlib()
     if output.suffix.lower() in SUFFIXES:
@@ -156,5 +156,5 @@ def _write(path: Path, content: bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
     return path

@@ -6,6 +6,7 @@ sample's answer with the gold answer, as `sharegen score` does.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -168,9 +169,8 @@ def read_run(path: Path, name: str) -> Run:
     )
     run = Run(name, path, tuple(outcomes), bad_rows, file, tuple(_notes(outcomes, scores)))
     if scores is None and run.is_code:
-        raise DataError(
-            f"{path}: these programs have no scores yet: first `sharegen score {path} --execute`"
-        )
+        command = f"sharegen score {shlex.quote(str(path))} --execute"
+        raise DataError(f"{path}: these programs have no scores yet: first `{command}`")
     return run
 
 

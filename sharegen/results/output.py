@@ -1,0 +1,36 @@
+"""What a command writes must not cost anyone a journal: asked before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sharegen.errors import UsageError
+from sharegen.results.record import Record
+from sharegen.results.run_file import run_file_path
+
+
+def refuse_journal(output: Path, flag: str = "--output") -> None:
+    """Raises UsageError where there is a journal or the name is a run file's.
+
+    A run.json whose journal is gone counts as one: what is written would pass for its samples.
+    """
+    if output.name.lower().endswith(".run.json"):
+        raise UsageError(
+            f"{flag} {output} is the name of a journal's run file: choose another {flag}"
+        )
+    # `a.run.json` is of `a.jsonl`, and no reason against a folder `a`
+    is_recorded = output.suffix == ".jsonl" and run_file_path(output).exists()
+    if is_recorded or begins_as_journal(output):
+        raise UsageError(f"{flag} {output} is a journal: choose another {flag}")
+
+
+def begins_as_journal(path: Path) -> bool:
+    """Whether a file's first line is a record: a journal may have lost its run.json."""
+    if not path.is_file():  # a pipe that nobody writes to would never answer
+        return False
+    try:
+        with path.open("rb") as file:
+            Record.from_line(file.readline())
+    except (OSError, ValueError):
+        return False
+    return True
