@@ -26,7 +26,7 @@ GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/draws.py
 MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MIX_2 = tl.constexpr(0x94D049BB133111EB)
 _MOST_PASSES = tl.constexpr(128)
-_LEAST = tl.constexpr(-3.4028234663852886e38)  # of float32
+_NO_MASS = tl.constexpr(150.0)  # 2 to the minus so much is 0
 WIDE = tl.constexpr(4)  # logits that a thread reads together
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -221,12 +221,18 @@ def _find(
 
 @triton.jit
 def _below(x):
-    """A number a little less than x, but no less than the least finite one (+inf stays).
+    """A number a little less than x (-inf stays)."""
+    return x - tl.maximum(tl.abs(x), 1e-30) * 1e-6
 
-    Between -inf and another number there is no pivot. Where x itself is the least, it falls out of
-    the search: it has no mass.
+
+@triton.jit
+def _search_from(lowest, maximum, inverse_temperature):
+    """What a search begins above: the lowest logit, or where exponentials are 0 in float32.
+
+    So a token that is barred by a large negative number, be it the least of all, costs no passes.
     """
-    return tl.maximum(x - tl.maximum(tl.abs(x), 1e-30) * 1e-6, _LEAST)
+    weightless = maximum - _NO_MASS / inverse_temperature
+    return tl.maximum(_below(lowest), tl.minimum(weightless, _below(maximum)))
 
 
 @triton.jit
@@ -269,7 +275,7 @@ def _threshold_kernel(
     length = vocab_size
     aside_ptr += row.to(tl.int64) * (2 * CAPACITY)
     kept = tl.full((), float("-inf"), tl.float32)
-    low = _below(lowest)
+    low = _search_from(lowest, maximum, inverse_temperature)
     if (top_k < vocab_size) & (greedy == 0):
         kept = _find(
             source, length, aside_ptr, low, maximum, kept, top_k.to(tl.float32), maximum,

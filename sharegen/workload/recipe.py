@@ -125,13 +125,13 @@ class Sampling(Strict):
     """How to draw and where to stop; the ranges are those of `SamplingParams`."""
 
     samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
-    temperature: float = Field(default=1.0, ge=0, le=1e6)
+    temperature: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=-1)
     min_p: float = Field(default=0.0, ge=0, lt=1)
-    repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6)
-    presence_penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
-    frequency_penalty: float = Field(default=0.0, ge=-1e6, le=1e6)
+    repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6, allow_inf_nan=False)
+    presence_penalty: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
     max_tokens: int = Field(default=256, ge=1)
     min_tokens: int = Field(default=0, ge=0)
     stop: list[NonEmpty] = []

@@ -135,14 +135,23 @@ def test_infinite_logits_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None
     assert ((tokens >= 0) & (tokens < 600)).all()
 
 
+@pytest.mark.parametrize("barred", [torch.finfo(torch.float32).min, -300.0])
 @pytest.mark.parametrize("options", [{"top_k": 50}, {"top_p": 0.9}, {"top_k": 290, "top_p": 0.9}])
-def test_the_least_finite_logit_bars_a_token(options: dict[str, float]) -> None:
-    """As models in float32 bar them: there is no number below it to search from."""
-    logits = random_logits(8, 300)
-    logits[:, 5:60] = torch.finfo(torch.float32).min
+def test_finite_numbers_that_bar_tokens(barred: float, options: dict[str, float]) -> None:
+    """As biases and models do: the search does not begin that far below."""
+    logits = random_logits(5, 300)
+    logits[:, 5:60] = barred
     rows = Rows(logits, **options)
     assert rows.check() < 3
     assert len(set(rows.drawn()[0].tolist())) > 2
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-3, 1e6])
+def test_far_temperatures(temperature: float) -> None:
+    """Around 10,000 a float32 has steps of 1e-3, where the least temperature sees 1e-3 in all."""
+    for offset in (0.0, 1e4):
+        logits = random_logits(2, 90) + offset
+        assert Rows(logits, temperature=temperature, top_k=7, top_p=0.9).check() < 3
 
 
 def test_all_ties_stay() -> None:
