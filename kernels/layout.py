@@ -46,3 +46,13 @@ class SharedLayout:
     @property
     def num_nodes(self) -> int:
         return len(self.length)
+
+    def shared_levels(self, chosen: npt.NDArray[np.bool_] | None = None) -> tuple[int, ...]:
+        """Levels with nodes that are above several rows, in rising order.
+
+        chosen: [num_nodes] which nodes count; all by default.
+        """
+        several = self.row_end - self.row_start > 1
+        if chosen is not None:
+            several &= chosen
+        return tuple(np.unique(self.level[several]).tolist())

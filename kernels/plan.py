@@ -130,8 +130,7 @@ class Plan:
             apart = self.costs.read_apart(
                 layout, self.shape, self.tile, self.slots, self.sharing, self.stretching
             )
-        several = layout.row_end - layout.row_start > 1
-        self.shared_levels = tuple(np.unique(layout.level[several & ~apart]).tolist())
+        self.shared_levels = layout.shared_levels(~apart)
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not apart.all()
         self.stretching = bool(apart.any())

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from sharegen.engine.kv_cache import KVCache
@@ -169,8 +168,7 @@ class ReferenceAttention:
         self._plan: reference.ReferencePlan | None = None
 
     def update(self, layout: SharedLayout) -> None:
-        several = layout.row_end - layout.row_start > 1
-        self.shared_levels = tuple(np.unique(layout.level[several]).tolist())
+        self.shared_levels = layout.shared_levels()
         self._plan = self._plan_of(layout)
 
     def prefill(

@@ -213,7 +213,6 @@ class Rows:
     def send_all_again(self) -> None:
         """What the last batch was to change may never have arrived."""
         self._changed.update(range(self.capacity))
-        self._growth = []
 
     def check_integrity(self) -> None:
         """Assert that every row's tables are those of its sequence."""

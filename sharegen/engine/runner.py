@@ -234,14 +234,14 @@ class Runner:
             empty = torch.empty(0)
             return Drawn(empty.long(), empty, prompt=prompt)
         which = self._send(np.array(logit_rows))
-        drawn = []
+        drawn, asked = [], -1
         most = len(self.tokens)  # at a time: what memory was kept for
         for part in (slice(i, i + most) for i in range(0, len(params), most)):
             state = self.state.fresh(params[part], keys[part], prompts[part])
             zeros = torch.zeros(state.max_rows, dtype=torch.int64, device=self.device)
             drawn.append(sample(logits, state, zeros, logit_rows=which[part]))
+            asked = max(asked, state.features().top_logprobs)
         tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
-        asked = max(-1 if p.logprobs is None else p.logprobs for p in params)
         return Drawn(tokens, logprobs, *_top(logits, tokens, logprobs, asked, which), prompt=prompt)
 
     def _key(self, group: Group, index: int) -> int:

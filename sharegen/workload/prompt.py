@@ -135,21 +135,19 @@ def token_ids(
 
     Raises RequestError for a text with half of a surrogate pair, which no tokenizer takes.
     """
-    for text in texts:
-        _check_text(text)
     head = _leading_special_tokens(tokenizer) if begin else []
-    found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-    return [ids if ids[: len(head)] == head else head + ids for ids in found]
-
-
-def _check_text(text: str) -> None:
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = ascii(text[error.start])
-        raise RequestError(
-            f"the prompt is no text: {half} at position {error.start} is half of a character"
-        ) from None
+        found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+    except (TypeError, UnicodeEncodeError):
+        for text in texts:
+            place = template.half_character(text)
+            if place is not None:
+                raise RequestError(
+                    f"the prompt is no text: {text[place]!a} at position {place} is half of a "
+                    "character"
+                ) from None
+        raise
+    return [ids if ids[: len(head)] == head else head + ids for ids in found]
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:

@@ -49,13 +49,6 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
     """
     try:
         rendered = _compiled(text).render(fields)
-        rendered.encode()
-        return rendered
-    except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise RenderError(
-            f"the template '{key}' gives no text: {half} is half of a character"
-        ) from None
     except UndefinedError as error:
         missing = sorted(names(text) - set(fields) - set(_ENVIRONMENT.globals))
         if missing:
@@ -67,3 +60,17 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
         raise RenderError(f"the template '{key}' fails: {error}") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise RenderError(f"the template '{key}' fails: {error}") from None
+    place = half_character(rendered)
+    if place is not None:
+        half = rendered[place]
+        raise RenderError(f"the template '{key}' gives no text: {half!a} is half of a character")
+    return rendered
+
+
+def half_character(text: str) -> int | None:
+    """Where a text first holds half of a surrogate pair, which nothing encodes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -88,26 +89,32 @@ def assert_empty(engine: Engine) -> None:
     assert (engine.stats.running, engine.stats.waiting, engine.stats.blocks_used) == (0, 0, 0)
 
 
-def make_engine(
+def engine_config(
     model: LoadedModel,
     *,
     blocks: int = 400,
     block_size: int = 4,
     max_sequences: int = 64,
     prefill_tokens: int = 24,
-    tokenizer: object = None,
     seed: int = 0,
     window: int = 16_384,
-) -> CheckedEngine:
-    config = EngineConfig(
+    compile: bool = True,
+) -> EngineConfig:
+    """Everything small, so that few tokens go through many blocks and batches."""
+    return EngineConfig(
         max_sequences=max_sequences,
         kv_cache_memory=blocks * block_size * model.kv_bytes_per_token,
         block_size=block_size,
         seed=seed,
         prefill_tokens=prefill_tokens,
         window=window,
+        compile=compile,
     )
-    return CheckedEngine(model, tokenizer, config)
+
+
+def make_engine(model: LoadedModel, *, tokenizer: object = None, **config: Any) -> CheckedEngine:
+    """config: as `engine_config` takes it."""
+    return CheckedEngine(model, tokenizer, engine_config(model, **config))
 
 
 @dataclass(frozen=True)

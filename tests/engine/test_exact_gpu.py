@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from sharegen.engine import kernel_attention
-from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import load_model
 from sharegen.kernels.cost import Decided
-from tests.engine.jobs import GREEDY, first_difference_is_a_tie, forest, requests_of, run
+from tests.engine.jobs import (
+    GREEDY,
+    engine_config,
+    first_difference_is_a_tie,
+    forest,
+    requests_of,
+    run,
+)
 from tests.engine.test_exact import ARCHITECTURES
 from tests.engine.tiny_models import TINY, make_tiny
 
@@ -45,13 +51,8 @@ def test_greedy_tokens_equal_generate(
     model = make_tiny(name).to("cuda")
     model.generation_config.eos_token_id = ENDS
     loaded = load_model(model)
-    config = EngineConfig(
-        max_sequences=24,
-        kv_cache_memory=loaded.kv_bytes_per_token * 4 * 600,
-        block_size=4,
-        prefill_tokens=24,
-        compile=name in ARCHITECTURES and reading == "shared",
-    )
+    is_compiled = name in ARCHITECTURES and reading == "shared"
+    config = engine_config(loaded, blocks=600, max_sequences=24, compile=is_compiled)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what runs uncaptured must be right as well
         engine = Engine(loaded, None, config)
@@ -79,8 +80,7 @@ def test_a_model_that_cannot_be_captured_warns_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     loaded = load_model(make_tiny("llama").to("cuda"))
-    config = EngineConfig(kv_cache_memory=loaded.kv_bytes_per_token * 4 * 600, block_size=4,
-                          max_sequences=24, compile=False)  # fmt: skip
+    config = engine_config(loaded, blocks=600, max_sequences=24, compile=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         engine = Engine(loaded, None, config)
@@ -95,8 +95,7 @@ def test_a_gpu_that_is_not_the_current_one() -> None:
     """Kernels, streams and graphs follow the model, and the caller's device stays his."""
     model = make_tiny("llama").to("cuda:1")
     loaded = load_model(model)
-    config = EngineConfig(kv_cache_memory=loaded.kv_bytes_per_token * 4 * 600, block_size=4,
-                          max_sequences=24)  # fmt: skip
+    config = engine_config(loaded, blocks=600, max_sequences=24)
     engine = Engine(loaded, None, config)
     ran = run(engine, requests_of(PROMPTS, GREEDY, SAMPLES))
     assert torch.cuda.current_device() == 0

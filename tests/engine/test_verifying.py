@@ -17,7 +17,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine import kernel_attention, verifying
 from sharegen.engine.compiling import optimise
-from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.fusing import fuse_projections, unfuse
 from sharegen.engine.model import LoadedModel, load_model
@@ -26,7 +25,7 @@ from sharegen.engine.verifying import TOP, Verification, Verified
 from sharegen.errors import UsageError
 from sharegen.kernels import reference
 from sharegen.kernels.cost import Decided
-from tests.engine.jobs import forest, make_engine, requests_of, run
+from tests.engine.jobs import engine_config, forest, make_engine, requests_of, run
 from tests.engine.tiny_models import make_tiny
 
 on_gpu = [
@@ -113,13 +112,8 @@ def test_lower_precision_is_as_far_as_the_back_ends_are(
         if hasattr(router, "top_k"):  # else a rounding may choose another expert
             router.top_k = module.config.num_local_experts
     model = load_model(module)
-    config = EngineConfig(
-        max_sequences=24,
-        kv_cache_memory=model.kv_bytes_per_token * 4 * 600,
-        block_size=4,
-        prefill_tokens=24,
-        compile=False,  # compiled layers round less often than the module that judges them
-    )
+    # Compiled layers round less often than the module that judges them.
+    config = engine_config(model, blocks=600, max_sequences=24, compile=False)
     engine = Engine(model, None, config)
     assert engine.stats.slow_attention is None
     found = verified_by(engine, 10_000)

@@ -142,9 +142,10 @@ LIMITS = [
 @each_dtype
 @pytest.mark.parametrize("options", LIMITS, ids=str)
 @each_reading
-def test_limits(options: dict, costs: CostModel | None, dtype: torch.dtype) -> None:
-    """Every other one with sinks; `test_random_trees` has them in other company."""
-    has_sinks = LIMITS.index(options) % 2 == 0
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_limits(
+    options: dict, has_sinks: bool, costs: CostModel | None, dtype: torch.dtype
+) -> None:
     nodes = [(50, 0, 4), (30, 0, 2), (33, 2, 4)]
     batch = random_batch(make_shape(4, 2, dtype), nodes, [1, 25, 40, 60], padding=1, scattered=(2,))
     sinks = torch.linspace(-3, 4, 4, device=DEVICE).to(dtype) if has_sinks else None
@@ -181,8 +182,8 @@ def test_thousands_of_rows() -> None:
     """As many as the largest batches have, below a root and 64 nodes of 64 rows."""
     shape = make_shape(1, 1, torch.float16, key_size=16, value_size=16)
     nodes = [(20, 0, 4096)] + [(17, first, first + 64) for first in range(0, 4096, 64)]
-    batch = random_batch(shape, nodes, [1 + row % 15 for row in range(4096)])
-    out = attend(batch, tile=None, costs=READINGS["shared"], scale=0.25)
+    batch = random_batch(shape, nodes, [1 + row % 20 for row in range(4096)])
+    out = attend(batch, tile=None, costs=READINGS["some apart"], scale=0.25)
     assert_close(out, naive_decode(batch, scale=0.25))
 
 

@@ -31,6 +31,7 @@ from tests.kernels.trees import (
     naive_row,
     prompt_layout,
     random_batch,
+    random_tree,
 )
 
 WRONG = (
@@ -139,18 +140,7 @@ def test_numbers_far_from_zero(dtype: torch.dtype) -> None:
 def test_random_trees(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(1, 30))
-    nodes: list[tuple[int, int, int]] = []
-
-    def grow(first: int, end: int, depth: int) -> None:
-        """Nodes over some of the rows [first, end), a level deeper each time."""
-        while first < end and depth < 4:
-            cut = int(rng.integers(first, end)) + 1
-            if rng.random() < 0.7:
-                nodes.append((int(rng.integers(1, 40)), first, cut))
-                grow(first, cut, depth + 1)
-            first = cut
-
-    grow(0, rows, 0)
+    nodes = random_tree(rng, rows)
     sizes = {"key_size": 8, "value_size": 8, "block_size": int(rng.integers(1, 9))}
     batch = random_batch(
         make_shape(4, 2, torch.float32, **sizes),
