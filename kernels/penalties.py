@@ -36,7 +36,7 @@ def penalise(
     logits: torch.Tensor, in_prompt: torch.Tensor | None, history: torch.Tensor | None,
     repetition: torch.Tensor, frequency: torch.Tensor, presence: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The penalised logits, float32; the same as `sharegen.engine.penalties.penalise`.
+    """The penalised logits, float32; the same as `sharegen.engine.sample.penalties.penalise`.
 
     logits: [n, V], any float type; in_prompt: bool [n, V], or None where no row has a repetition
     penalty; history: int64 [n, L], the output so far and -1 beyond, or None while there is none;

@@ -22,7 +22,7 @@ SEARCH_BLOCK, SEARCH_WARPS = 1024, 4  # logits that a search looks at together
 CAPACITY = 4096  # how many of a row's logits can be put aside, a multiple of SEARCH_BLOCK
 
 GREEDY_BELOW = tl.constexpr(1e-5)
-GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/draws.py
+GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/sample/draws.py
 MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MIX_2 = tl.constexpr(0x94D049BB133111EB)
 _MOST_PASSES = tl.constexpr(128)
@@ -378,7 +378,7 @@ def draw(
     top_p: torch.Tensor, min_p: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor,
     logit_rows: torch.Tensor | None = None, *, filtered: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Draw one token a row; the same as `sharegen.engine.sampling.draw`.
+    """Draw one token a row; the same as `sharegen.engine.sample.sampling.draw`.
 
     logits, raw: [m, vocab_size] after and before biases and penalties (the same tensor where there
     are none), last stride 1; logit_rows: int64 [n], the row of both that each draw reads, or None

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
+from sharegen.engine.cache.prefix_tree import WINDOW
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import load_model, load_tokenizer
-from sharegen.engine.prefix_tree import WINDOW
+from sharegen.engine.model.load import load_model, load_tokenizer
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.workload.prompt import token_ids

@@ -12,7 +12,7 @@ import torch
 
 import sharegen
 from sharegen import LLM, SamplingParams
-from sharegen.engine.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model, tiny_tokenizer

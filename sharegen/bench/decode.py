@@ -19,15 +19,15 @@ import torch
 
 from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.shapes import Workload, random_model, workload
-from sharegen.engine.attention import AttentionContext, StoreAndAttend
-from sharegen.engine.checkpoint import resolve_device
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import load_model
-from sharegen.engine.prefix_tree import PrefixTree
+from sharegen.engine.execute.attention import AttentionContext, StoreAndAttend
+from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
+from sharegen.job.plan import fitting_sequences
 from sharegen.kernels.layout import SharedLayout
-from sharegen.plan import fitting_sequences
 
 _ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
 _MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers import GenerationConfig, PreTrainedModel
 
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import load_model, load_tokenizer
-from sharegen.engine.prefix_tree import PrefixTree
+from sharegen.engine.model.load import load_model, load_tokenizer
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
-from sharegen.plan import most_blocks
+from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_problems
 from sharegen.workload.prompt import tokenise

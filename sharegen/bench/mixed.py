@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from sharegen.bench.shapes import random_model
-from sharegen.engine.checkpoint import resolve_device
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import load_model
+from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
 
 PLAIN: dict[str, Any] = {"temperature": 0.7}

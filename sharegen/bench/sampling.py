@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sharegen.engine.request import SamplingParams
-from sharegen.engine.sampling import SamplingState, row_key, sample
+from sharegen.engine.sample.sampling import SamplingState, row_key, sample
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

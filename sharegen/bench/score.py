@@ -7,8 +7,8 @@ import platform
 import time
 from collections import Counter
 
+from sharegen.common.program_tests import CallTests, CheckTests, ProgramProblem, ScriptTests
 from sharegen.errors import SharegenError
-from sharegen.program_tests import CallTests, CheckTests, ProgramProblem, ScriptTests
 from sharegen.results.sandbox.host import KINDS, SandboxError, fault_of
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
 
-from sharegen.engine.checkpoint import load_config, load_tokenizer, locate, resolve_device
+from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate, resolve_device
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES
 

@@ -20,7 +20,7 @@ from sharegen.cli import run as run_command
 from sharegen.cli import streams
 from sharegen.cli import votes as votes_command
 from sharegen.errors import SharegenError
-from sharegen.interrupt import Interrupted
+from sharegen.job.interrupt import Interrupted
 
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 """Click's base class of wrong usage, wherever Typer keeps it."""

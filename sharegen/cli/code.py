@@ -20,10 +20,10 @@ from sharegen.errors import UsageError
 from sharegen.results.formats import Format, default_path
 
 if TYPE_CHECKING:
+    from sharegen.job.scoring import Samples
     from sharegen.results.passk import Estimate
     from sharegen.results.sandbox.system import Isolation
     from sharegen.results.score_file import Verdict
-    from sharegen.scoring import Samples
 
 _SAMPLED, _DATA, _SANDBOX = "Programs", "Data", "Sandbox"
 
@@ -163,8 +163,8 @@ def score(
       sharegen score samples.jsonl --dataset humaneval --execute
       sharegen score runs/self-consistency-1a2b3c4d.jsonl
     """
+    from sharegen.job.scoring import open_samples
     from sharegen.results.score_file import without_scores
-    from sharegen.scoring import open_samples
 
     for path in without_scores(files):
         samples = open_samples(path)
@@ -213,7 +213,7 @@ def convert(
 
 
 def _convert(journal: Path, kind: Format, output: Path) -> None:
-    from sharegen.converting import convert_journal
+    from sharegen.job.converting import convert_journal
 
     problems, samples = convert_journal(journal, kind, output)
     Console(stderr=True, highlight=False).print(
@@ -262,12 +262,12 @@ def _programs(
 ) -> Rows:
     """Run what has no verdict yet; estimates over all problems, and by difficulty."""
     from sharegen.cli.score_progress import ScoreProgress
-    from sharegen.interrupt import Interrupted, interrupts
+    from sharegen.job.interrupt import Interrupted, interrupts
+    from sharegen.job.scoring import dataset_of, score_programs
     from sharegen.results.sandbox.host import choose_isolation
     from sharegen.results.sandbox.limits import MIB, Limits
     from sharegen.results.score_file import scores_path
     from sharegen.results.workers import available_cores
-    from sharegen.scoring import dataset_of, score_programs
 
     errors = Console(stderr=True, highlight=False)
 

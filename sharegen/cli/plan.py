@@ -13,7 +13,7 @@ from rich.tree import Tree
 from sharegen.cli.options import JobOptions, with_options
 
 if TYPE_CHECKING:
-    from sharegen.plan import Branch, Plan, Reading
+    from sharegen.job.plan import Branch, Plan, Reading
 
 
 @with_options
@@ -30,7 +30,7 @@ def plan(
       sharegen plan self-consistency
       sharegen plan self-consistency --dataset gsm8k --model Qwen/Qwen3-8B-Base -n 40
     """
-    from sharegen.dry_run import plan_job
+    from sharegen.job.dry_run import plan_job
     from sharegen.workload.configuration import resolve
 
     job = resolve(recipe, options.dataset, options.flags())

@@ -17,7 +17,7 @@ from sharegen.cli.plan import sharing_tree
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
-    from sharegen.plan import Plan
+    from sharegen.job.plan import Plan
     from sharegen.results.progress import Progress
     from sharegen.workload.configuration import Configuration
 
@@ -52,8 +52,8 @@ def run_recipe(
 
     flags: more of what `options.flags()` gives, on top; schema: see `configuration.resolve`.
     """
+    from sharegen.job.run import run_job
     from sharegen.results.summary import print_summary
-    from sharegen.run import run_job
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
 
@@ -113,8 +113,8 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _terminal_watcher(console: Console) -> Any:
+    from sharegen.job.run import Watcher
     from sharegen.results.progress import Progress
-    from sharegen.run import Watcher
 
     class TerminalWatcher(Watcher):
         """The sharing tree, then a progress bar, on stderr."""

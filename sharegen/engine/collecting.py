@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from sharegen.engine.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.cache.prompt_logprobs import of_prompt
 from sharegen.engine.config import EngineStats
-from sharegen.engine.detokenize import completion_text
-from sharegen.engine.drawn import Drawn
-from sharegen.engine.prompt_logprobs import of_prompt
+from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
-from sharegen.engine.scheduler import Scheduler
-from sharegen.engine.sequence import Sequence
-from sharegen.engine.stopping import Stops, end_token_reason
+from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.schedule.scheduler import Scheduler
+from sharegen.engine.schedule.sequence import Sequence
+from sharegen.engine.text.detokenize import completion_text
+from sharegen.engine.text.stopping import Stops, end_token_reason
 
 
 class Collector:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sharegen.engine.prefix_tree import WINDOW
+from sharegen.engine.cache.prefix_tree import WINDOW
 from sharegen.errors import UsageError
 
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}

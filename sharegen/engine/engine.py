@@ -14,25 +14,25 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.attention import attention_for
-from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
-from sharegen.engine.block_pool import BlockPool
+from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.collecting import Collector
-from sharegen.engine.compiling import optimise
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
-from sharegen.engine.drawn import Drawn
-from sharegen.engine.draws import row_key
-from sharegen.engine.graphs import StepGraphs
-from sharegen.engine.headroom import kv_cache_memory
-from sharegen.engine.kv_cache import KVCache
-from sharegen.engine.memory import blocks_in, is_out_of_memory
-from sharegen.engine.model import LoadedModel, on
+from sharegen.engine.execute.attention import attention_for
+from sharegen.engine.execute.compiling import optimise
+from sharegen.engine.execute.drawn import Drawn
+from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.execute.headroom import kv_cache_memory
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.execute.memory import blocks_in, is_out_of_memory
+from sharegen.engine.execute.runner import Runner
+from sharegen.engine.execute.threads import best_threads, using
+from sharegen.engine.model.load import LoadedModel, on
 from sharegen.engine.pauses import short_collections
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.runner import Runner
-from sharegen.engine.scheduler import Scheduler
-from sharegen.engine.shrinking import shrink
-from sharegen.engine.threads import best_threads, using
+from sharegen.engine.sample.draws import row_key
+from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
+from sharegen.engine.schedule.scheduler import Scheduler
+from sharegen.engine.schedule.shrinking import shrink
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, Decided
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sharegen.engine.checkpoint import quiet
-from sharegen.engine.memory import is_out_of_memory
-from sharegen.engine.model import LoadedModel
+from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.model.checkpoint import quiet
+from sharegen.engine.model.load import LoadedModel
 from sharegen.engine.request import Completion, SamplingParams, TokenLogprobs
 from sharegen.errors import UsageError
 

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sharegen.program_tests import (
+from sharegen.common.program_tests import (
     CallTests,
     CheckTests,
     NoTests,

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TypeAlias
 
-from sharegen.program_tests import ProgramProblem
+from sharegen.common.program_tests import ProgramProblem
 from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation

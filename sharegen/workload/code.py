@@ -13,8 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sharegen.common.program_tests import (
+    CallTests,
+    CheckTests,
+    NoTests,
+    ProgramProblem,
+    ScriptTests,
+)
 from sharegen.errors import DataError, UsageError
-from sharegen.program_tests import CallTests, CheckTests, NoTests, ProgramProblem, ScriptTests
 
 Row = Mapping[str, Any]
 

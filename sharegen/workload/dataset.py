@@ -198,7 +198,7 @@ def _download(source: str, name: str, reachable: bool) -> Path:
 
 def _read_hub(source: str, config: str | None, split: str) -> Rows:
     """A split from the hub, or from the local cache when the hub does not answer."""
-    from sharegen.hub import hub_is_reachable
+    from sharegen.common.hub import hub_is_reachable
 
     reachable = hub_is_reachable()
     import datasets

@@ -169,7 +169,7 @@ def no_hub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """A hub that refuses to be connected, or takes the connection and never answers."""
     from huggingface_hub import constants
 
-    from sharegen import hub
+    from sharegen.common import hub
 
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

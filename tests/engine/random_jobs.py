@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
-from sharegen.engine.model import LoadedModel
-from sharegen.engine.prefix_tree import PrefixTree
+from sharegen.engine.model.load import LoadedModel
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import (
     CONTEXT,

@@ -15,9 +15,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sharegen.engine.batch import DecodeBatch, PrefillBatch
-from sharegen.engine.drawn import Drawn
+from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.request import Request
+from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import FIRST_TOKEN, VOCAB_SIZE, CheckedEngine
 

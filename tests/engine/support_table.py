@@ -8,8 +8,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from sharegen.engine.model import load_model
-from sharegen.engine.probe import LayerSpec
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import REFUSED, TABLE, TINY, make_tiny, tiny_config
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
 from sharegen.engine import engine as engine_module
-from sharegen.engine.attention import ReferenceAttention
-from sharegen.engine.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.config import EngineConfig
-from sharegen.engine.detokenize import completion_text
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import load_model
+from sharegen.engine.execute.attention import ReferenceAttention
+from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
+from sharegen.engine.text.detokenize import completion_text
 from sharegen.errors import CapacityError, RequestError, UsageError
 from tests.engine.jobs import (
     CONTEXT,

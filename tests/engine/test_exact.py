@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 
-from sharegen.engine.block_pool import BlockPool
+from sharegen.engine.cache.block_pool import BlockPool
 from tests.engine.jobs import (
     GREEDY,
     CheckedEngine,

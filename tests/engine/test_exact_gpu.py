@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sharegen.engine import kernel_attention
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import load_model
+from sharegen.engine.execute import kernel_attention
+from sharegen.engine.model.load import load_model
 from sharegen.kernels.cost import Decided
 from tests.engine.jobs import (
     GREEDY,

@@ -15,11 +15,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sharegen.engine import kernel_attention, verifying
-from sharegen.engine.compiling import optimise
+from sharegen.engine import verifying
 from sharegen.engine.engine import Engine
-from sharegen.engine.fusing import fuse_projections, unfuse
-from sharegen.engine.model import LoadedModel, load_model
+from sharegen.engine.execute import kernel_attention
+from sharegen.engine.execute.compiling import optimise
+from sharegen.engine.model.fusing import fuse_projections, unfuse
+from sharegen.engine.model.load import LoadedModel, load_model
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.engine.verifying import TOP, Verification, Verified
 from sharegen.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.engine import penalties as reference
+from sharegen.engine.sample import penalties as reference
 from sharegen.kernels import penalties as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharegen.engine import sampling as reference
-from sharegen.engine.draws import row_key, uniform
+from sharegen.engine.sample import sampling as reference
+from sharegen.engine.sample.draws import row_key, uniform
 from sharegen.kernels import sampling as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.program_tests import (
+from sharegen.common.program_tests import (
     CallTests,
     CheckTests,
     NoTests,

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sharegen.program_tests import ProgramProblem, ScriptTests
+from sharegen.common.program_tests import ProgramProblem, ScriptTests
 from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sharegen.common.program_tests import CallTests, CheckTests, NoTests, ScriptTests
 from sharegen.errors import DataError, UsageError
-from sharegen.program_tests import CallTests, CheckTests, NoTests, ScriptTests
 from sharegen.workload.code import adapter, schema_named, schema_of
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload

@@ -105,7 +105,7 @@ def test_apps_is_read_from_its_jsonl_files(tmp_path: Path, monkeypatch: pytest.M
     """From the hub's local cache, laid out as the hub's client lays it out."""
     from huggingface_hub import constants
 
-    from sharegen import hub
+    from sharegen.common import hub
 
     repository = tmp_path / "datasets--codeparrot--apps"
     snapshot = repository / "snapshots" / ("0" * 40)

@@ -1,0 +1,222 @@
+"""The prompts in the KV cache: the nodes of the prefix tree with their blocks, and who uses them.
+
+A node is held by the requests whose prompts pass through it and goes with the last of them. The KV
+of sequences that have ended stays while there is room, where someone may fork them: what they have
+in common with a fork becomes a node in place, made of their own blocks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+
+from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
+from sharegen.engine.cache.prompt_logprobs import can_tell
+from sharegen.engine.request import Request
+from sharegen.engine.schedule.sequence import Sequence
+
+
+class PrefixCache:
+    """The tree, and which of its nodes lie in the pool.
+
+    kept: sequences that have ended and whose KV is there for forks, the oldest first. levels: of
+    the tree that may be shared. tokens_computed: of prompts, so far; tokens_recomputed: of these,
+    the ones whose KV had been given up.
+    """
+
+    def __init__(self, pool: BlockPool, levels: int | None = None) -> None:
+        self.pool = pool
+        self.tree = PrefixTree(pool.block_size, levels)
+        self.kept: dict[Sequence, None] = {}
+        self.tokens_computed = 0
+        self.tokens_recomputed = 0
+        self._placed: dict[Node, None] = {}  # the nodes that have blocks
+
+    # -- prompts ------------------------------------------------------------------------------
+
+    def insert(self, requests: Seq[Request]) -> list[Node]:
+        """Put prompts into the tree; returns the node where each ends, held by no one yet."""
+
+        def joins(node: Node, standing: Node) -> bool:
+            below = (requests[i] for step in walk([node]) for i in step.requests)
+            return all(_learns(request, standing) for request in below)
+
+        wanting = any(request.params.prompt_logprobs is not None for request in requests)
+        prompts = [request.prompt_token_ids for request in requests]
+        return self.tree.insert(prompts, joins=joins if wanting else lambda *_: True)
+
+    def plant(self, prompt: Seq[int]) -> Node:
+        """A node of its own for a whole prompt, shared with no other."""
+        return self.tree.hang(None, prompt)
+
+    def prune(self) -> None:
+        """Take out the nodes that no one holds."""
+        for node in reversed(list(self.tree.nodes())):
+            if node.users == 0 and not node.children:
+                self._give_up(node)
+                self.tree.remove(node)
+
+    def hold(self, leaf: Node) -> None:
+        for node in leaf.path():
+            node.users += 1
+
+    def release(self, leaf: Node) -> None:
+        """The path has one user less; nodes without users go, and their blocks with them."""
+        for node in reversed(leaf.path()):
+            node.users -= 1
+            if node.users == 0:
+                self._give_up(node)
+                self.tree.remove(node)
+
+    def clear(self) -> None:
+        """Nothing is kept, and the tree is empty."""
+        for sequence in self.kept:
+            self.pool.free(sequence.blocks)
+        self.kept.clear()
+        for node in list(self._placed):
+            self._give_up(node)
+        self.tree = PrefixTree(self.pool.block_size, self.tree.levels)
+
+    # -- their KV -----------------------------------------------------------------------------
+
+    def is_resident(self, leaf: Node) -> bool:
+        """Whether the whole path's KV has been computed."""
+        return all(node.computed == node.length and node.blocks for node in leaf.path())
+
+    def blocks_of(self, leaf: Node) -> int:
+        """Blocks that the path takes: each node begins a block of its own."""
+        return sum(self.pool.blocks_for(node.length) for node in leaf.path())
+
+    def missing(self, leaf: Node) -> int:
+        """Blocks that the path needs besides those it has."""
+        return sum(self.pool.blocks_for(n.length) for n in leaf.path() if not n.blocks)
+
+    def place(self, node: Node) -> None:
+        """Give a node its blocks, which must be free, unless it has them."""
+        if not node.blocks:
+            found = self.pool.allocate_node(self.pool.blocks_for(node.length))
+            assert found is not None, "a checked request does not fit the empty pool"
+            node.blocks, node.contiguous = found
+            self._placed[node] = None
+
+    def note_computed(self, node: Node, end: int) -> None:
+        """The node's next tokens, up to `end`, are being prefilled."""
+        self.tokens_computed += end - node.computed
+        self.tokens_recomputed += max(0, min(end, node.lost) - node.computed)
+        node.computed = end
+
+    def forget_computed(self, node: Node, start: int) -> None:
+        """The node's tokens from `start` on were not prefilled after all."""
+        self.tokens_computed -= node.computed - start
+        self.tokens_recomputed -= max(0, min(node.computed, node.lost) - start)
+        node.computed = start
+
+    def drop(self, unless: Iterable[Node]) -> bool:
+        """Give up the KV of all nodes but those on the paths of `unless`; whether there was any.
+
+        They are prefilled again when their turn comes.
+        """
+        needed = {node for leaf in unless for node in leaf.path()}
+        idle = [node for node in self._placed if node not in needed]
+        for node in idle:
+            self._give_up(node)
+        return bool(idle)
+
+    def drop_all_but(self, leaf: Node) -> None:
+        """Give up all KV, kept or ahead of its time, but that of one path."""
+        while self.kept:
+            self.forget_oldest()
+        self.drop(unless=[leaf])
+
+    def _give_up(self, node: Node) -> None:
+        self._placed.pop(node, None)
+        self.pool.free(node.blocks)
+        node.lost = max(node.lost, node.computed)
+        node.blocks, node.computed = [], 0
+
+    # -- kept sequences -----------------------------------------------------------------------
+
+    def keep(self, sequence: Sequence) -> None:
+        """A sequence has ended: its blocks stay where they are."""
+        self.kept[sequence] = None
+        self.hold(sequence.group.leaf)
+
+    def forget_oldest(self) -> None:
+        """Keep the KV of the first that ended no longer."""
+        sequence = next(iter(self.kept))
+        del self.kept[sequence]
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+        self.release(sequence.group.leaf)
+
+    def spare(self, blocks: int) -> bool:
+        """Whether so many blocks are free, after what is kept was given up as far as need be.
+
+        Nothing is given up where all of it would not do.
+        """
+        if self.pool.num_free >= blocks:
+            return True
+        if self.pool.num_free + self._held_by_kept() < blocks:
+            return False
+        while self.pool.num_free < blocks:
+            self.forget_oldest()
+        return True
+
+    def _held_by_kept(self) -> int:
+        """Blocks that no one else holds."""
+        users = Counter(node for sequence in self.kept for node in sequence.group.leaf.path())
+        nodes = [node.blocks for node, count in users.items() if count == node.users]
+        return self.pool.freed_by([*nodes, *(sequence.blocks for sequence in self.kept)])
+
+    def fork(self, request: Request, sequence: Sequence | None) -> Node:
+        """The node where a prompt ends that is that of `sequence` and its outputs.
+
+        The KV that the sequence has of them becomes a node below its leaf, made of the blocks in
+        which it lies: each has one more owner, and the sequence writes on behind. Without a
+        sequence, or where the prompt's log-probabilities are wanted, the prompt hangs below the
+        nodes that it matches.
+        """
+        prompt = request.prompt_token_ids
+        if sequence is None or request.params.prompt_logprobs is not None:
+            parent = self.tree.deepest_match(prompt, lambda node: _learns(request, node))
+            return self.tree.hang(parent, prompt[parent.end if parent else 0 :], fork=True)
+        leaf = sequence.group.leaf
+        # The logits of the last token are wanted, so it is computed anew if it ever was.
+        length = min(sequence.fed, len(prompt) - leaf.end - 1) if sequence.blocks else 0
+        if length > 0:
+            leaf = self._node_of(sequence, prompt[leaf.end : leaf.end + length])
+        return self.tree.hang(leaf, prompt[leaf.end :], fork=True)
+
+    def _node_of(self, sequence: Sequence, tokens: Seq[int]) -> Node:
+        """The node of a sequence's first outputs, made of its blocks unless it stands already."""
+        parent = sequence.group.leaf
+        for child in parent.children:
+            if child.forked and child.tokens.tolist() == list(tokens):
+                return child
+        node = self.tree.hang(parent, tokens, fork=True)
+        self._placed[node] = None
+        node.blocks = sequence.blocks[: self.pool.blocks_for(node.length)]
+        node.contiguous = False
+        node.computed = node.length
+        for block in node.blocks:
+            self.pool.share(block)
+        return node
+
+    def check_integrity(self, running: Iterable[Sequence]) -> None:
+        """Assert that every block has its owner, and every node its users."""
+        nodes = list(self.tree.nodes())
+        owners: list[Node | Sequence] = [*nodes, *running, *self.kept]
+        self.pool.check_integrity([owner.blocks for owner in owners])
+        assert set(self._placed) == {node for node in nodes if node.blocks}
+        for node in nodes:
+            assert node.users > 0
+            assert len(node.blocks) in (0, self.pool.blocks_for(node.length))
+            assert not node.children or node.forked or node.length >= self.pool.block_size
+
+
+def _learns(request: Request, node: Node) -> bool:
+    """Whether a request that goes on beyond the node learns there what it wants to know."""
+    top = request.params.prompt_logprobs
+    return top is None or can_tell(node, request.prompt_token_ids[node.end], top)

@@ -1,0 +1,306 @@
+"""The prefix tree: which prompts share which tokens, found on token ids alone.
+
+Sharing is never declared. Whole prompts go in; the few-shot -> problem -> samples tree, a long
+document, a chat system prompt or a forest without a common root come out of the same code, at any
+depth and ragged. (ChunkAttention's prefix tree keeps fixed-size chunks; ours splits at the longest
+common prefix, so that nothing shared is stored twice.)
+
+Two rules keep it exact and cheap:
+
+* A branch shorter than one block is not worth a node: its tokens are duplicated into its children.
+* A node never changes once it stands, and where the nodes of some prompts part is decided among
+  the prompts of one `insert`, whatever stands: so the arithmetic of a prompt never depends on what
+  has finished before. A node that stands already is not doubled. It is removed when no sequence
+  passes through it any more.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from sharegen.engine.cache.prompt_logprobs import NodeLogprobs
+
+Tokens = npt.NDArray[np.int32]
+
+WINDOW = 16_384
+"""Prompts whose sharing is looked for together, where nobody says."""
+
+Joins = Callable[["Node", "Node"], bool]
+"""Whether a new node may be taken for a standing one with the same tokens in the same place."""
+
+
+class Node:
+    """A stretch of prompt tokens that every prompt below it shares.
+
+    tokens: [length] int32, the node's own tokens; position: absolute position of the first one.
+    requests: indices of the prompts that end with the node's last token.
+    users: requests with unfinished samples, and kept sequences, whose path passes through the node
+        (counted by the scheduler). blocks, computed: where its KV lies, and how many of its tokens
+        have been prefilled; lost: how many had been when the KV was given up (kept by the
+        scheduler). logprobs: of its tokens, where a request wants them.
+    fork: whether it was made for a fork, and is not shared by later prompts; forked: whether a fork
+        hangs below it, however short it is.
+    """
+
+    __slots__ = ("blocks", "children", "computed", "contiguous", "fork", "forked", "logprobs",
+                 "lost", "parent", "position", "requests", "tokens", "users")  # fmt: skip
+
+    def __init__(self, tokens: Tokens, position: int, parent: Node | None) -> None:
+        self.tokens = tokens
+        self.position = position
+        self.parent = parent
+        self.children: list[Node] = []
+        self.requests: list[int] = []
+        self.users = 0
+        self.blocks: list[int] = []
+        self.contiguous = True
+        self.computed = 0
+        self.lost = 0
+        self.logprobs: NodeLogprobs | None = None
+        self.fork = False
+        self.forked = False
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """Absolute position after the node's last token."""
+        return self.position + len(self.tokens)
+
+    def path(self) -> list[Node]:
+        """The nodes from the root down to this one, itself included."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def __repr__(self) -> str:
+        return f"Node({self.length} tokens at {self.position}, {len(self.children)} children)"
+
+
+class PrefixTree:
+    """A forest of nodes; `insert` adds a batch of prompts, `remove` takes an unused node out.
+
+    block_size: tokens of a KV block, the least that a shared branch must be long to be a node.
+    levels: how many levels of nodes may be shared, for measuring what sharing is worth: with 0
+    every request has all of its prompt to itself, with 1 only roots are shared. None: all.
+    """
+
+    def __init__(self, block_size: int, levels: int | None = None) -> None:
+        self.block_size = block_size
+        self.levels = sys.maxsize if levels is None else levels
+        self.root_nodes: list[Node] = []
+
+    @classmethod
+    def build(
+        cls, prompts: Sequence[Sequence[int]], block_size: int, window: int = WINDOW
+    ) -> PrefixTree:
+        """The tree of `prompts`, inserted `window` at a time; `node.requests` index them."""
+        tree = cls(block_size)
+        for start in range(0, len(prompts), window):
+            tree.insert(prompts[start : start + window], first_index=start)
+        return tree
+
+    def insert(
+        self,
+        prompts: Sequence[Sequence[int]],
+        first_index: int = 0,
+        joins: Joins = lambda node, standing: True,
+    ) -> list[Node]:
+        """Add prompts (each at least one token); returns the node where each ends.
+
+        Where their nodes part is decided among these prompts alone, whatever stands already. A
+        node that stands with the same tokens in the same place is not doubled, and what is new
+        hangs below it, unless a prompt ends with it: the logits of its last token are gone.
+        Prompt i is known to its node as request `first_index + i`. joins: whether a new node may
+        be taken for a standing one.
+        """
+        arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
+        assert all(len(tokens) for tokens in arrays), "an empty prompt has no node"
+        fresh = self._dissolve(_compressed_trie(arrays))
+        ends: list[Node | None] = [None] * len(arrays)
+        for node in walk(fresh):
+            for i in node.requests:
+                ends[i] = node
+            node.requests = [first_index + i for i in node.requests]
+        self._graft(fresh, joins)
+        return ends  # type: ignore[return-value]
+
+    def hang(self, parent: Node | None, tokens: Sequence[int] | Tokens, fork: bool = False) -> Node:
+        """A new node of `tokens` below a standing one, or a root, whatever stands beside it."""
+        start = parent.end if parent is not None else 0
+        node = Node(np.asarray(tokens, dtype=np.int32), start, parent)
+        self._children(parent).append(node)
+        if fork:
+            node.fork = True
+            if parent is not None:
+                parent.forked = True
+        return node
+
+    def deepest_match(
+        self, prompt: Sequence[int], fits: Callable[[Node], bool] = lambda node: True
+    ) -> Node | None:
+        """The deepest standing node that `prompt` matches whole and goes on beyond."""
+        tokens = np.asarray(prompt, dtype=np.int32)
+        best: Node | None = None
+        for _ in range(self.levels):
+            start = best.end if best is not None else 0
+            for child in self._children(best):
+                long_enough = self.block_size <= child.length < len(tokens) - start
+                if not long_enough or not np.array_equal(child.tokens, tokens[start : child.end]):
+                    continue
+                if fits(child):
+                    best = child
+                    break
+            else:
+                break
+        return best
+
+    def remove(self, node: Node) -> None:
+        """Take out a node without children."""
+        assert not node.children, "a node with children is still in use"
+        self._children(node.parent).remove(node)
+
+    def nodes(self) -> Iterator[Node]:
+        """All nodes, parents before children, in tree (depth-first) order."""
+        return walk(self.root_nodes)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all nodes: what prefill computes, and what the KV cache holds of prompts."""
+        return sum(node.length for node in self.nodes())
+
+    def _children(self, node: Node | None) -> list[Node]:
+        return self.root_nodes if node is None else node.children
+
+    def _graft(self, fresh: list[Node], joins: Joins) -> None:
+        """Hang new nodes beside those that stand, or what is below them below their twins."""
+        stack: list[tuple[Node | None, list[Node]]] = [(None, fresh)]
+        while stack:
+            parent, nodes = stack.pop()
+            siblings = self._children(parent)
+            twins = {s.tokens.tobytes(): s for s in siblings if not s.fork}
+            for node in nodes:
+                twin = None
+                if node.children and not node.requests:
+                    twin = twins.get(node.tokens.tobytes())
+                if twin is not None and joins(node, twin):
+                    stack.append((twin, node.children))
+                else:
+                    node.parent = parent
+                    siblings.append(node)
+
+    def _dissolve(self, nodes: list[Node]) -> list[Node]:
+        """Duplicate branches that are not worth a node into their children, from the top down."""
+        roots: list[Node] = []
+        levels: list[tuple[Node | None, list[Node], int]] = [(None, nodes, 0)]
+        while levels:
+            parent, below, depth = levels.pop()
+            kept: list[Node] = []
+            shared = depth < self.levels
+            stack = below[::-1]
+            while stack:
+                node = stack.pop()
+                if not node.children or (node.length >= self.block_size and shared):
+                    node.parent = parent
+                    kept += [node] if shared else _one_each(node)
+                    levels.append((node, node.children, depth + 1))
+                    continue
+                children, node.children = node.children, []
+                for child in children:
+                    child.tokens = np.concatenate([node.tokens, child.tokens])
+                    child.position = node.position
+                stack.extend(children[::-1])
+                if node.requests:  # prompts that end here keep a leaf of their own
+                    stack.append(node)
+            if parent is None:
+                roots = kept
+            else:
+                parent.children = kept
+        return roots
+
+
+def walk(nodes: Sequence[Node]) -> Iterator[Node]:
+    """The nodes and all below them, depth first, parents before children."""
+    stack = list(nodes[::-1])
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.children[::-1])
+
+
+def _one_each(leaf: Node) -> list[Node]:
+    """The leaf, once for each prompt that ends with it."""
+    copies = []
+    for request in leaf.requests:
+        copy = Node(leaf.tokens, leaf.position, leaf.parent)
+        copy.requests = [request]
+        copies.append(copy)
+    return copies
+
+
+def _compressed_trie(arrays: list[Tokens]) -> list[Node]:
+    """The nodes of the prompts, split where they part or end.
+
+    Sorted prompts form the trie in one sweep: each shares with its left neighbour the longest
+    prefix that it shares with anything before it. Children keep the order of first appearance.
+    """
+    # Big-endian bytes sort like the token sequences, by one memory comparison.
+    keys = [tokens.astype(">u4").tobytes() for tokens in arrays]
+    top = Node(np.empty(0, np.int32), 0, None)
+    path = [top]
+    previous = np.empty(0, np.int32)
+    for i in sorted(range(len(arrays)), key=keys.__getitem__):
+        tokens = arrays[i]
+        common = _common_prefix(previous, tokens)
+        below: Node | None = None
+        while path[-1].end > common:
+            below = path.pop()
+        if below is not None and path[-1].end < common:
+            path.append(_split(below, common - below.position))
+        if len(tokens) > common:
+            leaf = Node(tokens[common:], common, path[-1])
+            path[-1].children.append(leaf)
+            path.append(leaf)
+        path[-1].requests.append(i)
+        previous = tokens
+    _order_by_first_request(top)
+    return top.children
+
+
+def _split(node: Node, length: int) -> Node:
+    """Put a new node of `length` tokens above `node`, which keeps the rest; returns the new one."""
+    upper = Node(node.tokens[:length], node.position, node.parent)
+    assert node.parent is not None
+    node.parent.children[-1] = upper  # the sweep only ever splits the newest child
+    upper.children = [node]
+    node.tokens = node.tokens[length:]
+    node.position += length
+    node.parent = upper
+    return upper
+
+
+def _common_prefix(a: Tokens, b: Tokens) -> int:
+    length = min(len(a), len(b))
+    different = np.flatnonzero(a[:length] != b[:length])
+    return int(different[0]) if len(different) else length
+
+
+def _order_by_first_request(top: Node) -> None:
+    """Sort all children by the first request below them, so that tree order is job order."""
+    first: dict[int, int] = {}
+    for node in reversed(list(walk([top]))):
+        node.children.sort(key=lambda child: first[id(child)])
+        own = min(node.requests, default=1 << 62)
+        below = first[id(node.children[0])] if node.children else 1 << 62
+        first[id(node)] = min(own, below)

@@ -1,0 +1,46 @@
+"""What makes a model's own code fast on a GPU: fused projections and torch.compile."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from sharegen.engine.execute.trial import trial_forward
+from sharegen.engine.model.fusing import fuse_projections, unfuse
+from sharegen.engine.model.load import LoadedModel
+
+_TRIAL_TOKENS = 32
+
+
+def optimise(model: LoadedModel) -> None:
+    """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
+
+    Layers of one kind share one compilation. A model that does not compile runs as it was, and a
+    warning says why. All is undone when the model is released.
+    """
+    layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    if not layers:
+        warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
+                      stacklevel=2)  # fmt: skip
+    replaced = fuse_projections(model.model)
+    for layer in layers:
+        layer.compile(dynamic=True, fullgraph=True)
+    try:
+        for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
+            trial_forward(model, count, rows=8)
+    except Exception as error:  # whatever the compiler could not do, the model still runs without
+        _undo(layers, replaced)
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+    else:
+        model.on_release(_undo, layers, replaced)
+
+
+def _undo(
+    layers: list[GradientCheckpointingLayer], replaced: list[tuple[nn.Module, str, nn.Module]]
+) -> None:
+    unfuse(replaced)
+    for layer in layers:
+        layer._compiled_call_impl = None

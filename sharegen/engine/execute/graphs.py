@@ -1,0 +1,80 @@
+"""CUDA graphs of the decoding step: captured when first needed, replayed ever after."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from sharegen.engine.execute.memory import is_out_of_memory
+
+Outputs = tuple[torch.Tensor, ...]
+
+
+class StepGraphs:
+    """One graph for each key (rows, sampling features, ...), all in one memory pool.
+
+    A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
+    experts are chosen on the host, say) runs step by step, and a warning says why.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
+        self._generation = 0
+        self._pool: Any = None  # torch names the type of a pool in private
+        self._stream: torch.cuda.Stream | None = None  # torch's own is of the first GPU captured on
+        self._refused = False
+
+    def run(
+        self,
+        key: Hashable,
+        generation: int,
+        step: Callable[[], Outputs],
+        changing: Sequence[torch.Tensor],
+    ) -> Outputs:
+        """Replay the graph of `step`; capture it first where there is none.
+
+        generation: when it changes, buffers that the graphs read have moved, and all are stale.
+        changing: tensors that the step both reads and writes.
+        """
+        if generation != self._generation:
+            self.clear()
+            self._generation = generation
+        if key not in self._graphs and not self._refused:
+            try:
+                self._graphs[key] = self._capture(step, changing)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                self._refused = True
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)
+        if self._refused:
+            return step()
+        graph, outputs = self._graphs[key]
+        graph.replay()
+        return outputs
+
+    def clear(self) -> None:
+        """Forget all graphs."""
+        self._graphs.clear()
+        self._pool = None  # a pool ends with its last graph
+
+    def _capture(
+        self, step: Callable[[], Outputs], changing: Sequence[torch.Tensor]
+    ) -> tuple[torch.cuda.CUDAGraph, Outputs]:
+        # Kernels compile when first run, which a capture forbids: run the step once, undone after.
+        # What it stores in the KV cache is what the replay will store again.
+        before = [tensor.clone() for tensor in changing]
+        step()
+        for tensor, value in zip(changing, before, strict=True):
+            tensor.copy_(value)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        self._stream = self._stream or torch.cuda.Stream()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            outputs = step()
+        self._pool = self._pool or graph.pool()
+        return graph, outputs

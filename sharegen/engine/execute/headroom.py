@@ -1,0 +1,118 @@
+"""What a GPU must keep free beside the KV cache, seen by running the largest steps there can be.
+
+A step of prefill and one of decoding are run without a KV cache: with a stand-in for attention,
+logits for as many rows as there can be, and sampling with all filters, penalties, a bias and
+log-probabilities. Their peaks add up, for the graphs of decoding keep their memory to themselves.
+Log-probabilities of prompts come on top.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sharegen.engine.execute.attention import attention_for
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.execute.memory import (
+    check_fits,
+    estimate,
+    is_out_of_memory,
+    left_beside,
+    memory_of_cpu,
+)
+from sharegen.engine.execute.trial import trial_forward
+from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.request import SamplingParams
+from sharegen.engine.sample.sampling import SamplingState, sample, token_logprobs
+from sharegen.errors import CapacityError
+
+_EVERYTHING = SamplingParams(
+    temperature=0.8,
+    top_k=50,
+    top_p=0.9,
+    min_p=0.05,
+    repetition_penalty=1.1,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logit_bias={0: 1.0},
+    logprobs=20,
+)
+
+
+def kv_cache_memory(
+    model: LoadedModel,
+    rows: int,
+    tokens: int,
+    block_size: int,
+    *,
+    asked: int | None = None,
+    limit: int | None = None,
+) -> int:
+    """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
+
+    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where there
+    is not as much as is asked, or on a GPU no memory for such steps beside the model.
+    """
+    on_gpu = model.device.type == "cuda"
+    if asked is not None:
+        if on_gpu:
+            check_fits(asked, _free_and_total(model.device)[0], "free on the GPU beside the model")
+        else:
+            check_fits(asked, memory_of_cpu(), "in this machine")
+        return asked
+    found = _beside_steps(model, rows, tokens, block_size) if on_gpu else estimate(model.device)
+    return found if limit is None else min(found, limit)
+
+
+def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
+    """The model over `tokens` tokens, and `rows` draws from its logits; attention stands out."""
+    device = model.device
+    state = SamplingState(rows, model.vocab_size, device, eos_token_ids=model.eos_token_ids)
+    state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
+    with torch.inference_mode():
+        logits = trial_forward(model, tokens, rows)
+        history = torch.full((rows, 1), -1, device=device)
+        zeros = torch.zeros(rows, dtype=torch.int64, device=device)
+        drawn, _ = sample(logits, state, zeros, history=history)
+        token_logprobs(logits, drawn, state.features().top_logprobs)
+
+
+def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int) -> int:
+    """Bytes of the model's GPU that its largest steps leave."""
+    taken: int | None = None
+    try:
+        taken, fallback = _measure(model, rows, tokens, block_size)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    free, total = _free_and_total(model.device)
+    if taken is None:
+        raise CapacityError(
+            f"a step of {rows:,} sequences does not fit beside the model: let fewer decode "
+            "together (--max-sequences), or take a smaller model or dtype"
+        )
+    left = left_beside(taken, free, total)
+    # The stand-in says nothing about attention that is not done by the kernels.
+    return min(left, estimate(model.device)) if fallback else left
+
+
+def _measure(model: LoadedModel, rows: int, tokens: int, block_size: int) -> tuple[int, str | None]:
+    """Bytes of the plans and of the largest steps; and why the kernels do not serve, if so."""
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved(model.device)
+    scratch = KVCache(model.layers, 1, block_size, model.dtype, model.device)
+    attention = attention_for(model.layers, scratch, rows, tokens)
+    taken = torch.cuda.memory_reserved(model.device) - before
+    for count in (tokens, rows):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(model.device)
+        held = torch.cuda.memory_reserved(model.device)
+        largest_step(model, count, rows)
+        torch.cuda.synchronize(model.device)
+        taken += torch.cuda.max_memory_reserved(model.device) - held
+    return taken, attention.fallback
+
+
+def _free_and_total(device: torch.device) -> tuple[int, int]:
+    """Bytes of a GPU, when torch has given back what it does not use."""
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info(device)

@@ -1,0 +1,113 @@
+"""Attention by the Triton kernels: plans on the device, updated when the tree changes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from sharegen.engine.execute.attention import AttentionContext, StoreAndAttend
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.probe import LayerSpec
+from sharegen.kernels import tiles
+from sharegen.kernels.cost import CostModel, load_costs
+from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.plan import Plan
+from sharegen.kernels.prefill import PrefillPlan, prefill_attention
+from sharegen.kernels.store import store
+
+
+def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
+    """What the kernels' plans depend on: layers that differ in windows alone share them."""
+    return tiles.AttentionShape(
+        spec.num_heads, spec.num_kv_heads, spec.key_size, spec.value_size, cache.block_size,
+        cache.dtype,
+    )  # fmt: skip
+
+
+def unsupported(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
+    """Why some layer cannot be served by the kernels; None when all can."""
+    for spec in layers:
+        reason = tiles.unsupported(shape_of(spec, cache), spec.scaling)
+        if reason is not None:
+            return reason
+    return None
+
+
+class KernelAttention:
+    """See kernels/decode.py and kernels/prefill.py. One plan for each shape of layer."""
+
+    fallback = None
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        cache: KVCache,
+        max_rows: int,
+        max_tokens: int,
+        costs: CostModel | None = None,
+    ) -> None:
+        self.layers = layers
+        self.cache = cache
+        shapes = dict.fromkeys(shape_of(spec, cache) for spec in layers)
+        costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
+        self._plans = {shape: Plan(shape, max_rows, cache.device, costs=costs) for shape in shapes}
+        self._prefill_plans = {
+            shape: PrefillPlan(shape, max_tokens, cache.device) for shape in shapes
+        }
+
+    @property
+    def generation(self) -> int:
+        return sum(plan.generation for plan in self._plans.values())
+
+    @property
+    def variant(self) -> Hashable:
+        return tuple(plan.variant for plan in self._plans.values())
+
+    @property
+    def shared_levels(self) -> tuple[int, ...]:
+        return next(iter(self._plans.values())).shared_levels
+
+    def update(self, layout: SharedLayout) -> None:
+        for plan in self._plans.values():
+            plan.update(layout)
+
+    def prefill(
+        self,
+        layout: SharedLayout,
+        chunk_starts: list[int],
+        position: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> AttentionContext:
+        for plan in self._prefill_plans.values():
+            plan.update(layout, chunk_starts)
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
+            plan = self._prefill_plans[self._shape(q, k, v)]
+            return prefill_attention(q, k, v, keys, values, plan, position, **how)
+
+        return StoreAndAttend(self.layers, self.cache, slots, store, attend)
+
+    def decode(
+        self,
+        slots: torch.Tensor,
+        block_tables: torch.Tensor,
+        prefix_length: torch.Tensor,
+        position: torch.Tensor,
+    ) -> AttentionContext:
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                   values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
+            plan = self._plans[self._shape(q, k, v)]
+            return decode_attention(
+                q, keys, values, plan, block_tables, prefix_length, position, **how
+            )
+
+        return StoreAndAttend(self.layers, self.cache, slots, store, attend)
+
+    def _shape(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tiles.AttentionShape:
+        return tiles.AttentionShape(
+            q.shape[1], k.shape[1], q.shape[2], v.shape[2], self.cache.block_size, self.cache.dtype
+        )

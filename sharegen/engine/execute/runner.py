@@ -1,0 +1,269 @@
+"""From batches to tokens: the only place that turns numbers into tensors.
+
+What a decoding step needs is kept on the device between steps: the last tokens, positions, tables
+and sampling parameters of every row. A step sends only what changed, feeds the tokens that the
+step before it drew, and never waits for the host. On a GPU the whole step (forward, KV store,
+sampling, position advance) is one CUDA graph for each size of batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from sharegen.engine.execute.attention import Attention, active
+from sharegen.engine.execute.drawn import Drawn
+from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.sample.sampling import (
+    Features,
+    SamplingState,
+    row_key,
+    sample,
+    token_logprobs,
+    top_logprobs,
+)
+from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.schedule.sequence import Group
+
+
+class Runner:
+    """Runs batches of one model over one KV cache.
+
+    max_sequences: rows. padded: rows that a batch of n is run with. seed: of requests that bring
+    none. graphs: where decoding steps are CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        cache: KVCache,
+        attention: Attention,
+        *,
+        max_sequences: int,
+        padded: Callable[[int], int],
+        tokenizer: Any,
+        seed: int,
+        graphs: StepGraphs | None = None,
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.attention = attention
+        self.padded = padded
+        self.seed = seed
+        self.device = model.device
+        rows = padded(max_sequences)
+        self._scratch_slot = cache.scratch_block * cache.block_size
+        self.tokens = self._full((rows,), 0, torch.int64)
+        self.position = self._full((rows,), -1, torch.int32)
+        self.last_position = self._full((rows,), -1, torch.int32)
+        self.prefix_length = self._full((rows,), 0, torch.int32)
+        self.block_tables = self._full((rows, 1), cache.scratch_block, torch.int32)
+        self.history: torch.Tensor | None = None  # [rows, outputs], kept while some row needs it
+        self.state = SamplingState(
+            rows, model.vocab_size, self.device,
+            eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
+        )  # fmt: skip
+        self.graphs = graphs
+
+    @property
+    def shared_levels(self) -> tuple[int, ...]:
+        """Levels of the tree whose nodes the last decoding step read once for all rows."""
+        return self.attention.shared_levels
+
+    @torch.inference_mode()
+    def prefill(self, batch: PrefillBatch) -> Drawn:
+        """Compute the KV of prompt chunks; draw the first tokens of the groups' samples.
+
+        The draws are in the order of the groups, and of the samples within each.
+        """
+        count = len(batch.token_ids)
+        # On a CPU rows are padded, so that their arithmetic is that of any other batch.
+        padding = self.padded(count) - count if self.device.type == "cpu" else 0
+        ids = self._send(np.pad(batch.token_ids, (0, padding)))
+        position = self._send(np.pad(batch.positions, (0, padding)).astype(np.int32))
+        slots = self._send(np.pad(batch.slots, (0, padding), constant_values=self._scratch_slot))
+        chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
+        context = self.attention.prefill(batch.layout, chunk_starts, position, slots)
+        wanted = batch.logit_rows
+        if batch.logprobs is not None:
+            wanted = np.concatenate([wanted, batch.logprobs.rows])
+        missing = max(1, self.padded(len(wanted))) - len(wanted)
+        with active(context):
+            logits = self.model.forward(ids, position, self._send(np.pad(wanted, (0, missing))))
+        return self._draw_first(batch.groups, logits, self._prompt_logprobs(batch, logits))
+
+    @torch.inference_mode()
+    def decode(self, batch: DecodeBatch) -> Drawn:
+        """One token for every row of the batch."""
+        self._apply(batch)
+        count = self.padded(batch.num_rows)
+        features = self.state.features(batch.num_rows)
+        if features.adjusted:
+            self._widen_history()
+
+        def step() -> tuple[torch.Tensor, ...]:
+            return self._step(count, features)
+
+        if self.graphs is None:
+            return Drawn(*step())
+        key = (
+            count, features, self.state.num_end_ids, self.block_tables.shape[1],
+            self.attention.variant,
+        )  # fmt: skip
+        changing = [self.tokens, self.position]
+        outputs = self.graphs.run(key, self.attention.generation, step, changing)
+        return Drawn(*outputs)
+
+    def spare_memory(self) -> None:
+        """Give back what is held for speed alone: captured graphs, memory that was freed."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a graph may still run
+        if self.graphs is not None:
+            self.graphs.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _step(self, count: int, features: Features) -> tuple[torch.Tensor, ...]:
+        """The whole decoding step on the device: no host visit, fixed addresses.
+
+        A row whose token ends it (EOS, stop token, limit) has position -1 from then on: the steps
+        launched before the host knows write to the scratch block and attend to nothing of its own.
+        """
+        rows = slice(0, count)
+        position, prefix_length = self.position[rows], self.prefix_length[rows]
+        block_tables = self.block_tables[rows]
+        output = (position - prefix_length).clamp(min=0).long()  # index of the token that goes in
+        size = self.cache.block_size
+        blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
+        slots = torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
+        context = self.attention.decode(slots, block_tables, prefix_length, position)
+        every = torch.arange(count, device=self.device)
+        with active(context):
+            logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
+        history = None
+        if features.adjusted:
+            assert self.history is not None
+            history = self.history
+            history[rows].scatter_(1, output[:, None], self.tokens[rows, None])
+        tokens, logprobs = sample(
+            logits, self.state, output + 1, rows=rows, history=history, features=features
+        )
+        self.tokens[rows] = tokens
+        goes_on = ~self.state.is_end(tokens, rows) & (position < self.last_position[rows])
+        self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
+        return tokens, logprobs, *_top(logits, tokens, logprobs, features.top_logprobs)
+
+    def _widen_history(self) -> None:
+        width = self.block_tables.shape[1] * self.cache.block_size + 1
+        if self.history is None or self.history.shape[1] < width:
+            known = self.history
+            self.history = self._full((len(self.tokens), width), -1, torch.int64)
+            if known is not None:
+                self.history[:, : known.shape[1]] = known
+
+    def _apply(self, batch: DecodeBatch) -> None:
+        """Bring the device's tables up to date."""
+        width = batch.block_tables.shape[1]
+        missing = width - self.block_tables.shape[1]
+        if missing > 0:
+            self.block_tables = torch.nn.functional.pad(
+                self.block_tables, (0, missing), value=self.cache.scratch_block
+            )
+        if batch.moves:
+            source, target = (self._send(np.array(side)) for side in zip(*batch.moves, strict=True))
+            self.tokens[target] = self.tokens[source]
+            if self.history is not None:
+                self.history[target] = self.history[source]
+            self.state.move_rows(*zip(*batch.moves, strict=True))
+        if batch.changed:
+            rows = self._send(np.array(batch.changed))
+            self.block_tables[rows] = self._send(batch.block_tables)
+            self.prefix_length[rows] = self._send(batch.prefix_length)
+            self.position[rows] = self._send(batch.position)
+            self.last_position[rows] = self._send(batch.last_position)
+            self._start(batch)
+        if batch.growth:
+            row, column, block = self._send(np.array(batch.growth)).unbind(1)
+            self.block_tables[row, column] = block.to(torch.int32)
+        if batch.forced:
+            row, token, position = self._send(np.array(batch.forced)).unbind(1)
+            self.tokens[row] = token
+            self.position[row] = position.to(torch.int32)  # also where the token drawn was an end
+        if batch.layout is not None:
+            self.attention.update(batch.layout)
+
+    def _start(self, batch: DecodeBatch) -> None:
+        """Write the sampling parameters of the sequences that join in this step."""
+        started = []
+        for row in batch.changed:
+            sequence = batch.sequences[row] if row < batch.num_rows else None
+            if sequence is not None and batch.index[row] == 1:
+                started.append((row, sequence))
+        if self.history is not None and started:
+            self.history[self._send(np.array([row for row, _ in started]))] = -1
+        self.state.set_rows(
+            [row for row, _ in started],
+            [s.group.request.params for _, s in started],
+            [self._key(s.group, s.sample) for _, s in started],
+            [s.group.request.prompt_token_ids for _, s in started],
+        )
+
+    def _prompt_logprobs(self, batch: PrefillBatch, logits: torch.Tensor) -> Drawn | None:
+        if batch.logprobs is None:
+            return None
+        tokens = self._send(batch.logprobs.tokens)
+        first = len(batch.logit_rows)
+        rows = torch.arange(first, first + len(tokens), device=self.device)
+        chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
+        return Drawn(tokens, chosen, ids, best)
+
+    def _draw_first(self, groups: list[Group], logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
+        params, keys, prompts, logit_rows = [], [], [], []
+        for row, group in enumerate(groups):
+            for index in group.request.samples:
+                params.append(group.request.params)
+                keys.append(self._key(group, index))
+                prompts.append(group.request.prompt_token_ids)
+                logit_rows.append(row)
+        if not params:
+            empty = torch.empty(0)
+            return Drawn(empty.long(), empty, prompt=prompt)
+        which = self._send(np.array(logit_rows))
+        drawn, asked = [], -1
+        most = len(self.tokens)  # at a time: what memory was kept for
+        for part in (slice(i, i + most) for i in range(0, len(params), most)):
+            state = self.state.fresh(params[part], keys[part], prompts[part])
+            zeros = torch.zeros(state.max_rows, dtype=torch.int64, device=self.device)
+            drawn.append(sample(logits, state, zeros, logit_rows=which[part]))
+            asked = max(asked, state.features().top_logprobs)
+        tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
+        return Drawn(tokens, logprobs, *_top(logits, tokens, logprobs, asked, which), prompt=prompt)
+
+    def _key(self, group: Group, index: int) -> int:
+        seed = group.request.params.seed
+        return row_key(self.seed if seed is None else seed, group.request.key, index)
+
+    def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.full(shape, value, dtype=dtype, device=self.device)
+
+    def _send(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+
+def _top(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    logprobs: torch.Tensor,
+    count: int,
+    logit_rows: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """The `count` likeliest tokens of each place; nothing where nobody asked (-1)."""
+    return top_logprobs(logits, tokens, logprobs, count, logit_rows) if count >= 0 else ()

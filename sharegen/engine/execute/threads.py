@@ -1,0 +1,59 @@
+"""How many of torch's threads a CPU should use for a model's decoding steps.
+
+A step is hundreds of operations, and after each the threads wait for one another. For a small model
+that takes longer than the work itself. So both are tried, once, on a batch of the real size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from sharegen.engine.execute.trial import trial_forward
+from sharegen.engine.model.load import LoadedModel
+
+_LONG = 0.5  # seconds of a step, from which the work outweighs any waiting
+_TRIALS = 3
+_WORTH = 0.7  # of one thread's time: attention, which is not tried, has the smaller operations
+
+
+def best_threads(model: LoadedModel, rows: int) -> int:
+    """Torch's threads as they are set, or 1 where they hardly speed up `rows` tokens."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return 1
+    together = _seconds(model, rows)
+    if together > _LONG:
+        return threads
+    with using(1):
+        alone = _seconds(model, rows)
+    return threads if together < _WORTH * alone else 1
+
+
+@contextmanager
+def using(threads: int) -> Iterator[None]:
+    """So many threads inside, as many as before after."""
+    before = torch.get_num_threads()
+    if threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seconds(model: LoadedModel, rows: int) -> float:
+    """The best time of a forward, after one that warms up; the first one's where it is long."""
+    times = []
+    for _ in range(1 + _TRIALS):
+        start = time.perf_counter()
+        trial_forward(model, rows, min(rows, 8))
+        times.append(time.perf_counter() - start)
+        if times[0] > _LONG:
+            return times[0]
+    return min(times[1:])

@@ -1,0 +1,260 @@
+"""Where a model comes from: a local folder or the Hugging Face hub, its config, weights, tokenizer.
+
+transformers retries an unreachable hub for half a minute; here one quick question decides whether
+the hub or only its local cache is asked, and every failure is one line that says what to do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import constants
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.quantizers.auto import AutoHfQuantizer
+
+from sharegen.common.hub import hub_is_reachable
+from sharegen.errors import ModelError, UsageError
+
+# What transformers is seen to raise for folders and repositories that it cannot load.
+_LOADING_ERRORS = (
+    OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError,
+    SafetensorError,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder, or a hub id that is read from the hub or (offline) from its local cache."""
+
+    name: str
+    folder: Path | None
+    trust_remote_code: bool = False
+    offline: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of every `from_pretrained` of this source."""
+        return {
+            "local_files_only": self.offline or self.folder is not None,
+            "trust_remote_code": self.trust_remote_code,
+        }
+
+
+def locate(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Source:
+    """Decide whether `name` is a folder or a hub id. Raises ModelError when it can be neither."""
+    text = os.fspath(name)
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return Source(str(folder), folder, trust_remote_code)
+    if folder.exists():
+        raise ModelError(f"model {text} is a file: give the folder that holds config.json")
+    if (
+        text.startswith((".", "/", "~"))
+        or text.count("/") > 1
+        or (os.sep != "/" and os.sep in text)
+    ):
+        raise ModelError(f"no folder {text}: give a model folder or a hub id like owner/name")
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        raise ModelError(
+            f"{text!r} is neither a folder nor a hub id: give a model folder or owner/name"
+        ) from None
+    return Source(text, None, trust_remote_code, offline=not hub_is_reachable())
+
+
+def load_config(source: Source) -> Any:
+    """The model's config. Raises ModelError."""
+    if source.folder is not None and not (source.folder / "config.json").is_file():
+        raise ModelError(f"model folder {source.name} has no config.json")
+    with _explained(source, "config"):
+        return AutoConfig.from_pretrained(source.name, **source.arguments)
+
+
+def load_weights(
+    source: Source, config: Any, dtype: torch.dtype, device: torch.device
+) -> PreTrainedModel:
+    """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
+    quantised = _is_quantised(source, config)
+    # Quantised weights must be laid out on the device that they will run on.
+    placement = {"device_map": {"": device}} if quantised else {}
+    with _explained(source, "weights"):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.name,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported, and refused below in our words
+            **placement,
+            **source.arguments,
+        )
+    model, report = loaded
+    missing = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
+    if missing:
+        raise ModelError(
+            f"model {source.name}: {len(missing)} weights are missing or of another shape, "
+            f"such as {missing[0]}: the folder is incomplete or not of this architecture"
+        )
+    return (model if quantised else model.to(device)).eval()
+
+
+def _is_quantised(source: Source, config: Any) -> bool:
+    """Raises ModelError for a method that transformers would skip, and then read nonsense."""
+    parts = (config, config.get_text_config())
+    settings = next(
+        (q for q in (getattr(c, "quantization_config", None) for c in parts) if q), None
+    )
+    if settings is None:
+        return False
+    with _explained(source, "weights"):
+        known = AutoHfQuantizer.supports_quant_method(settings)
+    method = settings.get("quant_method", "bitsandbytes")
+    if not known:
+        raise ModelError(
+            f"model {source.name} is quantised by {method}, which transformers does not know: "
+            "give a checkpoint that is not quantised, or quantised by a method that it has"
+        )
+    if find_spec("accelerate") is None:
+        raise ModelError(
+            f"model {source.name} is quantised ({method}), and loading it needs accelerate: "
+            "pip install 'sharegen[quantised]'"
+        )
+    return True
+
+
+def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The model without weights, on torch's meta device. Raises ModelError."""
+    with _explained(source, "config"), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config,
+            dtype=dtype,
+            attn_implementation="eager",
+            trust_remote_code=source.trust_remote_code,
+        )
+        model.set_experts_implementation("batched_mm")  # the one that needs no numbers
+    return model.eval()
+
+
+def locate_adapter(adapter: str | os.PathLike[str]) -> Source:
+    """Where a LoRA adapter lies. Raises ModelError."""
+    source = locate(adapter)
+    if source.folder is not None and not (source.folder / "adapter_config.json").is_file():
+        raise ModelError(f"adapter folder {source.name} has no adapter_config.json")
+    return source
+
+
+def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
+    """Merge a LoRA adapter into the model's weights. Raises ModelError."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise ModelError("an adapter needs peft: pip install 'sharegen[adapter]'") from None
+    with _explained(adapter, "adapter"):
+        wrapped: Any = PeftModel.from_pretrained(
+            model, adapter.name, local_files_only=adapter.arguments["local_files_only"]
+        )
+        return wrapped.merge_and_unload().eval()
+
+
+def load_tokenizer(path: str | os.PathLike[str], trust_remote_code: bool = False) -> Any:
+    """The tokenizer of a model folder or hub id. Raises ModelError when there is none."""
+    source = locate(path, trust_remote_code)
+    if source.folder is not None:
+        known = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+                 "tiktoken.model", "tokenizer_config.json")  # fmt: skip
+        if not any((source.folder / file).is_file() for file in known):
+            raise ModelError(
+                f"model folder {source.name} has no tokenizer (no tokenizer.json, tokenizer.model "
+                "or vocab.json): save the model's tokenizer there"
+            )
+    with _explained(source, "tokenizer"):
+        return AutoTokenizer.from_pretrained(source.name, **source.arguments)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' warnings and progress bars off the terminal."""
+    verbosity = transformers.logging.get_verbosity()
+    bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+        if bars:
+            transformers.logging.enable_progress_bar()
+
+
+@contextmanager
+def _explained(source: Source, part: str) -> Iterator[None]:
+    """Turn what transformers raises into one line."""
+    with quiet():
+        try:
+            yield
+        except _LOADING_ERRORS as error:
+            raise ModelError(_reason(source, part, error)) from error
+
+
+def _reason(source: Source, part: str, error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    detail = lines[0] if lines else type(error).__name__
+    if "trust_remote_code" in str(error):
+        return (f"model {source.name} brings its own code: read it, then allow it with "
+                "--trust-remote-code")  # fmt: skip
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        detail = f"it needs the package {package}: pip install {package}"
+    if source.folder is not None:
+        return f"cannot load the {part} of model folder {source.name}: {detail}"
+    if source.offline:
+        return (f"cannot load the {part} of {source.name}: the hub ({constants.ENDPOINT}) is not "
+                "reachable and it is not in the local cache: give a model folder")  # fmt: skip
+    if isinstance(error, RepositoryNotFoundError) or "not a valid model identifier" in str(error):
+        return f"the hub has no model {source.name} (or it is private: log in with `hf auth login`)"
+    return f"cannot load the {part} of {source.name}: {detail}"
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """ "auto" is CUDA where there is one. Raises UsageError for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError(f"unknown device {device!r}: use auto, cpu or cuda") from None
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not supported: use auto, cpu or cuda")
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UsageError(f"device {device} was asked for but no CUDA GPU is available")
+        if resolved.index is not None and resolved.index >= torch.cuda.device_count():
+            raise UsageError(f"there is no {device}: {torch.cuda.device_count()} CUDA devices")
+    return resolved
+
+
+def resolve_dtype(dtype: str | torch.dtype, device: torch.device, config: Any) -> torch.dtype:
+    """ "auto" is float32 on a CPU and the checkpoint's own on CUDA. Raises UsageError."""
+    if dtype == "auto":
+        own = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+        dtype = own if own is not None and device.type == "cuda" else torch.float32
+    names = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+    if isinstance(dtype, str):
+        if dtype not in names:
+            raise UsageError(f"unknown dtype {dtype!r}: use auto, {', '.join(names)}")
+        return names[dtype]
+    if dtype not in names.values():
+        raise UsageError(f"dtype {dtype} is not supported: use auto, {', '.join(names)}")
+    return dtype

@@ -1,0 +1,61 @@
+"""A stable name for a model's config and weights, so that a journal is never continued by another.
+
+It follows the contents, not the place: a folder may move. Large files are sampled, since hashing
+a hundred gigabytes would take longer than loading them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from sharegen.engine.model.checkpoint import Source
+
+_FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
+_CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
+
+
+def fingerprint_of_source(source: Source, config: Any) -> str:
+    """A stable hash of the config and the weights' identity, wherever the folder lies."""
+    digest = hashlib.blake2b(digest_size=16)
+    if source.folder is not None:
+        for file in sorted(source.folder.iterdir()):
+            if file.name.endswith((".safetensors", ".bin")) or file.name in _CONFIG_FILES:
+                digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+                _hash_file(file, digest.update)
+    else:
+        commit = getattr(config, "_commit_hash", None)
+        digest.update(json.dumps([source.name, commit]).encode())
+    return digest.hexdigest()
+
+
+def _hash_file(file: Path, update: Callable[[bytes], None]) -> None:
+    """All of a small file; of a large one its head, its tail and samples in between."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        if size <= _FULLY_HASHED:
+            update(stream.read())
+            return
+        for offset in range(0, size, size // 64):
+            stream.seek(offset)
+            update(stream.read(2**16))
+        stream.seek(-(2**16), os.SEEK_END)
+        update(stream.read())
+
+
+def fingerprint_of_module(model: PreTrainedModel) -> str:
+    """The same for a model that was already loaded: its config and a sample of every weight."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(model.config.to_json_string(use_diff=True).encode())
+    for name, weight in model.named_parameters():
+        sample = weight.detach().flatten()
+        sample = sample[:: max(1, sample.numel() // 256)].float().cpu()
+        digest.update(f"{name}:{tuple(weight.shape)}:{weight.dtype}:".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()

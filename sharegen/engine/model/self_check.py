@@ -1,0 +1,107 @@
+"""A model against its own eager attention, for architectures that the tests don't cover.
+
+Both sides are Hugging Face's modelling code; they differ in who computes attention and in how the
+prompts are laid out. So the check sees what the probe can't: positions that the model counts by
+itself, attention that the constants of the layers don't describe, rows that disturb each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
+
+from sharegen.engine.execute import attention
+from sharegen.engine.model.checkpoint import quiet
+from sharegen.engine.model.probe import LayerSpec, refusal
+
+if TYPE_CHECKING:
+    from sharegen.engine.model.load import LoadedModel
+
+
+class DenseContext:
+    """Exact attention over whole sequences that lie in one batch, in plain torch.
+
+    The ground truth of the engine's contexts, and what the self-check at load runs on.
+
+    sequence: [T] which sequence a row belongs to; position: [T] its position there. The rows of a
+    sequence may come in any order but must all be present: there is no KV cache.
+    """
+
+    def __init__(
+        self, layers: list[LayerSpec], sequence: torch.Tensor, position: torch.Tensor
+    ) -> None:
+        self._layers = layers
+        self._distance = position[:, None] - position[None, :]
+        self._visible = (sequence[:, None] == sequence[None, :]) & (self._distance >= 0)
+        self._position = position
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
+        layer = self._layers[layer_idx]
+        visible = self._visible
+        if layer.window is not None:
+            visible = visible & (self._distance < layer.window)
+        if layer.chunk is not None:
+            chunk = self._position // layer.chunk
+            visible = visible & (chunk[:, None] == chunk[None, :])
+        group = layer.num_heads // layer.num_kv_heads
+        keys = k.repeat_interleave(group, dim=1).float()
+        values = v.repeat_interleave(group, dim=1).float()
+        scores = torch.einsum("thd,shd->hts", q.float(), keys) * layer.scaling
+        if layer.softcap is not None:
+            scores = layer.softcap * torch.tanh(scores / layer.softcap)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        if sinks is not None:
+            column = sinks.float()[:, None, None].expand(-1, len(q), 1)
+            weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+        else:
+            weights = scores.softmax(dim=-1)
+        return torch.einsum("hts,shd->thd", weights, values).to(q.dtype)
+
+
+_PROMPT_LENGTHS = (19, 7)
+_TOLERANCE = {torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}  # of the logits' norm
+
+
+def self_check(loaded: LoadedModel, name: str) -> None:
+    """Compare the logits of two prompts, shuffled into one batch. Raises ModelError."""
+    generator = torch.Generator().manual_seed(0)
+    prompts = [
+        torch.randint(loaded.vocab_size, (length,), generator=generator).to(loaded.device)
+        for length in _PROMPT_LENGTHS
+    ]
+    expected = torch.cat(_eager_logits(loaded.model, prompts)).float()
+    ids = torch.cat(prompts)
+    position = torch.cat([torch.arange(len(prompt), device=loaded.device) for prompt in prompts])
+    sequence = torch.cat([torch.full_like(prompt, i) for i, prompt in enumerate(prompts)])
+    order = torch.randperm(len(ids), generator=generator).to(loaded.device)
+    context = DenseContext(loaded.layers, sequence[order], position[order])
+    rows = torch.arange(len(ids), device=loaded.device)
+    with torch.no_grad(), attention.active(context):
+        logits = loaded.forward(ids[order], position[order], rows).float()
+    spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
+    error = ((logits - expected[order]).norm() / spread).item()
+    if not error <= _TOLERANCE[loaded.dtype]:
+        raise refusal(
+            name, f"its logits differ from those of its own eager attention (by {error:.1%})"
+        )
+
+
+def _eager_logits(model: PreTrainedModel, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
+    ours = model.config._attn_implementation
+    with quiet():
+        model.set_attn_implementation("eager")
+        try:
+            with torch.no_grad():
+                return [model(input_ids=ids[None], use_cache=False).logits[0] for ids in prompts]
+        finally:
+            model.set_attn_implementation(ours)

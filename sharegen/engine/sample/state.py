@@ -1,0 +1,220 @@
+"""How each running row is to be sampled, as arrays on the device.
+
+A row is a running sequence's place in the batch. The host writes a row when a sequence starts and
+moves it when a hole is filled; a decoding step only reads. `features()` says on the host what the
+live rows ask for, so that a step pays for nothing else and a CUDA graph can be keyed by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sharegen.engine.request import SamplingParams
+from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
+from sharegen.engine.sample.penalties import PromptTokens
+from sharegen.errors import RequestError
+
+GREEDY_BELOW = 1e-5
+"""A temperature below this is greedy: dividing a logit by it would only lose its digits."""
+
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the live rows ask of a step; hashable, a CUDA graph's key.
+
+    filtered: some row that draws has top_k, top_p or min_p. penalised: some row has a penalty,
+    repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
+    0 where no row has one. top_logprobs: the largest `logprobs` asked for, -1 for none.
+    """
+
+    filtered: bool = False
+    penalised: bool = False
+    repeats: bool = False
+    edit_slots: int = 0
+    edit_context: int = 0
+    top_logprobs: int = -1
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether some row's logits change before they are drawn from."""
+        return self.penalised or self.edit_slots > 0
+
+
+class SamplingState:
+    """The sampling parameters of up to max_rows rows.
+
+    Arrays on `device`, all with max_rows first: temperature, top_p, min_p, repetition, frequency
+    and presence (penalties) float32; top_k int64 (vocab_size where there is no limit); keys int64
+    from `row_key`; end_ids int64 [max_rows, E], the tokens that end the row (-1 pads). The arrays
+    keep their addresses, but for end_ids and edits, which are replaced when a row needs more room
+    (num_end_ids and the features tell).
+    """
+
+    def __init__(
+        self,
+        max_rows: int,
+        vocab_size: int,
+        device: torch.device | str = "cpu",
+        *,
+        eos_token_ids: Sequence[int] = (),
+        tokenizer: Any = None,
+    ) -> None:
+        self.max_rows = max_rows
+        self.vocab_size = vocab_size
+        self.device = torch.device(device)
+        self.eos_token_ids = tuple(eos_token_ids)
+        self.tokenizer = tokenizer
+        self.edits = LogitEdits(max_rows, self._send)
+        self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
+        self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
+        self._ints = torch.zeros(max_rows, 2, dtype=torch.int64, device=self.device)
+        self._ints[:, 1] = vocab_size  # rows never set are drawn from too
+        self.temperature, self.top_p, self.min_p = self._floats.unbind(1)[:3]
+        self.repetition, self.frequency, self.presence = self._floats.unbind(1)[3:]
+        self.keys, self.top_k = self._ints.unbind(1)
+        self.end_ids = torch.full((max_rows, 1), -1, dtype=torch.int64, device=self.device)
+        # The host's copy of what `features` needs, one column a feature.
+        self._flags = np.zeros((max_rows, 4), dtype=bool)
+        self._logprobs = np.full(max_rows, -1)
+
+    def check(self, params: SamplingParams) -> None:
+        """Raise RequestError for what this vocabulary or the missing tokenizer cannot serve."""
+        for token in params.logit_bias or {}:
+            if not 0 <= token < self.vocab_size:
+                raise RequestError(
+                    f"logit_bias names token {token}: the model's vocabulary has the ids 0 to "
+                    f"{self.vocab_size - 1}"
+                )
+        if params.bad_words and self.tokenizer is None:
+            raise RequestError(
+                "bad_words need a tokenizer: load one, or bar single tokens with logit_bias"
+            )
+
+    def set_rows(
+        self,
+        rows: Sequence[int],
+        params: Sequence[SamplingParams],
+        keys: Sequence[int],
+        prompts: Sequence[Sequence[int]],
+    ) -> None:
+        """Write what the sequences that start (or start again) in `rows` ask for.
+
+        keys: from `row_key`, one a row; prompts: the prompt's token ids, one list a row.
+        """
+        if not rows:
+            return
+        rows = list(rows)
+        ends = [self._end_ids(p) for p in params]
+        width = max(self.num_end_ids, *(len(e) for e in ends))
+        if width > self.num_end_ids:
+            missing = width - self.num_end_ids
+            self.end_ids = torch.nn.functional.pad(self.end_ids, (0, missing), value=-1)
+        floats = [[getattr(p, name) for name in _FLOATS] for p in params]
+        ints = [[key, self._top_k(p)] for key, p in zip(keys, params, strict=True)]
+        padded = [[*e, *[-1] * (width - len(e))] for e in ends]
+        index = self._send(np.asarray(rows, dtype=np.int64))
+        self._floats[index] = self._send(np.asarray(floats, dtype=np.float32))
+        self._ints[index] = self._send(np.asarray(ints, dtype=np.int64))
+        self.end_ids[index] = self._send(np.asarray(padded, dtype=np.int64))
+        edits = self._edits(params)
+        self.edits.set_rows(rows, edits, prompts)
+        self._flags[rows] = [self._flags_of(p, e) for p, e in zip(params, edits, strict=True)]
+        self._logprobs[rows] = [-1 if p.logprobs is None else p.logprobs for p in params]
+        repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1]
+        self.prompt_tokens.set_rows([rows[i] for i in repeating], [prompts[i] for i in repeating])
+
+    def move_rows(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy rows onto others; no row may be both a source and a target."""
+        if not sources:
+            return
+        sources, targets = list(sources), list(targets)
+        source, target = (self._send(np.asarray(r, dtype=np.int64)) for r in (sources, targets))
+        for array in (self._floats, self._ints, self.end_ids):
+            array[target] = array[source]
+        self.edits.move_rows(source, target)
+        self.prompt_tokens.move_rows(source, target)
+        self._flags[targets] = self._flags[sources]
+        self._logprobs[targets] = self._logprobs[sources]
+
+    def fresh(
+        self,
+        params: Sequence[SamplingParams],
+        keys: Sequence[int],
+        prompts: Sequence[Sequence[int]],
+    ) -> SamplingState:
+        """A state of its own for sequences that have no row yet (their first tokens)."""
+        state = SamplingState(
+            len(params),
+            self.vocab_size,
+            self.device,
+            eos_token_ids=self.eos_token_ids,
+            tokenizer=self.tokenizer,
+        )
+        state.set_rows(range(len(params)), params, keys, prompts)
+        return state
+
+    def features(self, num_rows: int | None = None) -> Features:
+        """What the first num_rows rows ask for (default: all; rows never set ask for nothing)."""
+        flags = np.atleast_1d(self._flags[:num_rows].any(0)).tolist()
+        filtered, penalised, repeats, edited = flags
+        return Features(
+            filtered=filtered,
+            penalised=penalised,
+            repeats=repeats,
+            edit_slots=self.edits.num_slots if edited else 0,
+            edit_context=self.edits.context if edited else 0,
+            top_logprobs=min(int(self._logprobs[:num_rows].max(initial=-1)), self.vocab_size),
+        )
+
+    @property
+    def num_end_ids(self) -> int:
+        return self.end_ids.shape[1]
+
+    def is_end(self, tokens: Tensor, rows: slice | Tensor) -> Tensor:
+        """Whether each row's token is an EOS or stop token id of that row: bool [n], on device."""
+        return (tokens[:, None] == self.end_ids[rows]).any(-1)
+
+    def _top_k(self, params: SamplingParams) -> int:
+        return min(params.top_k, self.vocab_size) if params.top_k > 0 else self.vocab_size
+
+    def _end_ids(self, params: SamplingParams) -> tuple[int, ...]:
+        eos = () if params.ignore_eos else self.eos_token_ids
+        return (*eos, *params.stop_token_ids)
+
+    def _edits(self, params: Sequence[SamplingParams]) -> list[list[Edit]]:
+        """Each row's edits; the samples of one request share their params, worked out once."""
+        distinct = {id(p): p for p in params}
+        edits = {
+            key: edits_of(p, self.tokenizer, self.eos_token_ids, self.vocab_size)
+            for key, p in distinct.items()
+        }
+        return [edits[id(p)] for p in params]
+
+    def _flags_of(self, params: SamplingParams, edits: Sequence[Edit]) -> tuple[bool, ...]:
+        random = params.temperature >= GREEDY_BELOW
+        filters = self._top_k(params) < self.vocab_size or params.top_p < 1 or params.min_p > 0
+        repeats = params.repetition_penalty != 1
+        penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
+        return random and filters, penalised, repeats, bool(edits)
+
+    def _send(self, array: np.ndarray) -> Tensor:
+        """A copy on the device, on the way while the host goes on."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)

@@ -1,0 +1,224 @@
+"""The rows of the batch: which sequence sits where, and the tables that attention reads by row.
+
+A sequence keeps its row while it runs; one that leaves makes a hole, which the next one fills.
+Only what has changed since the last batch is sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.schedule.batch import DecodeBatch, Queries, shared_layout
+from sharegen.engine.schedule.sequence import Sequence
+
+
+class Rows:
+    """`capacity` places, of which those up to the last live one are a batch.
+
+    sequences: [rows so far] who sits in each row (None: a hole).
+    block_tables: [capacity, widest]; prefix_length, position, last_position: [capacity]: of the
+        prompt, of the row's next input, and of the last input that its limit allows. A hole has
+        prefix_length 0, position -1 and scratch_block in its table; nothing reads what is written
+        there.
+    padded: rows of the batch that is run for n live rows.
+    """
+
+    def __init__(
+        self, capacity: int, block_size: int, scratch_block: int, padded: Callable[[int], int]
+    ) -> None:
+        self.capacity = capacity
+        self.block_size = block_size
+        self.scratch_block = scratch_block
+        self.padded = padded
+        self.sequences: list[Sequence | None] = []
+        self.block_tables = np.full((capacity, 1), scratch_block, dtype=np.int32)
+        self.prefix_length = np.zeros(capacity, dtype=np.int32)
+        self.position = np.full(capacity, -1, dtype=np.int32)
+        self.last_position = np.full(capacity, -1, dtype=np.int32)
+        self._holes: list[int] = []
+        self._joined = 0
+        self._changed: set[int] = set()
+        self._growth: list[tuple[int, int, int]] = []
+        self._layout_changed = True
+
+    @property
+    def num_running(self) -> int:
+        return len(self.sequences) - len(self._holes)
+
+    def running(self) -> Iterator[Sequence]:
+        return (sequence for sequence in self.sequences if sequence is not None)
+
+    def make_wide(self, blocks: int) -> None:
+        """Let tables hold so many blocks."""
+        if blocks > self.block_tables.shape[1]:
+            wider = np.full((self.capacity, blocks), self.scratch_block, dtype=np.int32)
+            wider[:, : self.block_tables.shape[1]] = self.block_tables
+            self.block_tables = wider
+
+    # -- who sits where -----------------------------------------------------------------------
+
+    def seat(self, sequence: Sequence, block: int) -> None:
+        """Give a sequence a row, and its first block."""
+        if self._holes:
+            row = self._holes.pop()
+            self.sequences[row] = sequence
+        else:
+            row = len(self.sequences)
+            self.sequences.append(sequence)
+        self._joined += 1
+        sequence.joined = self._joined
+        sequence.row = row
+        sequence.fed = 0
+        sequence.replay = len(sequence.tokens)
+        end = sequence.group.leaf.end
+        self.prefix_length[row] = end
+        self.position[row] = end
+        # Outputs 0 .. limit - 2 are inputs: the last one is drawn, never fed.
+        self.last_position[row] = end + sequence.group.limit - 2
+        self.append_block(sequence, block)
+        self._changed.add(row)
+        self._layout_changed = True
+
+    def append_block(self, sequence: Sequence, block: int) -> None:
+        column = len(sequence.blocks)
+        sequence.blocks.append(block)
+        self.block_tables[sequence.row, column] = block
+        self._growth.append((sequence.row, column, block))
+
+    def vacate(self, sequence: Sequence) -> None:
+        """Take the sequence's row; its blocks are still its own."""
+        self._empty(sequence.row)
+        self._holes.append(sequence.row)
+        sequence.row = -1
+        self._layout_changed = True
+        if self.sequences[-1] is None:
+            self._drop_last_holes()
+
+    def _drop_last_holes(self) -> None:
+        """The batch ends with a live row, so that one of holes alone waits for no compaction."""
+        while self.sequences and self.sequences[-1] is None:
+            self.sequences.pop()
+        self._holes = [hole for hole in self._holes if hole < len(self.sequences)]
+
+    def _empty(self, row: int) -> None:
+        self.sequences[row] = None
+        self.block_tables[row] = self.scratch_block
+        self.prefix_length[row] = 0
+        self.position[row] = -1
+        self.last_position[row] = -1
+        self._changed.add(row)
+
+    @property
+    def wants_compaction(self) -> bool:
+        """Whether closing the holes would make the batch smaller."""
+        return self.padded(self.num_running) < self.padded(len(self.sequences))
+
+    def compact(self) -> list[tuple[int, int]]:
+        """Move the last rows into the holes, when that makes the batch smaller; (from, to)."""
+        if not self.wants_compaction:
+            return []
+        moves = []
+        live = self.num_running
+        sources = [row for row in range(live, len(self.sequences)) if self.sequences[row]]
+        for source, target in zip(sources, sorted(h for h in self._holes if h < live), strict=True):
+            sequence = self.sequences[source]
+            assert sequence is not None
+            self.sequences[target] = sequence
+            sequence.row = target
+            for table in (self.block_tables, self.prefix_length, self.position,
+                          self.last_position):  # fmt: skip
+                table[target] = table[source]
+            self._empty(source)
+            self._changed.update((source, target))
+            moves.append((source, target))
+        del self.sequences[live:]
+        self._holes = []
+        self._layout_changed = True
+        self._changed.update(range(live))
+        return moves
+
+    # -- how far they are ---------------------------------------------------------------------
+
+    def past_limit(self) -> list[Sequence]:
+        """Those whose last token has been launched."""
+        live = len(self.sequences)
+        position, last = self.position[:live], self.last_position[:live]
+        return self._at((position > last) & (position >= 0))
+
+    def at_block_start(self) -> list[Sequence]:
+        """Those whose next input is the first token of a block."""
+        live = len(self.sequences)
+        position = self.position[:live]
+        offset = position - self.prefix_length[:live]
+        return self._at((offset % self.block_size == 0) & (position >= 0))
+
+    def growth(self, length: float) -> int:
+        """Blocks that they will still ask for if each ends with `length` outputs, or its limit."""
+        seated = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
+        position, prefix = self.position[seated], self.prefix_length[seated]
+        end = np.minimum(self.last_position[seated], prefix + length)
+        end = np.maximum(end, position).astype(np.int64)
+        size = self.block_size
+        return int(((end - prefix) // size - (position - prefix) // size).sum())
+
+    def _at(self, mask: np.ndarray) -> list[Sequence]:
+        sequences = [self.sequences[row] for row in np.flatnonzero(mask).tolist()]
+        assert all(sequences), "a hole has no position"
+        return sequences  # type: ignore[return-value]
+
+    # -- the next step ------------------------------------------------------------------------
+
+    def next_batch(self, moves: list[tuple[int, int]]) -> DecodeBatch:
+        """One step of all rows, which are one position further afterwards."""
+        count = len(self.sequences)
+        layout = None
+        if self._layout_changed:
+            layout = shared_layout(
+                [Queries(leaf, rows, leaf.length) for leaf, rows in self._by_leaf().items()]
+            )
+        forced = []
+        for sequence in self.running():
+            if sequence.fed < sequence.replay:
+                row = sequence.row
+                forced.append((row, sequence.tokens[sequence.fed], int(self.position[row])))
+            sequence.fed += 1
+        changed = sorted(self._changed)
+        batch = DecodeBatch(
+            num_rows=count,
+            sequences=list(self.sequences),
+            index=(self.position - self.prefix_length + 1)[:count].tolist(),
+            moves=moves,
+            changed=changed,
+            block_tables=self.block_tables[changed],
+            prefix_length=self.prefix_length[changed],
+            position=self.position[changed],
+            last_position=self.last_position[changed],
+            growth=[entry for entry in self._growth if entry[0] not in self._changed],
+            forced=forced,
+            layout=layout,
+        )
+        self.position[:count] += self.position[:count] >= 0
+        self._changed, self._growth, self._layout_changed = set(), [], False
+        return batch
+
+    def _by_leaf(self) -> dict[Node, list[int]]:
+        by_leaf: dict[Node, list[int]] = {}
+        for sequence in self.running():
+            by_leaf.setdefault(sequence.group.leaf, []).append(sequence.row)
+        return by_leaf
+
+    def send_all_again(self) -> None:
+        """What the last batch was to change may never have arrived."""
+        self._changed.update(range(self.capacity))
+
+    def check_integrity(self) -> None:
+        """Assert that every row's tables are those of its sequence."""
+        for sequence in self.running():
+            row = sequence.row
+            assert self.sequences[row] is sequence
+            assert self.block_tables[row, : len(sequence.blocks)].tolist() == sequence.blocks
+            assert self.prefix_length[row] == sequence.group.leaf.end
+            assert self.position[row] == sequence.group.leaf.end + sequence.fed

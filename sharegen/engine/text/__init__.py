@@ -1,0 +1,4 @@
+"""From tokens to text: detokenising, stop strings and why a sample ends.
+
+Imports no torch.
+"""

@@ -1,0 +1,155 @@
+"""Why a sample ends: EOS and stop token ids, and stop strings in its text.
+
+Stop strings are found in text, not in tokens: they may begin inside one token and end inside a
+later one. Decoding every sample at every step would cost more than the step; so a table over the
+vocabulary tells which tokens could complete a stop at all (one look-up for a whole batch), and
+only for those is a short tail decoded.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sharegen.engine.request import FinishReason, SamplingParams
+from sharegen.engine.text.detokenize import REPLACEMENT, decode, prompt_tail, text_after
+
+
+def end_token_reason(
+    token: int, params: SamplingParams, eos_token_ids: Sequence[int]
+) -> tuple[FinishReason, int | None] | None:
+    """(finish_reason, stop_reason) if the token ends a sample with these params, else None."""
+    if not params.ignore_eos and token in eos_token_ids:
+        return "eos", None
+    if token in params.stop_token_ids:
+        return "stop", token
+    return None
+
+
+@dataclass(frozen=True)
+class StopMatch:
+    """A completion that contains a stop string: the string, and the text cut at it."""
+
+    stop: str
+    text: str
+
+
+class Stops:
+    """Some stop strings under one tokenizer; get it with `Stops.of`, which remembers."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self.tokenizer = tokenizer
+        self.stops = tuple(stops)
+        self._longest = max(len(stop) for stop in stops)
+        texts = token_texts(tokenizer)
+        # The last entry answers for ids that the tokenizer does not have.
+        self._completes = np.zeros(len(texts) + 1, dtype=bool)
+        self._completes[:-1] = [any(_completes(t, stop) for stop in stops) for t in texts]
+
+    @staticmethod
+    def of(tokenizer: Any, stops: Sequence[str]) -> Stops:
+        """The Stops of (tokenizer, stops); built once, it takes a moment for a large vocabulary."""
+        return _stops(tokenizer, tuple(stops))
+
+    def may_complete(self, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
+        """Which of the tokens could be the one that completes a stop string. Any shape."""
+        return self._completes[np.minimum(tokens, len(self._completes) - 1)]
+
+    def match(
+        self,
+        prompt_token_ids: Sequence[int],
+        output_token_ids: Sequence[int],
+        *,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+    ) -> StopMatch | None:
+        """Whether the last output token completes a stop string, and the text cut at it.
+
+        Ask after every token that may_complete; the earliest stop in the text counts. The text
+        keeps the stop itself if include_stop. No stop counts that ends within the first
+        min_tokens tokens.
+        """
+        if len(output_token_ids) <= min_tokens or not self._in_tail(
+            prompt_token_ids, output_token_ids
+        ):
+            return None
+        context = prompt_tail(self.tokenizer, prompt_token_ids)
+        text = text_after(self.tokenizer, context, output_token_ids)
+        exempt = 0
+        if min_tokens:
+            exempt = len(text_after(self.tokenizer, context, output_token_ids[:min_tokens]))
+        found = []
+        for stop in self.stops:
+            start = text.find(stop, max(0, exempt - len(stop) + 1))
+            if start >= 0:
+                found.append((start, len(stop), stop))
+        if not found:
+            return None
+        start, length, stop = min(found)
+        return StopMatch(stop, text[: start + length if include_stop else start])
+
+    def _in_tail(self, prompt: Sequence[int], output: Sequence[int]) -> bool:
+        """Whether a stop ends in the last token, as far as decoding a short tail tells.
+
+        The tail is long enough once the text before the last token holds a whole stop and begins
+        with a whole character; special and byte tokens may make it longer.
+        """
+        count = self._longest + 2
+        while True:
+            tail = list(output[-count:])
+            whole = count >= len(output)
+            if whole:
+                tail = [*prompt_tail(self.tokenizer, prompt), *tail]
+            text = decode(self.tokenizer, tail)
+            if any(stop in text for stop in self.stops):
+                return True
+            before = decode(self.tokenizer, tail[:-1])
+            if whole or (len(before) >= self._longest and not before.startswith(REPLACEMENT)):
+                return False
+            count *= 2
+
+
+def _completes(text: str, stop: str) -> bool:
+    """Whether a token with this text can hold the end of the stop string."""
+    if REPLACEMENT in text and not stop.isascii():
+        return True  # bytes of some character, perhaps one of the stop's
+    if stop in text:
+        return True
+    return any(stop.endswith(text[:length]) for length in range(1, len(text) + 1))
+
+
+@lru_cache(maxsize=64)
+def _stops(tokenizer: Any, stops: tuple[str, ...]) -> Stops:
+    return Stops(tokenizer, stops)
+
+
+_texts: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+
+
+def token_texts(tokenizer: Any) -> list[str]:
+    """The text of every token when it follows another; "" for special tokens.
+
+    Bytes that are no character by themselves read U+FFFD, also where the decoder leaves them out.
+    """
+    if tokenizer not in _texts:
+        anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        skip = len(decode(tokenizer, anchor))
+        pairs = [[*anchor, token] for token in range(len(tokenizer))]
+        special = set(tokenizer.all_special_ids)
+        _texts[tokenizer] = [
+            text[skip:] or ("" if token in special else REPLACEMENT)
+            for token, text in enumerate(_decode_all(tokenizer, pairs))
+        ]
+    return _texts[tokenizer]
+
+
+def _decode_all(tokenizer: Any, token_lists: list[list[int]]) -> list[str]:
+    if getattr(tokenizer, "is_fast", False):
+        return tokenizer.backend_tokenizer.decode_batch(token_lists, skip_special_tokens=True)
+    return [decode(tokenizer, tokens) for tokens in token_lists]

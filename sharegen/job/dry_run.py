@@ -1,0 +1,60 @@
+"""What a job would share, told before it runs: `sharegen plan`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.errors import DataError
+from sharegen.job.machine import kv_cache_limit, load, max_sequences
+from sharegen.job.plan import Plan, make_plan
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import load_workload
+from sharegen.workload.prompt import tokenise
+
+if TYPE_CHECKING:
+    import torch
+
+    from sharegen.engine.model.load import LoadedModel
+
+
+def plan_job(configuration: Configuration) -> Plan:
+    """What the job would share, from the model's config alone: nothing is sampled or loaded."""
+    from sharegen.engine.model.checkpoint import resolve_device
+    from sharegen.job.reading import readings_on
+
+    workload = load_workload(configuration)
+    model, tokenizer = load(configuration, weights=False)
+    tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
+    prompts = [prompt for prompt in tokens if prompt]
+    if not prompts:
+        raise DataError("no row can be asked: the prompts are empty")
+    machine = configuration.machine
+    device = resolve_device(machine.device)
+    tree = PrefixTree.build(prompts, machine.block_size)
+    memory = machine.kv_cache_memory
+    if memory is None:
+        limit = kv_cache_limit(configuration, model, device, tree)
+        memory = min(_free_memory(model, device), limit)
+    samples = configuration.sampling.samples
+    plan = make_plan(
+        tree,
+        prompts,
+        ids,
+        samples,
+        configuration.sampling.max_tokens,
+        num_blocks=memory // (model.kv_bytes_per_token * machine.block_size),
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        max_sequences=max_sequences(configuration, device),
+    )
+    return replace(plan, readings=readings_on(device, model, tree, samples, plan.fit))
+
+
+def _free_memory(model: LoadedModel, device: torch.device) -> int:
+    """Bytes for the KV cache, as far as can be told before the weights are on the device."""
+    from sharegen.engine.execute.memory import estimate
+
+    weights = sum(weight.nbytes for weight in model.model.parameters())
+    return max(0, estimate(device) - (weights if device.type == "cuda" else 0))

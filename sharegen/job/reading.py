@@ -1,0 +1,77 @@
+"""How a decoding step on a GPU reads the prompts: each node once for all rows, or by each row.
+
+The kernels' cost model decides that anew whenever the tree changes; this asks it about the first
+batch of a job, so that `sharegen plan` can tell the decision and its reason.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.schedule.batch import Queries, shared_layout
+from sharegen.job.plan import Reading
+from sharegen.kernels import tiles
+from sharegen.kernels.cost import CostModel, load_costs
+
+
+def readings(
+    tree: PrefixTree,
+    samples: int,
+    rows: int,
+    shape: tiles.AttentionShape,
+    costs: CostModel,
+    programs: int,
+) -> list[Reading]:
+    """The decision for the first `rows` sequences of a job, by level.
+
+    samples: of each prompt; programs: of the shared phase that run at the same time.
+    """
+    queries: list[Queries] = []
+    seated = 0
+    for node in tree.nodes():
+        wanted = min(samples * len(node.requests), rows - seated)
+        if wanted > 0:
+            queries.append(Queries(node, range(seated, seated + wanted), node.length))
+            seated += wanted
+    layout = shared_layout(queries)
+    tile = tiles.beside_tile(shape)
+    apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)
+    once, each = costs.shared(layout, shape, tile, programs), costs.apart(layout, shape)
+    found = []
+    for level in range(int(layout.level.max(initial=-1)) + 1):
+        of_level = layout.level == level
+        found.append(
+            Reading(
+                level,
+                int(of_level.sum()),
+                int(apart[of_level].sum()),
+                float(once[of_level].sum()),
+                float(each[of_level].sum()),
+            )
+        )
+    return found
+
+
+def readings_on(
+    device: torch.device,
+    model: LoadedModel,
+    tree: PrefixTree,
+    samples: int,
+    rows: int,
+) -> list[Reading]:
+    """`readings` of a job on this device; empty on a CPU, where every node is read once.
+
+    Layers that differ are read alike: it is told of the first one.
+    """
+    layer = model.layers[0]
+    shape = tiles.AttentionShape(
+        layer.num_heads, layer.num_kv_heads, layer.key_size, layer.value_size,
+        tree.block_size, model.dtype,
+    )  # fmt: skip
+    if device.type != "cuda" or tiles.unsupported(shape, layer.scaling) is not None:
+        return []
+    costs = load_costs(torch.cuda.get_device_name(device))
+    programs = tiles.resident_programs(device, tiles.beside_tile(shape))
+    return readings(tree, samples, rows, shape, costs, programs)

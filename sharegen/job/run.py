@@ -1,0 +1,344 @@
+"""One job from recipe to finished JSONL.
+
+This is the only place that knows all three wings: it takes problems from the workload, puts them to
+the engine and writes what comes out to the journal. A job whose journal is complete is told again
+from the journal alone, without loading a model.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.errors import CapacityError, DataError, JournalError, RequestError
+from sharegen.job.interrupt import Interrupted, interrupts
+from sharegen.job.machine import kv_cache_limit, load
+from sharegen.job.outcome import Outcome, outcome_on_record
+from sharegen.job.plan import Plan, make_plan
+from sharegen.results.answer import extract
+from sharegen.results.journal import Journal, Key, Record
+from sharegen.results.pace import Pace
+from sharegen.results.progress import Progress
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import Problem, Workload, load_workload, random_key
+from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from sharegen.engine.config import EngineStats
+    from sharegen.engine.request import Completion, Request, SamplingParams
+    from sharegen.engine.verifying import Verified
+
+_LATEST = ("slots", "blocks_total", "blocks_used", "running", "waiting")
+_PEAKS = ("peak_blocks",)
+
+
+class Watcher:
+    """Is told how a job goes; this one keeps it to itself."""
+
+    def planned(self, plan: Plan) -> None:
+        """The prompts are tokenised and their sharing is known."""
+
+    def sampling(
+        self, stats: EngineStats, samples: int, problems: int
+    ) -> AbstractContextManager[Progress | None]:
+        """So many samples and problems are about to be drawn."""
+        return nullcontext(None)
+
+    def verifying(self, steps: int) -> None:
+        """All is drawn; so many steps are about to be computed by the model's own attention."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A problem, ready for the engine."""
+
+    problem: Problem
+    request: Request
+    prompt_hash: str
+
+
+def run_job(
+    configuration: Configuration,
+    output: Path | None = None,
+    *,
+    overwrite: bool = False,
+    strict: bool = False,
+    verify: int | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Sample everything that the configuration asks and the journal does not have yet.
+
+    output: the journal; by default where the same configuration always finds it.
+    overwrite: start the journal anew. strict: a bad row stops the job.
+    verify: how many random steps to check against the model's own attention when all is drawn.
+
+    Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
+    Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
+    """
+    path = output or configuration.default_output
+    watcher = watcher or Watcher()
+    if path.is_dir():
+        raise JournalError(f"{path}: is a folder: --output is the journal's file")
+    with interrupts() as held:
+        try:
+            workload = load_workload(configuration)
+            if strict and workload.bad_rows:
+                raise DataError(f"{workload.bad_rows[0].error} (--strict)")
+            if not overwrite:
+                complete = outcome_on_record(configuration, path, workload, strict)
+                if complete is not None:
+                    return complete
+            _make_folder(path)
+            job = _Job(configuration, path, workload, watcher, verify)
+            with job.open_journal(overwrite) as journal:
+                drawn = job.sample(journal, strict, held)
+                return Outcome(path, journal.run, workload, drawn)
+        except CapacityError as error:
+            raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
+        except KeyboardInterrupt:
+            finished = f"what was finished is in {path}" if path.exists() else "nothing was sampled"
+            raise Interrupted(
+                f"interrupted: {finished}; run the same command again to continue"
+            ) from None
+
+
+class _Job:
+    """A job whose model is loaded and whose prompts are tokens."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        path: Path,
+        workload: Workload,
+        watcher: Watcher,
+        verify: int | None = None,
+    ) -> None:
+        from sharegen.engine.config import EngineConfig
+        from sharegen.engine.engine import Engine
+        from sharegen.engine.verifying import Verification
+
+        started = time.monotonic()
+        self.configuration = configuration
+        self.path = path
+        self.workload = workload
+        self.watcher = watcher
+        self.params = sampling_params(configuration)
+        self.verification = None if verify is None else Verification(verify)
+        if self.verification is not None:
+            self.params = self.verification.asking(self.params)
+        self.model, self.tokenizer = load(configuration)
+        self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
+        machine = configuration.machine
+        limit = None
+        if machine.kv_cache_memory is None:
+            prompts = [prompt for prompt in self.prompts if prompt]
+            tree = PrefixTree.build(prompts, machine.block_size)
+            limit = kv_cache_limit(configuration, self.model, self.model.device, tree)
+        self.engine = Engine(
+            self.model,
+            self.tokenizer,
+            EngineConfig(
+                max_sequences=machine.max_sequences,
+                kv_cache_memory=machine.kv_cache_memory,
+                kv_cache_limit=limit,
+                block_size=machine.block_size,
+                seed=configuration.sampling.seed,
+                compile=machine.compile,
+            ),
+        )
+        self.loading_seconds = time.monotonic() - started
+
+    def open_journal(self, overwrite: bool) -> Journal:
+        fingerprints = {
+            "model": self.model.fingerprint,
+            "tokenizer": tokenizer_fingerprint(self.tokenizer),
+            **self.workload.fingerprints,
+        }
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return Journal.open(
+            self.path,
+            self.configuration.identity | {"dtype": dtype},
+            fingerprints=fingerprints,
+            extent=self.configuration.extent,
+            versions=_versions(),
+            overwrite=overwrite,
+        )
+
+    def sample(self, journal: Journal, strict: bool, held: Any) -> int:
+        """Draw what the journal lacks and close it; returns how many samples that were."""
+        asked = self._ask(journal, strict)
+        by_key = {item.request.key: item for item in asked}
+        left = {item.request.key: len(item.request.samples) for item in asked}
+        assert len(by_key) == len(asked)
+        plan = self._plan(asked)
+        self.watcher.planned(plan)
+        total, problems = sum(left.values()), sum(1 for count in left.values() if count)
+        pace = Pace(journal.run.timings, journal.run.stats)
+        started = time.monotonic()
+        ended: float | None = None
+        verified = None
+        drawn = 0
+        try:
+            with self.watcher.sampling(self.engine.stats, total, problems) as progress:
+                for completion in self.engine.generate(item.request for item in asked):
+                    key = completion.request.key
+                    with held.held():
+                        journal.append(self._record(by_key[key], completion))
+                        drawn += 1
+                    pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
+                    left[key] -= 1
+                    if self.verification is not None:
+                        self.verification.note(completion)
+                    if progress is not None:
+                        progress.advance(left[key] == 0)
+            ended = time.monotonic()
+            verified = self._verify()
+        finally:
+            seconds = (ended or time.monotonic()) - started
+            self._close(journal, plan, drawn, seconds, pace, verified)
+        return drawn
+
+    def _verify(self) -> Verified | None:
+        """The steps that were kept, against the model's own attention; ends the engine."""
+        if self.verification is None or not self.verification.steps:
+            return None
+        self.watcher.verifying(len(self.verification.steps))
+        self.engine.close()
+        return self.verification.check(self.model)
+
+    def _ask(self, journal: Journal, strict: bool) -> list[_Asked]:
+        """The requests of all problems that can run; the others become lines of the journal."""
+        from sharegen.engine.request import Request
+
+        for bad in self.workload.bad_rows:
+            journal.append(Record(bad.id, None, None, error=bad.error))
+        asked: list[_Asked] = []
+        first_error: RequestError | CapacityError | None = None
+        begun = {key[:2] for key in journal.finished}
+        every = range(self.configuration.sampling.samples)
+        for problem, prompt in zip(self.workload.problems, self.prompts, strict=True):
+            digest = problem.prompt_hash
+            samples: Sequence[int] = every  # no list of a million where none is finished
+            if (problem.id, digest) in begun:
+                samples = [i for i in every if Key(problem.id, digest, i) not in journal.finished]
+            request = Request(random_key(problem.id), prompt, self.params, samples)
+            try:
+                if samples:
+                    self.engine.check(request)
+            except (RequestError, CapacityError) as error:
+                if strict:
+                    raise type(error)(f"problem {problem.id}: {error} (--strict)") from None
+                first_error = first_error or error
+                journal.append(Record(problem.id, None, None, error=str(error)))
+            else:
+                asked.append(_Asked(problem, request, digest))
+        if not asked:
+            assert first_error is not None
+            kind = CapacityError if isinstance(first_error, CapacityError) else DataError
+            raise kind(f"no row can be asked: {first_error}")
+        return asked
+
+    def _record(self, item: _Asked, completion: Completion) -> Record:
+        answer = None
+        text = completion.text or ""
+        if self.configuration.answer is not None:
+            wanted = self.configuration.answer
+            answer = extract(text, wanted.patterns, wanted.match)
+        return Record(
+            problem_id=item.problem.id,
+            sample=completion.sample,
+            prompt_hash=item.prompt_hash,
+            completion=text,
+            num_tokens=len(completion.token_ids),
+            finish_reason=completion.finish_reason,
+            cumulative_logprob=completion.cumulative_logprob,
+            answer=answer,
+            gold=item.problem.gold,
+            token_ids=list(completion.token_ids) if self.configuration.token_ids else None,
+        )
+
+    def _plan(self, asked: list[_Asked]) -> Plan:
+        prompts = [item.request.prompt_token_ids for item in asked]
+        return make_plan(
+            PrefixTree.build(prompts, self.engine.pool.block_size),
+            prompts,
+            [item.problem.id for item in asked],
+            self.configuration.sampling.samples,
+            self.configuration.sampling.max_tokens,
+            num_blocks=self.engine.pool.num_blocks,
+            kv_bytes_per_token=self.model.kv_bytes_per_token,
+            max_sequences=self.engine.scheduler.max_sequences,
+        )
+
+    def _close(
+        self,
+        journal: Journal,
+        plan: Plan,
+        drawn: int,
+        seconds: float,
+        pace: Pace,
+        verified: Verified | None,
+    ) -> None:
+        before = journal.run.timings
+        counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
+        stats = _add(journal.run.stats, counted) | {"plan": plan.to_json()}
+        if verified is not None:
+            stats["verified"] = asdict(verified)
+        elif "verified" in journal.run.stats:  # of an earlier run, whose samples are here too
+            stats["verified"] = journal.run.stats["verified"]
+        journal.close(
+            stats,
+            counts={"problems": plan.problems, "samples_asked": plan.samples},
+            timings={
+                "loading_seconds": round(self.loading_seconds, 3),
+                "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
+                "progress": pace.close(seconds, self.engine.stats.generated_tokens),
+            },
+        )
+
+
+def sampling_params(configuration: Configuration) -> SamplingParams:
+    """The configuration's sampling in the engine's terms."""
+    from sharegen.engine.request import SamplingParams
+
+    values = configuration.sampling.model_dump()
+    return SamplingParams(n=values.pop("samples"), **values)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JournalError(
+            f"{path}: cannot be written: {error.strerror}: choose another --output"
+        ) from None
+
+
+def _add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics of all runs of a journal together; what is no number is the last run's."""
+    total = dict(now)
+    for name, value in now.items():
+        if isinstance(value, dict):
+            total[name] = {**before.get(name, {}), **_add(before.get(name, {}), value)}
+        is_count = isinstance(value, (int, float)) and name not in _LATEST
+        if is_count and name in before:
+            total[name] = max(before[name], value) if name in _PEAKS else before[name] + value
+    return total
+
+
+def _versions() -> dict[str, str]:
+    names = ("sharegen", "torch", "transformers", "triton")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a plain checkout, a platform without triton
+            continue
+    return found

@@ -1,0 +1,226 @@
+"""From a file of samples to verdicts: joins samples, the tests of their dataset, and the scorer.
+
+Like `run.py`, this knows all wings: which dataset a journal was drawn from is in its run.json, and
+for samples of other tools it is what the caller names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharegen.common.program_tests import ProgramProblem
+from sharegen.errors import DataError, UsageError
+from sharegen.results.completion import completion_of
+from sharegen.results.formats import Generation, format_of, read_generations
+from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.sandbox.limits import Limits
+from sharegen.results.sandbox.system import Isolation
+from sharegen.results.score import Score
+from sharegen.results.score_file import ScoreFile, Verdict
+from sharegen.results.workers import Sample, Task, score_all
+from sharegen.workload.code import schema_named, schema_of
+from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.dataset import Row, read_rows
+from sharegen.workload.recipe import Dataset
+
+_KEPT = 64  # problems whose tests are held at a time
+_TASK = 8  # completions of a problem that wait to be handed on together
+
+Scored = Callable[[Score], None]
+Planned = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A file of samples and what is known of where they come from.
+
+    configuration: of the run that made a journal; None for other files.
+    """
+
+    path: Path
+    configuration: Configuration | None
+    identity: dict[str, Any]
+
+    @property
+    def is_chat(self) -> bool:
+        return self.configuration is not None and self.configuration.chat.enabled
+
+    @property
+    def has_programs(self) -> bool:
+        """Whether it is a journal of programs, as far as its configuration says."""
+        return self.configuration is not None and self.configuration.dataset.rows is not None
+
+    def generations(self) -> Iterator[Generation]:
+        return read_generations(self.path)
+
+
+def open_samples(path: Path) -> Samples:
+    """Raises DataError for a file that holds no samples of any known format."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    run = RunFile.read(run_file_path(path)) if format_of(path) == "sharegen" else None
+    if run is None:
+        return Samples(path, None, {})
+    return Samples(path, Configuration.from_settings(run.settings), run.identity)
+
+
+class ProblemSet:
+    """The problems of a dataset of programs, read row by row when they are asked for.
+
+    Raises DataError or UsageError for a dataset that cannot be read or has no known schema.
+    """
+
+    def __init__(self, dataset: Dataset):
+        assert dataset.source is not None
+        found = read_rows(dataset.source, dataset.config, dataset.split)
+        self.source = dataset.source
+        self.fingerprint = found.fingerprint
+        first = found.rows[0]
+        self.schema = (
+            schema_named(dataset.rows) if dataset.rows else schema_of(first.values, first.where)
+        )
+        missing = self.schema.tests - first.values.keys()
+        if missing:
+            raise DataError(
+                f"{first.where}: has no column {min(missing)!r}, where {self.schema.name} has its "
+                "tests: give a dataset with tests, or another --schema"
+            )
+        self._ids = row_ids(found.rows, dataset)
+        self._rows = dict(zip(self._ids, found.rows, strict=True))
+        self._read: dict[str, ProgramProblem] = {}
+
+    def id_of(self, problem_id: str | int) -> str:
+        """The id of a problem given by id or index. Raises DataError if it is not here."""
+        if isinstance(problem_id, int):
+            if problem_id < len(self._ids):
+                return self._ids[problem_id]
+        elif problem_id in self._rows:
+            return problem_id
+        raise DataError(
+            f"problem {problem_id!r} is not in {self.source}: these are samples of another "
+            "dataset, which --dataset has to name"
+        )
+
+    def problem(self, problem_id: str) -> ProgramProblem:
+        """How to judge its programs; the last few are kept, since tests can be large."""
+        if problem_id not in self._read:
+            if len(self._read) == _KEPT:
+                del self._read[next(iter(self._read))]
+            self._read[problem_id] = self.schema.problem(self._rows[problem_id].values)
+        return self._read[problem_id]
+
+
+def row_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
+    """The ids of all rows, as the journal knows them."""
+
+    def row_id(row: Row) -> str:
+        column = next((c for c in dataset.id if row.values.get(c) is not None), None)
+        return str(row.values[column]) if column is not None else str(row.index)
+
+    return [row_id(row) for row in rows]
+
+
+def dataset_of(
+    samples: Samples, dataset: str | None, schema: str | None, split: str | None
+) -> Dataset:
+    """Where the tests are: as the caller says, else as the journal's run.json does.
+
+    Raises UsageError where neither says it.
+    """
+    if dataset is not None:
+        # The recipe's presets know the datasets; the model plays no part.
+        flags: dict[str, Any] = {"model": "none", "few_shot": {"k": 0}}
+        if split is not None:
+            flags["dataset"] = {"split": split}
+        return resolve("code-sample", dataset, flags, schema).dataset
+    if samples.configuration is None:
+        raise UsageError(
+            f"{samples.path}: where its tests are is not known: give --dataset "
+            "(apps, humaneval, mbpp, a file or a hub id)"
+        )
+    recorded = samples.configuration.dataset
+    changes = {"rows": schema or recorded.rows, "split": split or recorded.split}
+    return recorded.model_copy(update=changes)
+
+
+def score_programs(
+    samples: Samples,
+    dataset: Dataset,
+    isolate: Callable[[], Isolation],
+    limits: Limits,
+    workers: int,
+    *,
+    overwrite: bool = False,
+    planned: Planned | None = None,
+    scored: Scored | None = None,
+) -> list[Verdict]:
+    """Run every program that has no verdict yet; returns the verdicts on all of the file's.
+
+    isolate: asked only when something has to run; it may refuse by raising.
+    planned: told how many programs there are and how many have a verdict; scored: each new score.
+    Everything is checked before anything runs. Raises DataError, JournalError and SandboxError.
+    """
+    problems = ProblemSet(dataset)
+    keys = []
+    for generation in samples.generations():
+        try:
+            keys.append((problems.id_of(generation.problem_id), generation.sample))
+        except DataError as error:
+            raise DataError(f"{samples.path}: {error}") from None
+    if not keys:
+        raise DataError(f"{samples.path}: holds no samples")
+    settings = {
+        "samples": samples.identity,
+        "dataset": problems.fingerprint,
+        "schema": problems.schema.name,
+        "timeout": limits.cpu_seconds,
+        "memory": limits.memory,
+    }
+    with ScoreFile(samples.path, settings, overwrite) as file:
+        done = sum(key in file.verdicts for key in keys)
+        if planned is not None:
+            planned(len(keys), done)
+        if done == len(keys):
+            return [file.verdicts[key] for key in keys]
+        tasks = _tasks(samples, problems, set(file.verdicts))
+        difficulty: dict[str, str | None] = {}
+        with contextlib.closing(score_all(tasks, isolate(), limits, workers)) as scores:
+            for (problem_id, sample), score in scores:
+                if problem_id not in difficulty:
+                    difficulty[problem_id] = problems.problem(problem_id).difficulty
+                file.append(problem_id, sample, score, difficulty[problem_id])
+                if scored is not None:
+                    scored(score)
+        return [file.verdicts[key] for key in keys]
+
+
+def _tasks(samples: Samples, problems: ProblemSet, done: set[Sample]) -> Iterator[Task]:
+    """What is left to do, a few programs of one problem at a time."""
+    waiting: dict[tuple[str, bool], list[tuple[int, str]]] = defaultdict(list)
+
+    def task(key: tuple[str, bool]) -> Task:
+        problem_id, is_program = key
+        problem = problems.problem(problem_id)
+        stub = "" if is_program else problem.stub
+        texts = [
+            (sample, completion_of(text, samples.is_chat, stub))
+            for sample, text in waiting.pop(key)
+        ]
+        return Task(problem_id, dataclasses.replace(problem, stub=stub), texts)
+
+    for generation in samples.generations():
+        problem_id = problems.id_of(generation.problem_id)
+        if (problem_id, generation.sample) in done:
+            continue
+        key = (problem_id, generation.is_program)
+        waiting[key].append((generation.sample, generation.text))
+        if len(waiting[key]) == _TASK:
+            yield task(key)
+    for key in list(waiting):
+        yield task(key)

@@ -1,0 +1,143 @@
+"""Log-probabilities of prompt tokens against the model's own forward, however prompts share."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.model.load import load_model
+from sharegen.engine.request import Completion, Request, SamplingParams
+from tests.engine.jobs import (
+    forest,
+    loaded,
+    make_engine,
+    original,
+    random_tokens,
+    requests_of,
+    run,
+)
+from tests.engine.tiny_models import make_tiny
+
+PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, prompt_logprobs=4)
+
+
+@torch.no_grad()
+def assert_from_forward(completion: Completion, model: PreTrainedModel) -> None:
+    """Every entry is what log_softmax of the model's own forward says."""
+    prompt, top = (
+        list(completion.request.prompt_token_ids),
+        completion.request.params.prompt_logprobs,
+    )
+    entries = completion.prompt_logprobs
+    if top is None:
+        assert entries is None
+        return
+    assert entries is not None and entries[0] is None and len(entries) == len(prompt)
+    expected = model(input_ids=torch.tensor([prompt])).logits[0].log_softmax(-1)
+    for entry, token, row in zip(entries[1:], prompt[1:], expected, strict=False):
+        assert entry is not None and entry.token_id == token
+        assert entry.logprob == pytest.approx(row[token].item(), abs=1e-4)
+        assert list(entry.top.values()) == pytest.approx(row.topk(top).values.tolist(), abs=1e-4)
+        assert [row[best].item() for best in entry.top] == pytest.approx(
+            list(entry.top.values()), abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("block_size", [1, 4])
+@pytest.mark.parametrize("prefill_tokens", [1, 7, 512])
+def test_equal_to_the_models_own_forward(name: str, block_size: int, prefill_tokens: int) -> None:
+    engine = make_engine(
+        loaded(name), block_size=block_size, prefill_tokens=prefill_tokens, blocks=800
+    )
+    ran = run(engine, requests_of(forest(), PARAMS, samples=2))
+    for completion in ran.completions.values():
+        assert_from_forward(completion, original(name))
+    tree = PrefixTree.build(forest(), block_size)
+    assert ran.stats.prompt_tokens_computed == tree.num_tokens  # shared nodes are asked once
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_mixed_with_requests_that_want_other_numbers_or_none(lag: int) -> None:
+    engine = make_engine(loaded("llama"), blocks=45, max_sequences=5)
+    engine._lag = lag
+    tops = [0, None, 2, 7, None, 200]
+    requests = [
+        Request(i, prompt, replace(PARAMS, prompt_logprobs=tops[i % 6]), range(2))
+        for i, prompt in enumerate(forest())
+    ]
+    ran = run(engine, requests)
+    for completion in ran.completions.values():
+        if completion.request.params.prompt_logprobs == 200:  # the whole vocabulary of 128
+            assert completion.prompt_logprobs is not None
+            assert all(len(e.top) == 128 for e in completion.prompt_logprobs[1:] if e is not None)
+            completion = replace(
+                completion,
+                request=replace(completion.request, params=replace(PARAMS, prompt_logprobs=128)),
+            )
+        assert_from_forward(completion, original("llama"))
+
+
+def test_tokens_do_not_depend_on_it() -> None:
+    plain = run(
+        make_engine(loaded("llama")), requests_of(forest(), replace(PARAMS, prompt_logprobs=None))
+    )
+    asked = run(make_engine(loaded("llama")), requests_of(forest(), PARAMS))
+    assert plain.results == asked.results
+
+
+def test_prompts_prefilled_ahead_and_dropped() -> None:
+    """Blocks run out, nodes that were asked go and are prefilled again."""
+    engine = make_engine(loaded("llama"), blocks=30, max_sequences=7)
+    engine.scheduler.ahead_tokens = 200
+    engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
+    params = replace(PARAMS, max_tokens=20)
+    ran = run(engine, requests_of(forest(), params, samples=3))
+    assert ran.stats.preemptions > 0
+    for completion in ran.completions.values():
+        assert_from_forward(completion, original("llama"))
+
+
+SHOTS = random_tokens(40, random.Random(7))
+
+
+def test_requests_that_come_late_share_what_was_asked() -> None:
+    """Equal continuations are known on the node; others compute the shots once more."""
+    prompts = [[*SHOTS, 50 + i % 3, 60 + i] for i in range(12)]
+    engine = make_engine(loaded("llama"), max_sequences=2, window=2)
+    completions = list(engine.generate(requests_of(prompts, PARAMS)))
+    assert len(completions) == 12
+    for completion in completions:
+        assert_from_forward(completion, original("llama"))
+
+
+@pytest.mark.parametrize("order", [[None, 3], [3, None], [1, 5], [5, 1]])
+def test_requests_that_come_late_and_want_more(order: list[int | None]) -> None:
+    requests = [
+        Request(i, [*SHOTS, 50, 60 + i], replace(PARAMS, prompt_logprobs=order[i // 6]), range(1))
+        for i in range(12)
+    ]
+    engine = make_engine(loaded("llama"), max_sequences=2, window=2)
+    completions = list(engine.generate(requests))
+    assert len(completions) == 12
+    for completion in completions:
+        assert_from_forward(completion, original("llama"))
+    assert engine.stats.prompt_tokens_computed < engine.stats.prompt_tokens_asked
+
+
+def test_a_prompt_of_one_token() -> None:
+    ran = run(make_engine(loaded("llama")), requests_of([[5]], PARAMS))
+    assert ran.completions[0, 0].prompt_logprobs == [None]
+
+
+def test_bfloat16() -> None:
+    engine = make_engine(load_model(make_tiny("llama").bfloat16(), dtype="bfloat16"))
+    ran = run(engine, requests_of([SHOTS], PARAMS))
+    entries = ran.completions[0, 0].prompt_logprobs
+    assert entries is not None and len(entries) == 40
+    assert all(entry is not None and entry.logprob <= 0 for entry in entries[1:])

@@ -1,0 +1,46 @@
+"""Threads are used where they pay, and left as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from sharegen.engine.execute import threads
+from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_that_only_wait_are_not_used(two_threads: None) -> None:
+    """A batch of one row of a tiny model has nothing to divide."""
+    assert threads.best_threads(loaded("llama"), 1) == 1
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(("together", "best"), [(0.2, 2), (0.29, 1), (0.4, 1), (0.6, 2)])
+def test_they_must_be_worth_it(
+    together: float, best: int, two_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against 0.4 s of one thread; steps that last longer than that are not tried twice."""
+    monkeypatch.setattr(
+        threads, "_seconds", lambda model, rows: 0.4 if torch.get_num_threads() == 1 else together
+    )
+    assert threads.best_threads(loaded("llama"), 8) == best
+
+
+def test_results_do_not_depend_on_them(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = requests_of(forest(), GREEDY, samples=2)
+    results = []
+    for count in (1, 2):
+        monkeypatch.setattr("sharegen.engine.engine.best_threads", lambda *_, n=count: n)
+        results.append(run(make_engine(loaded("llama")), requests).results)
+        assert torch.get_num_threads() == 2
+    assert results[0] == results[1]

@@ -1,0 +1,305 @@
+"""The scheduler: every row reads its own context, every sample ends where it must, and the books
+balance, whatever the sizes; with the host in step with the device or one step behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.schedule.sequence import Sequence
+from sharegen.errors import CapacityError
+from tests.engine.jobs import (
+    CONTEXT,
+    CheckedEngine,
+    Ran,
+    assert_empty,
+    forest,
+    loaded,
+    make_engine,
+    random_tokens,
+    requests_of,
+    run,
+)
+from tests.engine.random_jobs import RandomJob, jobs
+from tests.engine.spelling import SpellingRunner, spelled
+
+PARAMS = SamplingParams(max_tokens=20, ignore_eos=True)
+
+
+def spelling_engine(requests: list[Request], **config: int) -> CheckedEngine:
+    engine = make_engine(loaded("llama"), **config)
+    engine.runner = SpellingRunner(engine, requests)  # type: ignore[assignment]
+    return engine
+
+
+def assert_spelled(completion: Completion) -> None:
+    """The tokens are the sample's own, up to where it must end."""
+    request = completion.request
+    prompt, params = tuple(request.prompt_token_ids), request.params
+    limit = min(params.max_tokens, CONTEXT - len(prompt))
+    expected = spelled(prompt, request.key, completion.sample, limit)
+    stops = [i for i, token in enumerate(expected) if token in params.stop_token_ids]
+    assert tuple(completion.token_ids) == expected[: stops[0] + 1 if stops else limit]
+    if stops:
+        assert completion.finish_reason == "stop"
+    else:
+        assert completion.finish_reason == ("length" if limit == params.max_tokens else "context")
+
+
+def run_spelling(requests: list[Request], **config: int) -> Ran:
+    ran = run(spelling_engine(requests, **config), requests)
+    for completion in ran.completions.values():
+        assert_spelled(completion)
+    return ran
+
+
+def check_random_job(job: RandomJob) -> None:
+    engine = job.engine(loaded("llama"))
+    engine.runner = SpellingRunner(engine, job.requests)  # type: ignore[assignment]
+    ran = run(engine, job.requests)
+    for completion in ran.completions.values():
+        assert_spelled(completion)
+    drawn = sum(len(completion.token_ids) for completion in ran.completions.values())
+    assert (ran.stats.generated_tokens, ran.stats.completions) == (drawn, len(ran.completions))
+    job.check_counts(ran.stats)
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs())
+def test_random_jobs(job: RandomJob) -> None:
+    check_random_job(job)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@settings(max_examples=1_500, deadline=None)
+@given(jobs(max_tokens=60))
+def test_many_more_random_jobs(job: RandomJob) -> None:
+    check_random_job(job)
+
+
+# -- accounting ---------------------------------------------------------------------------------
+
+
+class Bookkeeper(CheckedEngine):
+    """Counts blocks by itself, step by step: shared nodes once, and what live rows have reached."""
+
+    def _step(self) -> list[Completion]:
+        finished = super()._step()
+        nodes = [node for node in self.scheduler.cache.tree.nodes() if node.blocks]
+        rows = list(self.scheduler.rows.running())
+        prompts = sum(self.pool.blocks_for(node.length) for node in nodes)
+        least = prompts + sum(max(1, self.pool.blocks_for(s.fed)) for s in rows)
+        most = prompts + sum(self.pool.blocks_for(s.fed + 1) for s in rows)  # the next input's
+        assert least <= self.pool.num_used <= most
+        return finished
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("max_sequences", [1, 5, 64])
+def test_prompts_are_computed_once_and_blocks_are_those_in_use(
+    block_size: int, max_sequences: int
+) -> None:
+    prompts = forest()
+    requests = requests_of(prompts, replace(PARAMS, max_tokens=11), samples=3)
+    engine = spelling_engine(
+        requests, block_size=block_size, max_sequences=max_sequences, blocks=1600 // block_size
+    )
+    engine.__class__ = Bookkeeper  # asserts as it goes
+    run(engine, requests)
+    stats, tree = engine.stats, PrefixTree.build(prompts, block_size)
+    assert stats.preemptions == 0
+    assert stats.prompt_tokens_computed == tree.num_tokens
+    assert stats.prompt_tokens_asked == 3 * sum(map(len, prompts))
+    assert stats.generated_tokens == 3 * 11 * len(prompts)
+    assert (stats.completions, stats.requests_done) == (3 * len(prompts), len(prompts))
+
+
+def test_peak_is_shared_nodes_once_and_live_suffixes() -> None:
+    """40 shared tokens, 3 problems of 5 and 4 samples of each, 9 outputs of which 8 are fed."""
+    shots = list(range(3, 43))
+    prompts = [shots + [50 + i] * 5 for i in range(3)]
+    requests = requests_of(prompts, replace(PARAMS, max_tokens=9), samples=4)
+    stats = run_spelling(requests).stats
+    assert stats.peak_blocks == 40 // 4 + 3 * 2 + 12 * 2
+    assert stats.prompt_tokens_computed == 40 + 3 * 5
+    assert stats.decode_steps == 8
+
+
+def test_a_sequence_leaves_at_its_limit_before_its_last_token_is_seen() -> None:
+    requests = requests_of([[5, 6]], replace(PARAMS, max_tokens=9))
+    engine = spelling_engine(requests)
+    engine._lag = 1
+    run(engine, requests)
+    assert engine.stats.decode_steps == 8
+
+
+# -- admission ----------------------------------------------------------------------------------
+
+
+def test_more_samples_than_rows() -> None:
+    requests = requests_of([[5, 6, 7]], replace(PARAMS, max_tokens=10), samples=25)
+    stats = run_spelling(requests, max_sequences=4).stats
+    assert stats.prompt_tokens_computed == 3 and stats.preemptions == 0
+    assert stats.decode_steps == 7 * 9  # seven rounds of four, full to the end
+
+
+def test_rows_are_filled_as_they_empty() -> None:
+    """Samples of unlike lengths: no row waits for the longest."""
+    requests = [
+        Request(i, [5, 6, 7], replace(PARAMS, max_tokens=1 + length), range(1))
+        for i, length in enumerate([30, 10, 10, 10])
+    ]
+    assert run_spelling(requests, max_sequences=2).stats.decode_steps == 30
+
+
+def test_problems_are_admitted_in_order() -> None:
+    prompts = [[10 + i] * 6 for i in range(12)]
+    requests = requests_of(prompts, replace(PARAMS, max_tokens=5), samples=2)
+    engine = spelling_engine(requests, max_sequences=4)
+    order = [completion.request.key for completion in engine.generate(requests)]
+    rounds = [order[i : i + 4] for i in range(0, 24, 4)]
+    assert [sorted(keys) for keys in rounds] == [[i, i, i + 1, i + 1] for i in range(0, 12, 2)]
+
+
+def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = requests_of([[10 + i] * 4 for i in range(8)], replace(PARAMS, max_tokens=16))
+    engine = spelling_engine(requests, blocks=16)
+    scheduler = engine.scheduler
+    preempt, seat = scheduler._preempt, scheduler.rows.seat
+
+    def watched_preempt(sequence: Sequence) -> None:
+        assert sequence.joined == max(s.joined for s in scheduler.rows.running())
+        preempt(sequence)
+
+    def watched_seat(sequence: Sequence, block: int) -> None:
+        behind = [s.group.request.key for s in scheduler.ready]
+        behind += [group.request.key for group in scheduler.waiting]
+        assert all(sequence.group.request.key < key for key in behind)
+        seat(sequence, block)
+
+    monkeypatch.setattr(scheduler.lengths, "expected", lambda: 0.0)
+    monkeypatch.setattr(scheduler, "_preempt", watched_preempt)
+    monkeypatch.setattr(scheduler.rows, "seat", watched_seat)
+    run(engine, requests)
+    assert engine.stats.preemptions > 0
+
+
+def test_admission_leaves_room_for_what_runs() -> None:
+    """Nothing is known of the lengths: only what surely fits is admitted, and nobody preempted."""
+    requests = requests_of([[10 + i] * 4 for i in range(8)], replace(PARAMS, max_tokens=16))
+    stats = run_spelling(requests, blocks=16).stats
+    assert stats.preemptions == 0
+
+
+def test_admission_learns_from_what_has_finished() -> None:
+    """Samples end long before their limit: after the first ones many run at a time."""
+    stops = [token for token in range(3, 128) if token % 4 == 0]
+    params = replace(PARAMS, max_tokens=200, stop_token_ids=stops)
+    requests = requests_of([[10, 11, 12]], params, samples=400)
+    engine = spelling_engine(requests, blocks=120, max_sequences=64)
+    most = 0
+    for _ in engine.generate(requests):
+        most = max(most, engine.scheduler.num_running)
+    assert most > 16  # the limit alone would allow two
+
+
+def test_one_sample_that_fits_just_so() -> None:
+    prompt = random_tokens(30, random.Random(0))
+    requests = requests_of([prompt], replace(PARAMS, max_tokens=20), samples=3)
+    # Eight blocks of prompt, five of output; only nineteen of the twenty tokens are fed.
+    stats = run_spelling(requests, blocks=13).stats
+    assert (stats.peak_blocks, stats.preemptions) == (13, 0)
+
+
+def test_nodes_go_with_their_last_sample() -> None:
+    shots = list(range(3, 43))
+    requests = requests_of([[*shots, 50 + i] for i in range(6)], PARAMS)
+    engine = spelling_engine(requests, max_sequences=1)
+    for done, _ in enumerate(engine.generate(requests), start=1):
+        leaves = [node for node in engine.scheduler.cache.tree.nodes() if not node.children]
+        assert len(leaves) == 6 - done
+    assert_empty(engine)
+
+
+# -- requests that come late --------------------------------------------------------------------
+
+
+def test_requests_are_read_as_they_are_needed() -> None:
+    prompts = [[3 + i % 40] * 5 + [7] for i in range(100)]
+    requests = requests_of(prompts, replace(PARAMS, max_tokens=4))
+    engine = spelling_engine(requests, max_sequences=2, window=8)
+    read = 0
+
+    def source() -> Iterator[Request]:
+        nonlocal read
+        for request in requests:
+            read += 1
+            yield request
+
+    done = 0
+    for completion in engine.generate(source()):
+        assert_spelled(completion)
+        done += 1
+        assert read <= done + 2 + 8 + 4
+    assert done == 100
+
+
+def test_windows_of_requests_without_samples() -> None:
+    """A resumed job that begins with a window of problems that are done goes on to the others."""
+    requests = [Request(i, [3 + i] * 5, PARAMS, range(i >= 20 and i % 9 == 0)) for i in range(60)]
+    assert {key for key, _ in run_spelling(requests, window=8).results} == {27, 36, 45, 54}
+
+
+def test_more_requests_may_be_added_later() -> None:
+    """A second window finds the shared node standing, and what stands is not computed again."""
+    shots = list(range(3, 43))
+    requests = requests_of([[*shots, 50 + i] for i in range(12)], PARAMS)
+    stats = run_spelling(requests, max_sequences=2, window=4).stats
+    assert stats.prompt_tokens_computed == 40 + 12
+
+
+# -- what cannot run ----------------------------------------------------------------------------
+
+
+def test_a_path_that_does_not_fit_is_not_shared() -> None:
+    """Each part of the path rounds up to blocks: three of five tokens need six blocks of four,
+    and the same fifteen tokens in one node four."""
+    stem = [5] * 5
+    prompts = [stem, stem + [6] * 5, stem + [6] * 5 + [7] * 5]
+    requests = requests_of([*prompts, prompts[-1]], replace(PARAMS, max_tokens=8), samples=2)
+    for blocks, computed in ((8, 15), (7, 10 + 15), (6, 10 + 15)):
+        engine = spelling_engine(requests, blocks=blocks)
+        for request in requests:
+            engine.check(request)
+        stats = run(engine, requests).stats
+        assert stats.prompt_tokens_computed - stats.prompt_tokens_recomputed == computed
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
+    requests = requests_of([[5] * 5, [6] * 15], replace(PARAMS, max_tokens=8))
+    engine = spelling_engine(requests, blocks=5)
+    with pytest.raises(CapacityError, match=r"holds 5 blocks of 4 tokens, but one sample needs 6"):
+        list(engine.generate(requests))
+    assert_empty(engine)
+    run(engine, requests[:1])
+
+
+def test_closing_early_leaves_nothing() -> None:
+    requests = requests_of(forest(), PARAMS, samples=5)
+    for lag in (0, 1):
+        for taken in (0, 1, 7, 40):
+            engine = spelling_engine(requests, max_sequences=9, blocks=60)
+            engine._lag = lag
+            completions = engine.generate(requests)
+            assert len(list(islice(completions, taken))) == taken
+            completions.close()  # type: ignore[attr-defined]
+            assert_empty(engine)
+            run(engine, requests)

@@ -1,0 +1,171 @@
+"""Stop strings are found at the very token that completes them, and cut exactly."""
+
+import random
+
+import numpy as np
+import pytest
+
+from sharegen.engine.request import SamplingParams
+from sharegen.engine.text.detokenize import completion_text
+from sharegen.engine.text.stopping import Stops, end_token_reason, token_texts
+from tests.engine.tokenizers_for_tests import TEXT, byte_level, python_bytes, sentence_piece
+
+TOKENIZERS = pytest.mark.parametrize("make", [byte_level, sentence_piece])
+WITH_PYTHON = pytest.mark.parametrize("make", [byte_level, sentence_piece, python_bytes])
+STOPS = [
+    ("\n\n",),
+    ("Question:", "\n\n"),
+    ("13.",),
+    ("Grüße", "façade"),
+    ("🚀",),
+    ("語の", "です。"),
+    (" ",),
+    ("e",),
+    ("ä", "ü"),
+    ("Answer: 16 - 3 = 13. The answer is 13.",),
+]
+
+
+def walk(tokenizer, stops, prompt, output, **options):
+    """Decode token by token as the engine does; (index of the last token, match) or None."""
+    checker = Stops.of(tokenizer, stops)
+    flags = checker.may_complete(np.asarray(output))
+    for i, flag in enumerate(flags):
+        if flag:
+            match = checker.match(prompt, output[: i + 1], **options)
+            if match:
+                return i, match
+    return None
+
+
+def plain_walk(tokenizer, stops, prompt, output):
+    """The same by decoding everything at every token."""
+    for i in range(len(output)):
+        text = completion_text(tokenizer, prompt, output[: i + 1])
+        found = [(text.find(stop), stop) for stop in stops if stop in text]
+        if found:
+            start, stop = min(found)
+            return i, stop, text[:start]
+    return None
+
+
+@WITH_PYTHON
+@pytest.mark.parametrize("stops", STOPS)
+def test_finds_what_decoding_everything_finds(make, stops):
+    tokenizer = make()
+    found = 0
+    for line in TEXT:
+        ids = tokenizer.encode("Question: " + line + line, add_special_tokens=False)
+        for cut in (1, 2, 7):
+            prompt, output = ids[:cut], ids[cut:]
+            expected = plain_walk(tokenizer, stops, prompt, output)
+            got = walk(tokenizer, stops, prompt, output)
+            assert (got and (got[0], got[1].stop, got[1].text)) == expected
+            found += got is not None
+    assert found
+
+
+@WITH_PYTHON
+def test_random_tokens(make):
+    """Token soup: broken characters, special tokens and bytes between whole words."""
+    tokenizer = make()
+    rng = random.Random(0)
+    common = tokenizer.encode("".join(TEXT), add_special_tokens=False)
+    found = 0
+    for _ in range(200):
+        stops = tuple(rng.choice(["\n\n", "an", "ü", "語", "🚀", "e.", " 1", "Как"]) for _ in "ab")
+        pool = common + list(range(len(tokenizer)))
+        output = rng.choices(pool, k=40)
+        prompt = tokenizer.encode("Question:", add_special_tokens=False)
+        expected = plain_walk(tokenizer, stops, prompt, output)
+        got = walk(tokenizer, stops, prompt, output)
+        assert (got and (got[0], got[1].stop, got[1].text)) == expected
+        found += got is not None
+    assert found
+
+
+@TOKENIZERS
+def test_a_stop_far_longer_than_its_tokens_and_special_tokens_between(make):
+    tokenizer = make()
+    prompt = tokenizer.encode("Question:", add_special_tokens=False)
+    ids = tokenizer.encode("Question: done END OF ANSWER now", add_special_tokens=False)
+    output = [t for token in ids[len(prompt) :] for t in (token, *[tokenizer.bos_token_id] * 9)]
+    got = walk(tokenizer, ("END OF ANSWER",), prompt, output)
+    assert got
+    assert got[1].text == " done "
+
+
+@TOKENIZERS
+def test_the_stop_may_not_reach_into_the_prompt(make):
+    tokenizer = make()
+    ids = tokenizer.encode("x\n\nx\n\n", add_special_tokens=False)
+    newline = [i for i, token in enumerate(ids) if "\n" in tokenizer.decode([ids[0], token])]
+    first = newline[0] + 1
+    if first < len(ids) and first not in newline:
+        pytest.skip("the two newlines are one token here")
+    got = walk(tokenizer, ("\n\n",), ids[:first], ids[first:])
+    assert got
+    assert got[1].text == "\nx"
+
+
+@TOKENIZERS
+def test_the_earliest_stop_cuts(make):
+    tokenizer = make()
+    prompt = tokenizer.encode("x", add_special_tokens=False)
+    output = tokenizer.encode("x. The answer is 13.", add_special_tokens=False)[len(prompt) :]
+    whole = completion_text(tokenizer, prompt, output)
+    checker = Stops.of(tokenizer, ("3.", "13.", "13"))
+    match = checker.match(prompt, output)
+    assert match.stop == "13"
+    assert match.text == whole[: whole.index("13")]
+    kept = checker.match(prompt, output, include_stop=True)
+    assert kept.text == match.text + "13"
+
+
+@TOKENIZERS
+def test_min_tokens_exempts_what_ends_within_them(make):
+    tokenizer = make()
+    prompt = tokenizer.encode("x", add_special_tokens=False)
+    output = tokenizer.encode("x\n\nx\n\nx", add_special_tokens=False)[len(prompt) :]
+    plain = walk(tokenizer, ("\n\n",), prompt, output)
+    later = walk(tokenizer, ("\n\n",), prompt, output, min_tokens=plain[0] + 1)
+    assert plain[1].text == ""
+    assert later[0] > plain[0]
+    assert later[1].text == "\n\nx"
+    assert walk(tokenizer, ("\n\n",), prompt, output, min_tokens=len(output)) is None
+
+
+@TOKENIZERS
+def test_the_table_lets_most_tokens_pass_unread(make):
+    tokenizer = make()
+    checker = Stops.of(tokenizer, ("\n\n",))
+    table = checker.may_complete(np.arange(len(tokenizer)))
+    assert 0 < table.sum() < len(tokenizer) // 20
+    assert not checker.may_complete(
+        np.array([tokenizer.bos_token_id, tokenizer.eos_token_id])
+    ).any()
+
+
+@WITH_PYTHON
+def test_ids_beyond_the_tokenizer_complete_nothing(make):
+    """Models pad their vocabularies."""
+    tokenizer = make()
+    checker = Stops.of(tokenizer, ("a",))
+    assert not checker.may_complete(np.array([len(tokenizer), 10**6])).any()
+    assert checker.may_complete(np.array([[0, 1], [2, 3]])).shape == (2, 2)
+
+
+def test_stops_are_built_once():
+    assert Stops.of(byte_level(), ["a", "b"]) is Stops.of(byte_level(), ("a", "b"))
+    assert Stops.of(byte_level(), ("a",)) is not Stops.of(sentence_piece(), ("a",))
+    assert token_texts(byte_level()) is token_texts(byte_level())
+
+
+def test_end_tokens():
+    params = SamplingParams(stop_token_ids=(7, 2))
+    assert end_token_reason(2, params, (2, 3)) == ("eos", None)
+    assert end_token_reason(7, params, (2, 3)) == ("stop", 7)
+    assert end_token_reason(5, params, (2, 3)) is None
+    deaf = SamplingParams(stop_token_ids=(7, 2), ignore_eos=True)
+    assert end_token_reason(3, deaf, (2, 3)) is None
+    assert end_token_reason(2, deaf, (2, 3)) == ("stop", 2)

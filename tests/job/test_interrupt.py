@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from sharegen.job.interrupt import interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_a_keyboard_interrupt(number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), interrupts():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_what_is_held_is_finished_first() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts() as handler:
+        with handler.held():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("inside")
+        done.append("after")
+    assert done == ["inside"]
+
+
+def test_the_second_signal_ends_the_process_at_once() -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from sharegen.job.interrupt import interrupts\n"
+        "with interrupts():\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('cleaning up', flush=True)\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        print('never said', flush=True)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "cleaning up\n", "")
+
+
+def test_other_threads_leave_the_signals_alone() -> None:
+    seen = []
+
+    def work() -> None:
+        with interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]

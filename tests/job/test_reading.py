@@ -1,0 +1,53 @@
+"""What a plan says of how a GPU's decoding step reads the levels of the tree."""
+
+from __future__ import annotations
+
+import torch
+
+from sharegen.cli.plan import plan_table
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.job.plan import Plan, Reading, make_plan
+from sharegen.job.reading import readings
+from sharegen.kernels.cost import CostModel
+from sharegen.kernels.tiles import AttentionShape
+
+SHAPE = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
+H200_PROGRAMS = 264
+
+
+def prompts(problems: int, shots: int = 1024, own: int = 300) -> list[list[int]]:
+    return [[1] * shots + [2 + i] * own for i in range(problems)]
+
+
+def of(samples: int, problems: int = 512, rows: int = 512) -> list[Reading]:
+    tree = PrefixTree.build(prompts(problems), 16)
+    return readings(tree, samples, rows, SHAPE, CostModel(), H200_PROGRAMS)
+
+
+def test_a_problem_with_one_sample_is_read_by_it() -> None:
+    shots, own = of(samples=1)
+    assert (shots.level, shots.nodes, shots.apart) == (0, 1, 0)
+    assert shots.once < shots.each
+    assert (own.level, own.nodes, own.apart) == (1, 512, 512)
+    assert own.each < own.once
+
+
+def test_a_problem_with_many_samples_is_read_once() -> None:
+    """The first batch alone counts: 512 rows are 16 problems with 32 samples."""
+    shots, own = of(samples=32)
+    assert (shots.apart, own.nodes, own.apart) == (0, 16, 0)
+
+
+def test_the_plan_tells_the_decision_and_why() -> None:
+    made = make_plan(
+        PrefixTree.build(prompts(4), 16), prompts(4), list("abcd"), 1, 20,
+        num_blocks=1000, kv_bytes_per_token=8, max_sequences=64,
+    )  # fmt: skip
+    assert made.readings == []
+    read = [Reading(0, 1, 0, 3.0, 40.5), Reading(1, 4, 4, 9.0, 2.0), Reading(2, 4, 1, 9.0, 2.0)]
+    told = Plan.from_json({**made.to_json(), "readings": [vars(r) for r in read]})
+    assert told.readings == read
+    cells = [str(cell) for cell in plan_table(told).columns[1].cells][-3:]
+    assert cells[0].startswith("1 node, read once for all sequences below (3.0 µs a layer against")
+    assert cells[1].startswith("4 nodes, read by each sequence with its own tokens (2.0 µs")
+    assert cells[2].startswith("4 nodes, of which 1 read by each sequence")

@@ -1,0 +1,297 @@
+"""Whole jobs: resume, extension, interruption, and journals that come out the same each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.errors import JournalError, UsageError
+from sharegen.job.dry_run import plan_job
+from sharegen.job.interrupt import Interrupted
+from sharegen.job.run import Watcher, _Job, run_job
+from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.problem import load_workload
+from tests.tiny import save_tiny_model
+
+ROWS = [
+    {
+        "question": f"Tom has {n} apples and buys {n + 1} more. How many?",
+        "answer": f"#### {2 * n + 1}",
+    }
+    for n in range(3, 15)
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def configure(tmp_path: Path, model: Path) -> Any:
+    for name, rows in (("rows", ROWS[3:]), ("examples", ROWS[:3])):
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+
+    def configure(**flags: Any) -> Configuration:
+        given = {
+            "model": str(model),
+            "few_shot": {"k": 2, "file": str(tmp_path / "examples.jsonl")},
+            "dataset": {"limit": flags.pop("limit", 5)},
+            "sampling": {"samples": 4, "max_tokens": 12, "temperature": 1.0} | flags,
+            "machine": {"device": "cpu", "kv_cache_memory": 1 << 22},
+        }
+        return resolve("self-consistency", str(tmp_path / "rows.jsonl"), given)
+
+    return configure
+
+
+def lines(path: Path) -> list[str]:
+    """A journal's lines in an order that does not depend on which sample finished first."""
+    return sorted(path.read_text().splitlines())
+
+
+def test_a_job_writes_every_sample(configure: Any, tmp_path: Path) -> None:
+    outcome = run_job(configure(), tmp_path / "a.jsonl")
+    records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert outcome.drawn == len(records) == 20
+    assert {(r["problem_id"], r["sample"]) for r in records} == {
+        (str(p), s) for p in range(5) for s in range(4)
+    }
+    first = next(record for record in records if record["problem_id"] == "0")
+    assert first["gold"] == "13" and first["num_tokens"] <= 12
+    run = json.loads((tmp_path / "a.run.json").read_text())
+    assert run["stats"]["prompt_tokens_computed"] == run["stats"]["plan"]["computed"]
+    assert run["stats"]["prompt_tokens_asked"] == run["stats"]["plan"]["asked"]
+    assert run["counts"] == {"problems": 5, "samples_asked": 20, "samples": 20, "bad_rows": 0}
+    assert_progress(run)
+
+
+def assert_progress(run: dict[str, Any]) -> None:
+    """The recorded points rise to what the run.json says of the whole."""
+    points = run["timings"]["progress"]
+    assert points == sorted(points) and 1 <= len(points) <= 100
+    assert points[-1] == [run["timings"]["sampling_seconds"], run["stats"]["generated_tokens"]]
+
+
+def test_the_same_job_gives_the_same_lines(configure: Any, tmp_path: Path) -> None:
+    run_job(configure(), tmp_path / "a.jsonl")
+    run_job(configure(), tmp_path / "b.jsonl")
+    assert lines(tmp_path / "a.jsonl") == lines(tmp_path / "b.jsonl")
+    run_job(configure(seed=1), tmp_path / "c.jsonl")
+    assert lines(tmp_path / "a.jsonl") != lines(tmp_path / "c.jsonl")
+
+
+def test_samples_and_limit_extend_a_journal(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert run_job(configure(samples=2, limit=3), path).drawn == 6
+    before = lines(path)
+    assert run_job(configure(samples=4, limit=5), path).drawn == 14
+    assert set(before) < set(lines(path))
+    assert_progress(json.loads((tmp_path / "a.run.json").read_text()))
+    run_job(configure(samples=4, limit=5), tmp_path / "b.jsonl")
+    assert lines(path) == lines(tmp_path / "b.jsonl")
+
+
+def test_a_complete_journal_needs_no_model(
+    configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    ran = run_job(configure(), path)
+    before = path.read_bytes()
+    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    for fewer in (4, 3):
+        again = run_job(configure(samples=fewer), path)
+        assert again.drawn == 0 and again.plan == ran.plan
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: bool) -> None:
+    job = configure()
+    machine = job.machine.model_copy(update={"compile": compile})
+    job = job.model_copy(update={"machine": machine})
+    sampler = _Job(job, tmp_path / "a.jsonl", load_workload(job), Watcher())
+    assert sampler.engine.config.compile == compile
+
+
+def test_the_kv_cache_is_no_larger_than_the_job_can_use(configure: Any, tmp_path: Path) -> None:
+    job = configure()
+    machine = job.machine.model_copy(update={"kv_cache_memory": None})
+    run_job(job.model_copy(update={"machine": machine}), tmp_path / "a.jsonl")
+    stats = json.loads((tmp_path / "a.run.json").read_text())["stats"]
+    plan = plan_job(job.model_copy(update={"machine": machine}))
+    assert stats["plan"] == plan.to_json()
+    assert 0 < stats["peak_blocks"] <= stats["blocks_total"] < 200
+
+
+def stats(path: Path) -> dict[str, Any]:
+    return json.loads(path.with_name(path.stem + ".run.json").read_text())["stats"]
+
+
+def test_a_verified_job_draws_the_same_and_says_how_near_it_was(
+    configure: Any, tmp_path: Path
+) -> None:
+    run_job(configure(), tmp_path / "a.jsonl")
+    run_job(configure(), tmp_path / "b.jsonl", verify=30)
+    assert lines(tmp_path / "a.jsonl") == lines(tmp_path / "b.jsonl")
+    assert "verified" not in stats(tmp_path / "a.jsonl")
+    verified = stats(tmp_path / "b.jsonl")["verified"]
+    assert (verified["steps"], verified["skipped"], verified["reference"]) == (30, 0, "sdpa")
+    assert 0 < verified["mean"] <= verified["largest"] < 1e-4
+    assert 0 < verified["among_back_ends"] < 1e-4
+
+
+def test_a_resumed_job_verifies_what_it_draws(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(samples=1, limit=2), path, verify=10_000)
+    first = stats(path)["verified"]
+    drawn = sum(json.loads(line)["num_tokens"] for line in lines(path))
+    assert first["steps"] == drawn
+    run_job(configure(samples=2, limit=2), path)  # unverified: what was found before stays
+    assert stats(path)["verified"] == first
+    run_job(configure(samples=4, limit=2), path, verify=10_000)
+    total = sum(json.loads(line)["num_tokens"] for line in lines(path))
+    assert drawn < stats(path)["verified"]["steps"] < total - drawn
+    before = stats(path)
+    assert run_job(configure(samples=4, limit=2), path, verify=9).drawn == 0
+    assert stats(path) == before
+
+
+def test_stopped_while_it_verifies(
+    configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was drawn is in the journal, and the journal is whole."""
+
+    class Impatient(Watcher):
+        def verifying(self, steps: int) -> None:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "a.jsonl"
+    with pytest.raises(Interrupted):
+        run_job(configure(), path, verify=5, watcher=Impatient())
+    assert len(lines(path)) == 20 and "verified" not in stats(path)
+    assert stats(path)["completions"] == 20
+    assert run_job(configure(), path).drawn == 0
+
+
+def test_verifying_no_step_is_refused(configure: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="verify is 0"):
+        run_job(configure(), tmp_path / "a.jsonl", verify=0)
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_overwrite_starts_anew(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(), path)
+    with pytest.raises(JournalError, match=r"sampling\.seed was 0 and is now 2"):
+        run_job(configure(seed=2), path)
+    assert run_job(configure(seed=2), path, overwrite=True).drawn == 20
+
+
+def test_few_shot_rows_are_part_of_the_identity(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(), path)
+    examples = tmp_path / "examples.jsonl"
+    examples.write_text("".join(reversed(examples.read_text().splitlines(keepends=True))))
+    with pytest.raises(JournalError, match="few_shot"):
+        run_job(configure(), path)
+
+
+def test_token_ids_on_request(configure: Any, tmp_path: Path) -> None:
+    job = configure().model_copy(update={"token_ids": True})
+    run_job(job, tmp_path / "a.jsonl")
+    for line in (tmp_path / "a.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert len(record["token_ids"]) == record["num_tokens"]
+
+
+class _StopAfter(Watcher):
+    """Sends this process a signal when so many samples are drawn."""
+
+    def __init__(self, samples: int, number: int) -> None:
+        self.left, self.number = samples, number
+
+    def sampling(self, stats: Any, samples: int, problems: int) -> Any:
+        return self
+
+    def __enter__(self) -> _StopAfter:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def advance(self, problem_done: bool) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_and_continued(configure: Any, tmp_path: Path, number: int) -> None:
+    path, handlers = tmp_path / "a.jsonl", signal.getsignal(number)
+    with pytest.raises(Interrupted, match="again to continue") as stopped:
+        run_job(configure(), path, watcher=_StopAfter(7, number))  # type: ignore[arg-type]
+    assert stopped.value.exit_code == 130
+    assert signal.getsignal(number) is handlers
+    assert len(lines(path)) >= 7
+    run_job(configure(), path)
+    assert_progress(json.loads((tmp_path / "a.run.json").read_text()))
+    run_job(configure(), tmp_path / "b.jsonl")
+    assert lines(path) == lines(tmp_path / "b.jsonl")
+
+
+def _start(configure: Any, path: Path) -> subprocess.Popen[str]:
+    """The same job in a process of its own, slow enough to be stopped."""
+    settings = configure(samples=40, limit=9, max_tokens=64).model_dump_json()
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom sharegen.job.run import run_job\n"
+        "from sharegen.errors import SharegenError\n"
+        "from sharegen.workload.configuration import Configuration\n"
+        "job = Configuration.model_validate_json(sys.argv[1])\n"
+        "try: run_job(job, Path(sys.argv[2]))\n"
+        "except SharegenError as error: print(error, file=sys.stderr); sys.exit(error.exit_code)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, settings, str(path)], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (path.exists() and path.stat().st_size > 2000):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_killed_and_continued(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    process = _start(configure, path)
+    process.kill()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+    kept = path.read_text().splitlines()[:-1]
+    assert kept and len(kept) < 360
+    settings = configure(samples=40, limit=9, max_tokens=64)
+    run_job(settings, path)
+    run_job(settings, tmp_path / "b.jsonl")
+    assert set(kept) <= set(lines(path))
+    assert lines(path) == lines(tmp_path / "b.jsonl")
+
+
+def test_sigterm_ends_a_process_with_130(configure: Any, tmp_path: Path) -> None:
+    process = _start(configure, tmp_path / "a.jsonl")
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run the same command again to continue" in errors
+    for line in (tmp_path / "a.jsonl").read_text().splitlines():
+        json.loads(line)
