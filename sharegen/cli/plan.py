@@ -13,6 +13,7 @@ from rich.tree import Tree
 from sharegen.cli.options import JobOptions, with_options
 
 if TYPE_CHECKING:
+    from sharegen.job.dry_run import CutPlan
     from sharegen.job.plan import Branch, Plan, Reading
 
 
@@ -20,20 +21,37 @@ if TYPE_CHECKING:
 def plan(
     recipe: Annotated[str, typer.Argument(help="A recipe's name, or a path to a YAML file.")],
     options: JobOptions,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            "--shards",
+            help="Show how `run --shard I/N` would cut the job into N.",
+            min=1,
+            metavar="N",
+            rich_help_panel="Output",
+        ),
+    ] = None,
 ) -> None:
     """Show what a recipe's prompts share and what that saves. Samples nothing.
 
-    Reads the dataset, the tokenizer and the model's config; no weights.
+    Reads the dataset, the tokenizer and the model's config; no weights. With --shards it shows
+    the parts of the job instead: the work of one is its prompt tokens, each computed once, and
+    the tokens of its samples at their full length.
 
     \b
     Examples:
       sharegen plan self-consistency
       sharegen plan self-consistency --dataset gsm8k --model Qwen/Qwen3-8B-Base -n 40
+      sharegen plan self-consistency --shards 8
     """
-    from sharegen.job.dry_run import plan_job
+    from sharegen.job.dry_run import cut_job, plan_job
     from sharegen.workload.configuration import resolve
 
     job = resolve(recipe, options.dataset, options.flags())
+    if shards is not None:
+        made_cut = cut_job(job, shards)
+        Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))
+        return
     made = plan_job(job)
     Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
 
@@ -60,6 +78,39 @@ def plan_table(plan: Plan) -> Table:
         rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
     rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
+    for name, value in rows:
+        table.add_row(f"[dim]{name}[/]", value)
+    return table
+
+
+def cut_table(plan: CutPlan) -> Table:
+    """The parts of a job, a line each."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("shard", "problems", "samples", "prompt tokens", "KV of the prompts", "work"):
+        table.add_column(name, justify="right")
+    parts = plan.cut.parts
+    for number, part in enumerate(parts, start=1):
+        count, tokens = len(part.problems), part.prompt_tokens
+        kv = size(tokens * plan.kv_bytes_per_token)
+        cells = (count, count * plan.samples, tokens, kv, part.work)
+        numbers = (cell if isinstance(cell, str) else f"{cell:,}" for cell in cells)
+        table.add_row(f"{number}/{len(parts)}", *numbers)
+    return table
+
+
+def cut_summary(plan: CutPlan) -> Table:
+    """How even the parts are, and what sharing is lost to them."""
+    cut = plan.cut
+    work = sum(part.work for part in cut.parts)
+    rows = [
+        ("largest part", f"{cut.imbalance:.3f} times the mean"),
+        ("sharing lost", f"{cut.copied:,} of {cut.prompt_tokens + cut.copied:,} prompt tokens, "
+         f"{cut.copied / work:.1%} of all work"),
+    ]  # fmt: skip
+    empty = sum(len(part.problems) == 0 for part in cut.parts)
+    if empty:
+        rows.append(("without a problem", _count(empty, "part")))
+    table = Table.grid(padding=(0, 2))
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
     return table

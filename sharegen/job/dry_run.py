@@ -1,12 +1,14 @@
-"""What a job would share, told before it runs: `sharegen plan`."""
+"""What a job would share, and how it would be cut, told before it runs: `sharegen plan`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from array import array
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError
+from sharegen.job.cut import Cut, cut
 from sharegen.job.machine import kv_cache_limit, load, max_sequences
 from sharegen.job.plan import Plan, make_plan
 from sharegen.workload.configuration import Configuration
@@ -24,13 +26,7 @@ def plan_job(configuration: Configuration) -> Plan:
     from sharegen.engine.model.checkpoint import resolve_device
     from sharegen.job.reading import readings_on
 
-    workload = load_workload(configuration)
-    model, tokenizer = load(configuration, weights=False)
-    tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
-    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
-    prompts = [prompt for prompt in tokens if prompt]
-    if not prompts:
-        raise DataError("no row can be asked: the prompts are empty")
+    model, ids, prompts = _asked(configuration)
     machine = configuration.machine
     device = resolve_device(machine.device)
     tree = PrefixTree.build(prompts, machine.block_size)
@@ -50,6 +46,38 @@ def plan_job(configuration: Configuration) -> Plan:
         max_sequences=max_sequences(configuration, device),
     )
     return replace(plan, readings=readings_on(device, model, tree, samples, plan.fit))
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """A job as it would be cut.
+
+    samples: of each problem; kv_bytes_per_token: of the model.
+    """
+
+    cut: Cut
+    samples: int
+    kv_bytes_per_token: int
+
+
+def cut_job(configuration: Configuration, num_parts: int) -> CutPlan:
+    """How the job would be cut into so many parts; nothing is sampled or loaded."""
+    model, _, prompts = _asked(configuration)
+    tree = PrefixTree.build(prompts, configuration.machine.block_size)
+    found = cut(tree, configuration.sampling.problem_tokens, num_parts)
+    return CutPlan(found, configuration.sampling.samples, model.kv_bytes_per_token)
+
+
+def _asked(configuration: Configuration) -> tuple[LoadedModel, list[str], list[array[int]]]:
+    """The model without its weights, and the ids and token ids of the prompts that have any."""
+    workload = load_workload(configuration)
+    model, tokenizer = load(configuration, weights=False)
+    tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
+    prompts = [prompt for prompt in tokens if prompt]
+    if not prompts:
+        raise DataError("no row can be asked: the prompts are empty")
+    return model, ids, prompts
 
 
 def _free_memory(model: LoadedModel, device: torch.device) -> int:

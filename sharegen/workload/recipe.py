@@ -138,6 +138,11 @@ class Sampling(Strict):
     ignore_eos: bool = False
     seed: int = 0
 
+    @property
+    def problem_tokens(self) -> int:
+        """Tokens of all samples of a problem, at most."""
+        return self.samples * self.max_tokens
+
 
 class Gold(Strict):
     """The known answer of a row: what `pattern`'s group finds in a field (all of it without)."""
