@@ -9,7 +9,6 @@ leave of a line is at the end of the file, without its newline; opening the jour
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
 import threading
@@ -18,7 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from filelock import SoftFileLock
+
 from sharegen.errors import JournalError
+from sharegen.results.lock import hold, let_go
 from sharegen.results.record import Key, Reader, Record, StrPath, read
 from sharegen.results.run_file import (
     RunFile,
@@ -45,7 +47,14 @@ class Journal:
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
 
-    def __init__(self, path: Path, descriptor: int, run: RunFile, reader: Reader):
+    def __init__(
+        self,
+        path: Path,
+        descriptor: int,
+        lock: SoftFileLock | None,
+        run: RunFile,
+        reader: Reader,
+    ):
         self.path = path
         self.run = run
         self.finished: set[Key] = set()
@@ -56,6 +65,7 @@ class Journal:
         self.recovered = os.fstat(descriptor).st_size - reader.end
         self._unterminated = reader.unterminated
         self._descriptor: int | None = descriptor
+        self._lock = lock
         self._size = reader.end
         self._unsynced = True  # the lines of a writer that was killed may not be on disk yet
         self._sync_error: OSError | None = None
@@ -89,7 +99,7 @@ class Journal:
             extent=as_json(extent),
             versions=as_json(versions),
         )
-        descriptor = _open_locked(path)
+        descriptor, lock = _open_locked(path)
         try:
             if overwrite:
                 _clear(path, descriptor)
@@ -100,10 +110,10 @@ class Journal:
             if recorded is not None:
                 # What is sampled into a conversion is nowhere else, so it is one no longer.
                 run = replace(recorded, extent=asked.extent, versions=asked.versions, conversion={})
-            journal = cls(path, descriptor, run, read(path))
+            journal = cls(path, descriptor, lock, run, read(path))
             journal._start(is_news=run != recorded)
         except BaseException:
-            os.close(descriptor)
+            let_go(descriptor, lock)
             raise
         return journal
 
@@ -254,11 +264,11 @@ class Journal:
         if self._unsynced:
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
-        os.close(self._descriptor)
+        let_go(self._descriptor, self._lock)
         self._descriptor = None
 
 
-def _open_locked(path: Path) -> int:
+def _open_locked(path: Path) -> tuple[int, SoftFileLock | None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
@@ -270,15 +280,9 @@ def _open_locked(path: Path) -> int:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise JournalError(f"{path}: is not a regular file: choose another --output")
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if is_new:
             sync_folder(path.parent)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise JournalError(
-            f"{path}: another process is writing it: wait for that run to end, or choose another"
-            " --output"
-        ) from error
+        return descriptor, hold(path, descriptor)
     except OSError as error:
         os.close(descriptor)
         raise JournalError(
@@ -287,7 +291,6 @@ def _open_locked(path: Path) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
 
 
 def _clear(path: Path, descriptor: int) -> None:

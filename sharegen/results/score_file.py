@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import JournalError, UsageError
+from sharegen.results.lock import hold, let_go
 from sharegen.results.output import begins_as_journal
 from sharegen.results.run_file import RunFile, as_json, differences, run_file_path
 from sharegen.results.score import Score
@@ -58,20 +58,18 @@ class ScoreFile:
             self._descriptor = os.open(self.path, flags, 0o666)
         except OSError as error:
             raise JournalError(f"{self.path}: cannot be written: {error.strerror}") from error
+        self._lock = None
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = hold(self.path, self._descriptor)
             if overwrite:
                 os.ftruncate(self._descriptor, 0)
             self._read()
             self._compare(settings)
-        except BlockingIOError:
-            os.close(self._descriptor)
-            raise JournalError(f"{self.path}: another process is writing it") from None
         except OSError as error:
-            os.close(self._descriptor)
+            let_go(self._descriptor, self._lock)
             raise JournalError(f"{self.path}: cannot be written: {error.strerror}") from error
         except BaseException:
-            os.close(self._descriptor)
+            let_go(self._descriptor, self._lock)
             raise
 
     def __enter__(self) -> ScoreFile:
@@ -80,7 +78,7 @@ class ScoreFile:
     def __exit__(self, *exception: object) -> None:
         with contextlib.suppress(OSError):
             os.fsync(self._descriptor)
-        os.close(self._descriptor)
+        let_go(self._descriptor, self._lock)
 
     def append(self, problem_id: str, sample: int, score: Score, difficulty: str | None) -> None:
         """Write one line at once. Raises JournalError when it cannot be written whole."""

@@ -561,12 +561,61 @@ def test_a_run_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         assert journal.finished == {RECORDS[0].key}
 
 
-def test_a_file_system_without_locks_is_named(
+def test_a_file_that_cannot_be_locked_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unsupported(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+    def broken(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("fcntl.flock", unsupported)
-    with pytest.raises(JournalError, match="cannot be locked: No locks available: choose an"):
+    monkeypatch.setattr("fcntl.flock", broken)
+    with pytest.raises(JournalError, match="cannot be locked: Input/output error: choose an"):
         Journal.open(tmp_path / "a.jsonl", CONFIGURATION)
+
+
+WITHOUT_FLOCK = """
+import errno, fcntl, sys
+from sharegen.errors import JournalError
+from sharegen.results.journal import Journal, Record
+
+def unsupported(descriptor, operation):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+fcntl.flock = unsupported
+try:
+    with Journal.open(sys.argv[1], {}) as journal:
+        journal.append(Record(sys.argv[2], 0, "h"))
+        print("wrote", flush=True)
+        sys.stdin.read()
+except JournalError as error:
+    print(error)
+"""
+
+
+def test_of_two_writers_without_the_kernel_s_locks_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    first = python(WITHOUT_FLOCK, path, "a", stdin=subprocess.PIPE)
+    assert first.stdout is not None and first.stdout.readline() == "wrote\n"
+    said, errors = python(WITHOUT_FLOCK, path, "b", stdin=subprocess.DEVNULL).communicate()
+    assert said.count("\n") == 1 and "another process is writing it" in said, errors
+    assert f"process {first.pid} on" in said and f"remove {path}.lock" in said
+    first.communicate()
+    said, errors = python(WITHOUT_FLOCK, path, "b", stdin=subprocess.DEVNULL).communicate()
+    assert said == "wrote\n", errors
+    assert [one.problem_id for one in read(path)] == ["a", "b"]
+    assert not path.with_name("a.jsonl.lock").exists()
+
+
+def test_a_killed_writer_s_lock_is_taken_over_and_another_machine_s_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    first = python(WITHOUT_FLOCK, path, "a", stdin=subprocess.PIPE)
+    assert first.stdout is not None and first.stdout.readline() == "wrote\n"
+    first.kill()
+    first.communicate()
+    lock = path.with_name("a.jsonl.lock")
+    assert lock.exists()
+    said, errors = python(WITHOUT_FLOCK, path, "b", stdin=subprocess.DEVNULL).communicate()
+    assert said == "wrote\n", errors
+    lock.write_text("17\nelsewhere\n")
+    said, errors = python(WITHOUT_FLOCK, path, "c", stdin=subprocess.DEVNULL).communicate()
+    assert "process 17 on elsewhere" in said and f"remove {lock}" in said, errors
+    assert [one.problem_id for one in read(path)] == ["a", "b"]

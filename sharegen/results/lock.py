@@ -1,0 +1,67 @@
+"""One writer at a time, also on a file system that knows no locks.
+
+The kernel's lock goes with the process, whatever ends it. Where a file system refuses it, as some
+network mounts do, a file beside the one that is written names the writer's process and machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+from filelock import SoftFileLock, Timeout
+
+from sharegen.errors import JournalError
+
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+_PATIENCE = 0.5  # seconds: the file of a process that is gone is taken over at the second try
+
+
+def hold(path: Path, descriptor: int) -> SoftFileLock | None:
+    """Hold `path` against other writers until `let_go`.
+
+    descriptor: of the file, open. Returns the lock where it is a file of its own. Raises
+    JournalError where another process has it, and OSError where it cannot be locked at all.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise JournalError(
+            f"{path}: another process is writing it: wait for that run to end, or choose another"
+            " --output"
+        ) from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return _soft(path)
+    return None
+
+
+def let_go(descriptor: int, lock: SoftFileLock | None) -> None:
+    """Close the file, and with it the kernel's lock; a lock that is a file goes last."""
+    os.close(descriptor)
+    if lock is not None:
+        lock.release()
+
+
+def _soft(path: Path) -> SoftFileLock:
+    lock = SoftFileLock(path.with_name(path.name + ".lock"), thread_local=False)
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        raise JournalError(
+            f"{path}: another process is writing it{_holder(lock)}: wait for that run to end, or"
+            f" remove {lock.lock_file} if there is none"
+        ) from None
+    return lock
+
+
+def _holder(lock: SoftFileLock) -> str:
+    """The process and the machine that the lock's file names."""
+    try:
+        names = Path(lock.lock_file).read_text(errors="replace").split()[:2]
+    except OSError:  # released just now
+        return ""
+    return f" (process {names[0]} on {names[1]})" if len(names) == 2 else ""
