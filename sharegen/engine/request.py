@@ -157,6 +157,7 @@ class Request:
     params: SamplingParams
     samples: Sequence[int]
     keep: bool = False
+    splits: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)

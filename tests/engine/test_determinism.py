@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 import torch
 
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import Ran, Result, forest, judge, loaded, make_engine, requests_of, run
 
@@ -164,3 +165,20 @@ def test_sampled_tokens_are_those_of_eager_attention(
     requests = requests_of(forest(1), params, samples=4)
     ran = run(make_engine(loaded(name), max_sequences=11), requests)
     record_property("ties", sum(judge(c, name) > 0 for c in ran.completions.values()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("part", [slice(0, 5), slice(3, None, 4), slice(9, 10)])
+def test_part_of_a_job(name: str, part: slice) -> None:
+    """Its prompts part where they do in the whole job's tree, so the very bits stay."""
+    requests = job()
+    leaves = PrefixTree(make_engine(loaded(name)).pool.block_size).insert(
+        [request.prompt_token_ids for request in requests]
+    )
+    some = [
+        replace(request, splits=leaf.splits())
+        for request, leaf in zip(requests, leaves, strict=True)
+    ][part]
+    keys = {request.key for request in some}
+    expected = {place: result for place, result in reference(name).items() if place[0] in keys}
+    assert run_job(name, some).results == expected

@@ -45,7 +45,11 @@ class PrefixCache:
 
         wanting = any(request.params.prompt_logprobs is not None for request in requests)
         prompts = [request.prompt_token_ids for request in requests]
-        return self.tree.insert(prompts, joins=joins if wanting else lambda *_: True)
+        told = [request.splits for request in requests if request.splits is not None]
+        assert len(told) in (0, len(requests)), "some of the requests are of a larger tree"
+        return self.tree.insert(
+            prompts, joins=joins if wanting else lambda *_: True, splits=told or None
+        )
 
     def plant(self, prompt: Seq[int]) -> Node:
         """A node of its own for a whole prompt, shared with no other."""

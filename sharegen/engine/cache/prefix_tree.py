@@ -84,6 +84,10 @@ class Node:
             node = node.parent
         return nodes[::-1]
 
+    def splits(self) -> list[int]:
+        """Where the nodes of its path end, for `insert` into a tree of fewer prompts."""
+        return [node.end for node in self.path()]
+
     def __repr__(self) -> str:
         return f"Node({self.length} tokens at {self.position}, {len(self.children)} children)"
 
@@ -116,6 +120,7 @@ class PrefixTree:
         prompts: Sequence[Sequence[int]],
         first_index: int = 0,
         joins: Joins = lambda node, standing: True,
+        splits: Sequence[Sequence[int]] | None = None,
     ) -> list[Node]:
         """Add prompts (each at least one token); returns the node where each ends.
 
@@ -123,11 +128,16 @@ class PrefixTree:
         node that stands with the same tokens in the same place is not doubled, and what is new
         hangs below it, unless a prompt ends with it: the logits of its last token are gone.
         Prompt i is known to its node as request `first_index + i`. joins: whether a new node may
-        be taken for a standing one.
+        be taken for a standing one. splits: of each prompt where the nodes of its path end, the
+        prompt's own length last: these prompts are some of a tree that was made of more, and part
+        where they do there (`Node.splits`).
         """
         arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
         assert all(len(tokens) for tokens in arrays), "an empty prompt has no node"
-        fresh = self._dissolve(_compressed_trie(arrays))
+        if splits is None:
+            fresh = self._dissolve(_compressed_trie(arrays))
+        else:
+            fresh = _split_as_told(arrays, splits)
         ends: list[Node | None] = [None] * len(arrays)
         for node in walk(fresh):
             for i in node.requests:
@@ -275,6 +285,27 @@ def _compressed_trie(arrays: list[Tokens]) -> list[Node]:
         path[-1].requests.append(i)
         previous = tokens
     _order_by_first_request(top)
+    return top.children
+
+
+def _split_as_told(arrays: list[Tokens], splits: Sequence[Sequence[int]]) -> list[Node]:
+    """The nodes of prompts whose places of parting are known; children as in `_compressed_trie`."""
+    top = Node(np.empty(0, np.int32), 0, None)
+    below: dict[tuple[int, bytes], Node] = {}  # by the parent's id and the node's tokens
+    for i, (tokens, ends) in enumerate(zip(arrays, splits, strict=True)):
+        assert ends[-1] == len(tokens), "the last node of a path ends with its prompt"
+        node = top
+        for end in ends:
+            piece = tokens[node.end : end]
+            child = below.get((id(node), piece.tobytes()))
+            if child is None:
+                child = Node(piece, node.end, node)
+                node.children.append(child)
+                below[id(node), piece.tobytes()] = child
+            node = child
+        node.requests.append(i)
+    for root in top.children:
+        root.parent = None
     return top.children
 
 

@@ -299,3 +299,21 @@ def test_two_thousand_prompts_below_one_document() -> None:
 def test_many_more_trees_are_the_ones_defined(prompts: list[Prompt], block_size: int) -> None:
     tree = PrefixTree.build(prompts, block_size)
     assert shapes(tree) == defined(prompts, list(range(len(prompts))), 0, 0, block_size)
+
+
+@given(PROMPTS, BLOCK_SIZE, st.data())
+def test_some_prompts_of_a_tree_part_where_all_did(
+    prompts: list[Prompt], block_size: int, data: st.DataObject
+) -> None:
+    """Whatever is left out: paths are split alike, and a node is shared as far as it was."""
+    of_all = PrefixTree(block_size).insert(prompts)
+    some = data.draw(st.lists(st.sampled_from(range(len(prompts))), unique=True))
+    tree = PrefixTree(block_size)
+    ends = tree.insert([prompts[i] for i in some], splits=[of_all[i].splits() for i in some])
+    assert_spells(tree, ends, [prompts[i] for i in some])
+    for place, i in enumerate(some):
+        assert place in ends[place].requests
+        assert ends[place].splits() == of_all[i].splits()
+    for (a, i), (b, j) in combinations(enumerate(some), 2):
+        shared = [x is y for x, y in zip(of_all[i].path(), of_all[j].path(), strict=False)]
+        assert [x is y for x, y in zip(ends[a].path(), ends[b].path(), strict=False)] == shared
