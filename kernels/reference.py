@@ -164,7 +164,14 @@ def lowest_visible(position: Tensor, window: int | None, chunk: int | None) -> T
 
 
 def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    """Put k, v [T, num_kv_heads, *] into slots [T] of the caches [blocks, block, heads, *]."""
+    """Put k, v [T, num_kv_heads, *] into slots [T] of the caches [blocks, block, heads, *].
+
+    Values in the cache are finite: one that is not becomes 0 and its key NaN, which rows that see
+    the token get as their result, while others mask it (a masked value is still multiplied by 0).
+    """
+    if v.is_cuda or not v.sum(dtype=torch.float32).isfinite():
+        finite = v.isfinite().all(-1, keepdim=True)
+        k, v = k.where(finite, torch.nan), v.where(finite, 0.0)
     k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slots, k)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slots, v)
 

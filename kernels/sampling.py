@@ -345,6 +345,9 @@ def _pick_kernel(
     masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
     maximum = tl.max(highs, 0)
     weights = masses * _exp(highs, maximum, inverse_temperature)
+    # One NaN or infinite logit shows in the sum, and so does a row of nothing but -inf.
+    mass = tl.sum(weights, 0)
+    drawn = (mass > 0) & (mass < float("inf"))
     running = tl.cumsum(weights, 0)
     target = number * tl.max(running, 0)
     hit = tl.where(greedy, highs == maximum, (running > target) & (weights > 0))
@@ -370,7 +373,8 @@ def _pick_kernel(
     total = tl.sum(masses * _exp(highs, maximum, LOG2_E), 0)
     i_raw = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
     chosen = tl.load(raw_ptr + i_raw * stride_r + token).to(tl.float32)
-    tl.store(logprob_ptr + row, chosen - maximum - tl.log2(total) / LOG2_E)
+    logprob = chosen - maximum - tl.log2(total) / LOG2_E
+    tl.store(logprob_ptr + row, tl.where(drawn, logprob, float("nan")))
 
 
 def draw(
@@ -384,7 +388,8 @@ def draw(
     are none), last stride 1; logit_rows: int64 [n], the row of both that each draw reads, or None
     for m = n. temperature, top_p, min_p: float32 [n]; top_k (vocab_size for no limit), keys,
     positions: int64 [n]. filtered: whether some row has top-k, top-p or min-p.
-    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n].
+    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n], NaN where a row is not
+    a distribution.
     """
     num_rows, vocab_size = len(positions), logits.shape[1]
     assert logits.stride(1) == 1 and raw.stride(1) == 1 and raw.shape == logits.shape

@@ -9,6 +9,11 @@ import triton.language as tl
 
 
 @triton.jit
+def _is_finite(x):
+    return tl.abs(x.to(tl.float32)) < float("inf")
+
+
+@triton.jit
 def _store_kernel(
     k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slots_ptr,
     stride_kr, stride_kh, stride_vr, stride_vh,
@@ -25,12 +30,18 @@ def _store_kernel(
     head, d = i // KEY_SIZE, i % KEY_SIZE
     real = (i < NUM_HEADS * KEY_SIZE) & (slot >= 0)
     k = tl.load(k_ptr + row * stride_kr + head * stride_kh + d, mask=real)
+    # Together a head's keys look at all of its values.
+    for first in tl.static_range(0, VALUE_SIZE, KEY_SIZE):
+        o_v = tl.minimum(first + d, VALUE_SIZE - 1)
+        v = tl.load(v_ptr + row * stride_vr + head * stride_vh + o_v, mask=real, other=0.0)
+        k = tl.where(_is_finite(v), k, float("nan"))
     p_k = k_cache_ptr + block * stride_kb + offset * stride_kt + head * stride_kc + d
     tl.store(p_k, k, mask=real)
 
     head, d = i // VALUE_SIZE, i % VALUE_SIZE
     real = (i < NUM_HEADS * VALUE_SIZE) & (slot >= 0)
-    v = tl.load(v_ptr + row * stride_vr + head * stride_vh + d, mask=real)
+    v = tl.load(v_ptr + row * stride_vr + head * stride_vh + d, mask=real, other=0.0)
+    v = tl.where(_is_finite(v), v, 0.0)
     p_v = v_cache_ptr + block * stride_vb + offset * stride_vt + head * stride_vc + d
     tl.store(p_v, v, mask=real)
 
@@ -41,7 +52,8 @@ def store(
 ) -> None:  # fmt: skip
     """Put k, v [T, num_kv_heads, *] into their slots [T] of the caches [blocks, block, heads, *].
 
-    slots: int32 or int64; a row with a negative slot is left out.
+    slots: int32 or int64; a row with a negative slot is left out. Values in the cache are finite:
+    where one is not it becomes 0, and something of its key NaN (see `reference.store`).
     """
     num_rows, num_heads, key_size = k.shape
     value_size = v.shape[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -51,25 +52,44 @@ class Collector:
                 group.prompt_logprobs = of_prompt(group.leaf, top)
             part = slice(len(sequences), len(sequences) + len(group.request.samples))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
-        if drawn.has_top:
-            _note_top(list(enumerate(sequences)), drawn.get_top(), logprobs)
-        self.stats.generated_tokens += len(sequences)
-        return self._finish_ended(sequences)
+        good = [(i, s) for i, s in enumerate(sequences) if not math.isnan(logprobs[i])]
+        failed = [s for i, s in enumerate(sequences) if math.isnan(logprobs[i])]
+        for sequence in failed:
+            sequence.tokens, sequence.cumulative_logprob = [], 0.0
+        return self._grown(good, failed, drawn, logprobs)
 
     def _next(self, batch: DecodeBatch, drawn: Drawn) -> list[Completion]:
         tokens, logprobs = drawn.get()
         grown: list[tuple[int, Sequence]] = []
+        failed: list[Sequence] = []
         for row, sequence in enumerate(batch.sequences):
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
             if sequence is None or sequence.finished or batch.index[row] != len(sequence.tokens):
                 continue
+            if math.isnan(logprobs[row]):
+                failed.append(sequence)
+                continue
             sequence.tokens.append(tokens[row])
             sequence.cumulative_logprob += logprobs[row]
             grown.append((row, sequence))
+        return self._grown(grown, failed, drawn, logprobs)
+
+    def _grown(
+        self,
+        grown: list[tuple[int, Sequence]],
+        failed: list[Sequence],
+        drawn: Drawn,
+        logprobs: list[float],
+    ) -> list[Completion]:
+        """Completions among sequences that have a new token, by place, and those that got none."""
         if drawn.has_top:
             _note_top(grown, drawn.get_top(), logprobs)
         self.stats.generated_tokens += len(grown)
-        return self._finish_ended([sequence for _, sequence in grown])
+        finished = self._finish_ended([sequence for _, sequence in grown])
+        for sequence in failed:
+            self._finish(sequence)
+            finished.append(_failure(sequence, None if self.tokenizer is None else ""))
+        return finished
 
     def _finish_ended(self, sequences: list[Sequence]) -> list[Completion]:
         """Completions of those whose newest token ended them."""
@@ -82,11 +102,14 @@ class Collector:
                 suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
             completion = self._ended(sequence, bool(stop) and suspects[stop][i])
             if completion is not None:
-                self.scheduler.finish(sequence)
-                self.stats.completions += 1
-                self.stats.requests_done += sequence.group.unfinished == 0
+                self._finish(sequence)
                 finished.append(completion)
         return finished
+
+    def _finish(self, sequence: Sequence) -> None:
+        self.scheduler.finish(sequence)
+        self.stats.completions += 1
+        self.stats.requests_done += sequence.group.unfinished == 0
 
     def _ended(self, sequence: Sequence, may_stop: bool) -> Completion | None:
         group, params = sequence.group, sequence.group.request.params
@@ -126,6 +149,23 @@ class Collector:
             logprobs=sequence.logprobs,
             prompt_logprobs=group.prompt_logprobs,
         )
+
+
+def _failure(sequence: Sequence, text: str | None) -> Completion:
+    """What becomes of a sample whose logits were no distribution, so that nothing was drawn."""
+    count = len(sequence.tokens)
+    return Completion(
+        request=sequence.group.request,
+        sample=sequence.sample,
+        token_ids=sequence.tokens,
+        text=text,
+        finish_reason="error",
+        stop_reason=None,
+        cumulative_logprob=sequence.cumulative_logprob,
+        logprobs=sequence.logprobs,
+        prompt_logprobs=sequence.group.prompt_logprobs,
+        error=f"the model's logits are NaN or infinite after {count:,} tokens",
+    )
 
 
 def _note_top(

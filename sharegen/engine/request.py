@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from sharegen.errors import UsageError
 
-FinishReason = Literal["eos", "stop", "length", "context"]
-"""Why a completion ended: an EOS token, a stop string or stop token id, `max_tokens`, or the
-model's context length."""
+FinishReason = Literal["eos", "stop", "length", "context", "error"]
+"""Why a completion ended: an EOS token, a stop string or stop token id, `max_tokens`, the model's
+context length, or an error: the model's logits were no distribution."""
 
 
 # What keeps logits finite in float32 when they are divided by the least temperature.
@@ -174,8 +174,10 @@ class Completion:
     """One finished sample.
 
     token_ids: all tokens drawn, the one that completed a stop (or EOS) included.
-    text: decoded and cut at the stop string, without special tokens; None without a tokenizer.
+    text: decoded and cut at the stop string, without special tokens; None without a tokenizer, and
+        empty where the sample failed.
     finish_reason: see FinishReason; stop_reason: the stop string or token id that matched.
+    error: what happened where finish_reason is "error"; token_ids are those drawn until then.
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
         distribution (before temperature, filters and penalties), natural log.
     logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin
@@ -192,3 +194,4 @@ class Completion:
     cumulative_logprob: float
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    error: str | None = None

@@ -90,6 +90,20 @@ def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     assert (out[-2:] == 0).all()
 
 
+@each_reading
+def test_a_key_of_nan_is_seen_by_the_rows_below_it_alone(costs: CostModel | None) -> None:
+    """Tiles hold rows of several nodes."""
+    nodes, suffixes = TREES["a forest"]
+    batch = random_batch(make_shape(4, 2, torch.float32), nodes, suffixes, padding=2)
+    expected = attend(batch, costs=costs, scale=0.125)
+    slot = int(batch.slots[batch.layout.order[0]][7])  # of the first node
+    batch.k_cache.view(-1, *batch.k_cache.shape[2:])[slot, :, 3] = torch.nan
+    out = attend(batch, costs=costs, scale=0.125)
+    below = batch.layout.order[:2].tolist()
+    others = [row for row in range(len(out)) if row not in below]
+    assert out[below].isnan().all() and torch.equal(out[others], expected[others])
+
+
 @each_dtype
 @pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (7, 1), (8, 1), (6, 2)])
 def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:

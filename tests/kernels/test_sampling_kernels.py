@@ -195,6 +195,40 @@ def test_nan_stays_inside_the_vocabulary() -> None:
         assert ((tokens >= 0) & (tokens < 5000)).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 3, "top_p": 0.5}, {"min_p": 0.1}, GREEDY], ids=str
+)
+def test_what_is_no_distribution_has_no_log_probability(
+    options: dict[str, float], dtype: torch.dtype
+) -> None:
+    """One NaN, one +inf, nothing but -inf; the other rows are as they are without these."""
+    logits = random_logits(6, 5000).to(dtype)
+    good = Rows(logits.clone(), **options)
+    logits[1, 4900], logits[2, 5], logits[3] = torch.nan, torch.inf, -torch.inf
+    logits[4, 10:] = -torch.inf
+    bad = Rows(logits, **options)
+    for tokens, logprobs in (bad.drawn(), bad.expected()):
+        assert logprobs.isnan().tolist() == [False, True, True, True, False, False]
+        assert ((tokens >= 0) & (tokens < 5000)).all() and tokens[4] < 10
+    kept = [0, 5]
+    for mine, its in zip(bad.drawn(), good.drawn(), strict=True):
+        assert torch.equal(mine[kept], its[kept])
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3, "top_p": 0.5}, GREEDY], ids=str)
+def test_what_penalties_and_biases_leave_decides(options: dict[str, float]) -> None:
+    raw = random_logits(4, 9000)
+    after = raw.clone()
+    after[1], after[2, 7000], after[3, :8999] = -torch.inf, torch.inf, -torch.inf
+    arguments = Rows(raw, **options).arguments()
+    for draw, device in ((kernels.draw, DEVICE), (reference.draw, torch.device("cpu"))):
+        given = [argument.to(device) for argument in (after, raw, *arguments)]
+        tokens, logprobs = draw(*given, filtered=True)
+        assert logprobs.isnan().tolist() == [False, True, True, False]
+        assert tokens[3] == 8999
+
+
 def test_rows_are_their_own() -> None:
     rows = Rows(random_logits(10, 5003), top_p=0.8)
     tokens, logprobs = rows.drawn()

@@ -131,8 +131,9 @@ class Runner:
     def _step(self, count: int, features: Features) -> tuple[torch.Tensor, ...]:
         """The whole decoding step on the device: no host visit, fixed addresses.
 
-        A row whose token ends it (EOS, stop token, limit) has position -1 from then on: the steps
-        launched before the host knows write to the scratch block and attend to nothing of its own.
+        A row whose token ends it (EOS, stop token, limit), or whose logits are no distribution, has
+        position -1 from then on: the steps launched before the host knows write to the scratch
+        block and attend to nothing of its own.
         """
         rows = slice(0, count)
         position, prefix_length = self.position[rows], self.prefix_length[rows]
@@ -155,6 +156,7 @@ class Runner:
         )
         self.tokens[rows] = tokens
         goes_on = ~self.state.is_end(tokens, rows) & (position < self.last_position[rows])
+        goes_on &= ~logprobs.isnan()
         self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
         return tokens, logprobs, *_top(logits, tokens, logprobs, features.top_logprobs)
 

@@ -54,7 +54,8 @@ def sample(
     features: from `state.features()`, what to work out; all the state's rows' by default.
 
     Returns token_ids int64 [n] and their log-probabilities float32 [n] under the raw distribution
-    (log_softmax of the logits as they came).
+    (log_softmax of the logits as they came). Where a row is no distribution (a logit is NaN or
+    +inf, or all are -inf) the log-probability is NaN, and the token any of the vocabulary.
     """
     count = len(positions)
     features = state.features() if features is None else features
@@ -205,7 +206,8 @@ def draw(
     logit_rows: int64 [n], the row of both that each draw reads, or None for m = n. temperature,
     top_p, min_p: float32 [n]; top_k (V for no limit), keys, positions: int64 [n]. filtered:
     whether some row has top-k, top-p or min-p.
-    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n].
+    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n], NaN where a row is not
+    a distribution.
     """
     before = _rows_of(raw, logit_rows)
     after = before if logits is raw else _rows_of(logits, logit_rows)
@@ -218,7 +220,10 @@ def draw(
         tokens = inverse_cdf(weights, uniform(keys, positions))
         if not on_host or greedy.any():
             tokens = torch.where(greedy, after.argmax(-1), tokens)
-    return tokens, _chosen(before.log_softmax(-1), tokens)
+    logprobs = _chosen(before.log_softmax(-1), tokens)  # NaN where a logit is NaN or infinite
+    if after is not before:
+        logprobs = logprobs.where(after.amax(-1).isfinite(), torch.nan)
+    return tokens, logprobs
 
 
 def token_weights(
@@ -260,7 +265,7 @@ def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
         hits = (cumulative > target) & (weights > 0)
         first = hits.to(torch.int8).argmax(-1)
         return torch.where(hits.any(-1), first, weights.argmax(-1))
-    # Only NaN logits leave no token above the target; the clamp keeps the index in the vocabulary.
+    # Only NaN logits leave no token above the target; whoever reads the draw drops it.
     found = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
     return found.clamp(max=weights.shape[1] - 1)
 
