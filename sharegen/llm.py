@@ -16,6 +16,7 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model, load_tokenizer
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
+from sharegen.engine.sample.draws import row_key
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.workload.prompt import token_ids
 
@@ -52,7 +53,8 @@ class LLM:
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
     compile: whether the model's layers are compiled on a GPU.
     window: prompts whose sharing is looked for together; `stream` reads so many ahead.
-    seed: of all requests whose SamplingParams bring none.
+    seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
+        that it begins, so that a script repeats as a whole.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class LLM:
             adapter=adapter,
             trust_remote_code=trust_remote_code,
         )
+        self._seed = seed
+        self._calls = 0  # of generate, chat and stream that have drawn
         self._engine: Engine | None = Engine(
             loaded,
             self.tokenizer,
@@ -134,7 +138,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Sample every prompt; returns outputs in the order of the prompts.
 
-        sampling_params: one for all prompts, or one a prompt. use_tqdm: show the progress on
+        sampling_params: one for all prompts, or one a prompt. With a seed they draw the same
+        whenever they are called, without one every call draws anew. use_tqdm: show the progress on
         stderr, as `sharegen run` does; by default where stderr is a terminal.
 
         Raises RequestError for a prompt that cannot run, before anything is sampled.
@@ -151,7 +156,7 @@ class LLM:
             self.engine.check(request)
         left = [len(request.samples) for request in requests]
         with self._progress(use_tqdm, sum(left), len(left)) as progress:
-            for completion in self.engine.generate(requests):
+            for completion in self.engine.generate(requests, seed=self._next_seed()):
                 index = completion.request.key
                 outputs[index].outputs.append(completion)
                 left[index] -= 1
@@ -183,7 +188,7 @@ class LLM:
             _request(index, self._output(prompt).prompt_token_ids, params, keep)
             for index, (prompt, params) in enumerate(_pairs(items, sampling_params))
         )
-        for completion in self.engine.generate(requests):
+        for completion in self.engine.generate(requests, seed=self._next_seed()):
             yield completion.request.key, completion
 
     def fork(
@@ -237,6 +242,12 @@ class LLM:
             [ids] = token_ids([text], tokenizer, begin=False)
             prompts.append({"prompt_token_ids": ids})
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def _next_seed(self) -> int:
+        """The seed of one call: the LLM's own first, then further ones that hang on it alone."""
+        call = self._calls
+        self._calls += 1
+        return row_key(self._seed, call, 0) if call else self._seed
 
     def _progress(
         self, wanted: bool | None, samples: int, prompts: int

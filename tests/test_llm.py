@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_a_single_prompt_and_default_params(llm: LLM) -> None:
     [output] = llm.generate(PROMPTS[0])
     assert output.prompt == PROMPTS[0] and len(output.outputs) == 1
     assert len(output.outputs[0].token_ids) <= SamplingParams().max_tokens
-    [same] = llm.generate({"prompt_token_ids": output.prompt_token_ids})
+    [output] = llm.generate(PROMPTS[0], GREEDY)
+    [same] = llm.generate({"prompt_token_ids": output.prompt_token_ids}, GREEDY)
     assert same.prompt is None
     assert same.outputs[0].token_ids == output.outputs[0].token_ids
 
@@ -85,17 +87,68 @@ def test_equal_prompts_give_different_samples(llm: LLM) -> None:
     assert len(drawn) == 12
 
 
-def test_the_same_call_gives_the_same_samples(llm: LLM, folder: Path) -> None:
-    def texts(llm: LLM, params: SamplingParams = SAMPLED) -> list[str | None]:
-        return [c.text for output in llm.generate(PROMPTS, params) for c in output.outputs]
+def texts(llm: LLM, params: SamplingParams = SAMPLED) -> list[str | None]:
+    return [c.text for output in llm.generate(PROMPTS, params) for c in output.outputs]
 
-    first = texts(llm)
-    assert texts(llm) == first
-    assert texts(LLM(folder, kv_cache_memory=MEMORY, max_sequences=2)) == first
-    other = LLM(folder, kv_cache_memory=MEMORY, seed=5)
-    assert texts(other) != first
-    seeded = SamplingParams(n=3, temperature=1.0, max_tokens=8, ignore_eos=True, seed=0)
-    assert texts(other, seeded) == first
+
+def streamed(llm: LLM, params: SamplingParams = SAMPLED) -> dict[tuple[int, int], str | None]:
+    return {(index, c.sample): c.text for index, c in llm.stream(PROMPTS, params)}
+
+
+def test_the_same_script_gives_the_same_samples(folder: Path) -> None:
+    def script(**options: int) -> list[object]:
+        llm = LLM(folder, kv_cache_memory=MEMORY, **options)
+        chat = llm.chat([{"role": "user", "content": "Tom?"}], SAMPLED)
+        return [texts(llm), [c.text for c in chat[0].outputs], streamed(llm), texts(llm)]
+
+    first = script()
+    assert script(max_sequences=2) == first
+    assert all(ours != theirs for ours, theirs in zip(script(seed=5), first, strict=True))
+
+
+def test_every_call_draws_anew(folder: Path) -> None:
+    llm = LLM(folder, kv_cache_memory=MEMORY)
+    drawn = [texts(llm) for _ in range(3)]
+    assert not set(drawn[0]) & set(drawn[1]) and not set(drawn[1]) & set(drawn[2])
+    assert streamed(llm) != streamed(llm)
+    chats = [llm.chat([{"role": "user", "content": "Tom?"}], SAMPLED) for _ in "ab"]
+    assert chats[0][0].outputs[0].text != chats[1][0].outputs[0].text
+
+
+def test_forks_of_another_call_are_drawn_anew(folder: Path) -> None:
+    llm = LLM(folder, kv_cache_memory=MEMORY)
+
+    def forked(seed: int | None) -> list[str | None]:
+        first = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+        stream = llm.stream(PROMPTS[0], first)
+        fork = llm.fork(next(stream)[1], replace(SAMPLED, seed=seed))
+        return sorted(str(c.text) for index, c in stream if index == fork)
+
+    assert forked(None) != forked(None)
+    assert forked(3) == forked(3)
+
+
+def test_a_seed_repeats(llm: LLM, folder: Path) -> None:
+    """Its own whatever was called before; that of the LLM is the first call's."""
+    seeded = replace(SAMPLED, seed=5)
+    first = texts(llm, seeded)
+    assert texts(llm, seeded) == first
+    assert texts(LLM(folder, kv_cache_memory=MEMORY, seed=5)) == first
+
+
+def test_greedy_samples_are_computed_once(llm: LLM) -> None:
+    before = replace(llm.engine.stats)
+    wanted = replace(GREEDY, n=5, logprobs=2)
+    outputs = llm.generate(PROMPTS, wanted)
+    for output in outputs:
+        [tokens] = {tuple(completion.token_ids) for completion in output.outputs}
+        assert [completion.sample for completion in output.outputs] == [0, 1, 2, 3, 4]
+        assert all(len(completion.logprobs or ()) == len(tokens) for completion in output.outputs)
+    now = llm.engine.stats
+    assert now.generated_tokens - before.generated_tokens == 3 * GREEDY.max_tokens
+    assert (now.completions - before.completions, now.copies - before.copies) == (15, 12)
+    once = llm.generate(PROMPTS, replace(wanted, n=1))
+    assert [o.outputs[0].token_ids for o in once] == [o.outputs[4].token_ids for o in outputs]
 
 
 def test_one_sampling_params_a_prompt(llm: LLM) -> None:
@@ -128,10 +181,11 @@ def test_stop_strings_cut_the_text(llm: LLM) -> None:
 
 
 def test_stream_yields_each_completion_once(llm: LLM) -> None:
-    outputs = llm.generate(PROMPTS, SAMPLED)
+    seeded = replace(SAMPLED, seed=0)
+    outputs = llm.generate(PROMPTS, seeded)
     streamed = {
         (index, completion.sample): completion.token_ids
-        for index, completion in llm.stream(iter(PROMPTS), SAMPLED)
+        for index, completion in llm.stream(iter(PROMPTS), seeded)
     }
     assert streamed == {
         (index, completion.sample): completion.token_ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Collector:
             top = group.request.params.prompt_logprobs
             if top is not None:
                 group.prompt_logprobs = of_prompt(group.leaf, top)
-            part = slice(len(sequences), len(sequences) + len(group.request.samples))
+            part = slice(len(sequences), len(sequences) + len(group.drawn))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
         good = [(i, s) for i, s in enumerate(sequences) if not math.isnan(logprobs[i])]
         failed = [s for i, s in enumerate(sequences) if math.isnan(logprobs[i])]
@@ -87,29 +88,32 @@ class Collector:
         self.stats.generated_tokens += len(grown)
         finished = self._finish_ended([sequence for _, sequence in grown])
         for sequence in failed:
-            self._finish(sequence)
-            finished.append(_failure(sequence, None if self.tokenizer is None else ""))
+            failure = _failure(sequence, None if self.tokenizer is None else "")
+            finished += self._finish(sequence, failure)
         return finished
 
     def _finish_ended(self, sequences: list[Sequence]) -> list[Completion]:
         """Completions of those whose newest token ended them."""
         last = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int64)
         suspects: dict[tuple[str, ...], list[bool]] = {}
-        finished = []
+        finished: list[Completion] = []
         for i, sequence in enumerate(sequences):
             stop = tuple(sequence.group.request.params.stop)
             if stop and stop not in suspects:
                 suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
             completion = self._ended(sequence, bool(stop) and suspects[stop][i])
             if completion is not None:
-                self._finish(sequence)
-                finished.append(completion)
+                finished += self._finish(sequence, completion)
         return finished
 
-    def _finish(self, sequence: Sequence) -> None:
+    def _finish(self, sequence: Sequence, completion: Completion) -> list[Completion]:
+        """The completion of every sample that the sequence was computed for."""
+        samples = sequence.samples
         self.scheduler.finish(sequence)
-        self.stats.completions += 1
+        self.stats.completions += len(samples)
+        self.stats.copies += len(samples) - 1
         self.stats.requests_done += sequence.group.unfinished == 0
+        return [replace(completion, sample=sample) for sample in samples]
 
     def _ended(self, sequence: Sequence, may_stop: bool) -> Completion | None:
         group, params = sequence.group, sequence.group.request.params

@@ -50,6 +50,7 @@ class EngineConfig:
 class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
+    copies: completions that nobody computed, for a greedy request's samples are all the same.
     slots: sequences that can decode together.
     prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
@@ -64,6 +65,7 @@ class EngineStats:
     prompt_tokens_recomputed: int = 0
     generated_tokens: int = 0
     completions: int = 0
+    copies: int = 0
     requests_done: int = 0
     prefill_steps: int = 0
     decode_steps: int = 0

@@ -182,16 +182,20 @@ class Engine:
         self.runner.state.check(params)
         self.scheduler.check(request)
 
-    def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
+    def generate(
+        self, requests: Iterable[Request], *, seed: int | None = None
+    ) -> Iterator[Completion]:
         """Draw all samples of all requests; completions come as they finish, in any order.
 
         Requests are read as they are needed. Closing the iterator early drops what is unfinished.
+        seed: of requests and forks whose params bring none; the config's by default.
         """
         if self._closed:
             raise UsageError("the engine is closed: make a new one")
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
         source = iter(requests)
+        self.runner.seed = self.config.seed if seed is None else seed
         self._busy = True
         try:
             self._fill(source)
@@ -264,9 +268,10 @@ class Engine:
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The outputs so far of all samples that run, by (request key, sample)."""
         return {
-            (sequence.group.request.key, sequence.sample): list(sequence.tokens)
+            (sequence.group.request.key, sample): list(sequence.tokens)
             for sequence in (*self.scheduler.rows.running(), *self.scheduler.unseated())
             if not sequence.finished
+            for sample in sequence.samples
         }
 
     def _fill(self, source: Iterator[Request]) -> None:

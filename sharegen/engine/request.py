@@ -15,6 +15,9 @@ FinishReason = Literal["eos", "stop", "length", "context", "error"]
 context length, or an error: the model's logits were no distribution."""
 
 
+GREEDY_BELOW = 1e-5
+"""A temperature below this is greedy: dividing a logit by it would only lose its digits."""
+
 # What keeps logits finite in float32 when they are divided by the least temperature.
 _MOST_BIAS, _MOST_PENALTY = 1e30, 1e6
 
@@ -135,6 +138,11 @@ class SamplingParams:
             object.__setattr__(self, name, words)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether nothing is drawn at random: all samples of a request are the same."""
+        return self.temperature < GREEDY_BELOW
+
     def _check(self, name: str, good: bool, want: str) -> None:
         if not good:
             raise UsageError(f"{name} is {getattr(self, name)!r}: it must be {want}")
@@ -181,8 +189,9 @@ class Completion:
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
         distribution (before temperature, filters and penalties), natural log.
     logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin
-        with None, for nothing comes before the first token. All samples of a request share one
-        list of the prompt's.
+        with None, for nothing comes before the first token.
+
+    All samples of a request share one list of the prompt's, those of a greedy request all lists.
     """
 
     request: Request

@@ -71,6 +71,9 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
         table.add_row("[dim]speed[/]", f"[bold]{pace:,.0f} tokens/s[/], {seconds:,.1f} s")
     if stats.get("decode_steps"):
         table.add_row("[dim]decoding[/]", _decoding(stats))
+    if stats.get("copies"):
+        told = f"{stats['copies']:,} completions repeat another of their problem: greedy samples "
+        table.add_row("[dim]greedy[/]", f"{told}are all the same, and computed once")
     if stats.get("slow_steps"):
         why = stats.get("slow_attention") or "see the warning of that run"
         slow = f"{stats['slow_steps']:,} steps in plain torch, for want of a kernel: {why}"
@@ -113,7 +116,8 @@ def _decoding(stats: Mapping[str, Any]) -> str:
     text = f"{steps:,} steps"
     if stats.get("slots"):
         # The first token of a sample is drawn from its prompt's logits.
-        drawn = stats["generated_tokens"] - stats["completions"]
+        first = stats["completions"] - stats.get("copies", 0)
+        drawn = stats["generated_tokens"] - first
         text += f", {drawn / steps / stats['slots']:.0%} of {stats['slots']:,} slots taken"
     by_levels = sorted(stats.get("steps_by_levels", {}).items(), key=lambda pair: -pair[1])
     shared = [f"{_levels(levels)} in {count:,}" for levels, count in by_levels]

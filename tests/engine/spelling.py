@@ -83,7 +83,7 @@ class SpellingRunner:
         for group, row in zip(batch.groups, batch.logit_rows.tolist(), strict=True):
             prompt, key = tuple(group.request.prompt_token_ids), group.request.key
             assert texts[row] == texts_of(prompt)[-1], "the logits of another place"
-            drawn += [spelled(prompt, key, sample, 1)[0] for sample in group.request.samples]
+            drawn += [spelled(prompt, key, sample, 1)[0] for sample in group.drawn]
         return _drawn(drawn)
 
     def decode(self, batch: DecodeBatch) -> Drawn:

@@ -168,6 +168,30 @@ def test_with_prompt_logprobs() -> None:
     assert total == pytest.approx(parent.cumulative_logprob, abs=1e-3)
 
 
+def test_every_sample_of_a_greedy_request_is_forked_on_the_one_kv_that_they_have() -> None:
+    engine = make_engine(loaded("llama"))
+    forks, done = {}, []
+    for completion in engine.generate(kept([PROMPT], GREEDY, samples=3)):
+        done.append(completion)
+        if completion.request.key == 0:
+            forks[engine.fork(completion, SAMPLED)] = completion.token_ids
+    assert len(forks) == 3 and len(done) == 6
+    assert engine.stats.prompt_tokens_computed <= len(PROMPT) + 3
+    for completion in done:
+        judge(completion, "llama")
+
+
+def test_every_sample_of_a_greedy_request_runs() -> None:
+    engine = make_engine(loaded("llama"))
+    short = Request(0, PROMPT[:9], replace(GREEDY, max_tokens=2), [0])
+    stream = engine.generate([short, Request(1, PROMPT, GREEDY, [2, 4])])
+    next(stream)
+    running = engine.running()
+    assert running.keys() == {(1, 2), (1, 4)} and running[1, 2] == running[1, 4]
+    fork = engine.fork((1, 4), replace(SAMPLED, max_tokens=3))
+    assert sorted(completion.request.key for completion in stream) == sorted([1, 1, fork])
+
+
 def test_what_cannot_be_forked_is_said_in_one_line() -> None:
     engine = make_engine(loaded("llama"))
     with pytest.raises(UsageError, match="a fork joins the job that runs"):

@@ -101,6 +101,21 @@ def test_samples_and_limit_extend_a_journal(configure: Any, tmp_path: Path) -> N
     assert lines(path) == lines(tmp_path / "b.jsonl")
 
 
+def test_greedy_samples_are_computed_once_and_written_each(configure: Any, tmp_path: Path) -> None:
+    """Also those that an earlier run left over, and in counts that are those of the work."""
+    path, greedy = tmp_path / "a.jsonl", {"temperature": 0.0, "limit": 2}
+    assert run_job(configure(samples=3, **greedy), path).drawn == 6
+    assert run_job(configure(samples=8, **greedy), path).drawn == 10
+    records = [json.loads(line) for line in lines(path)]
+    assert sorted((r["problem_id"], r.pop("sample")) for r in records) == [
+        (problem, sample) for problem in "01" for sample in range(8)
+    ]
+    assert all(same in (records[0], records[8]) for same in records)
+    once = sum(records[i]["num_tokens"] for i in (0, 8))
+    assert stats(path)["generated_tokens"] == 2 * once  # in each of two runs
+    assert (stats(path)["completions"], stats(path)["copies"]) == (16, 12)
+
+
 def test_a_complete_journal_needs_no_model(
     configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

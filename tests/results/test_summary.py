@@ -97,6 +97,8 @@ def test_what_was_verified(summarise, changes: dict[str, object], said: str) -> 
         ({"slow_steps": 104, "slow_attention": "a head size of 512 (at most 256)"},
          "slow attention 104 steps in plain torch, for want of a kernel: a head size of 512 (at "
          "most 256)"),
+        ({"completions": 70, "copies": 60}, "90% of 5 slots taken"),
+        ({"copies": 60}, "60 completions repeat another of their problem"),
         ({"slow_steps": 4, "slow_attention": None}, "4 steps in plain torch, for want of a kernel"),
     ],
 )  # fmt: skip

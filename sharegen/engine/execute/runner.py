@@ -227,7 +227,7 @@ class Runner:
     def _draw_first(self, groups: list[Group], logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
         params, keys, prompts, logit_rows = [], [], [], []
         for row, group in enumerate(groups):
-            for index in group.request.samples:
+            for index in group.drawn:
                 params.append(group.request.params)
                 keys.append(self._key(group, index))
                 prompts.append(group.request.prompt_token_ids)

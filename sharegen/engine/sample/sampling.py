@@ -18,10 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sharegen.engine.request import GREEDY_BELOW
 from sharegen.engine.sample.draws import row_key, uniform
 from sharegen.engine.sample.filters import survivors
 from sharegen.engine.sample.penalties import penalise
-from sharegen.engine.sample.state import GREEDY_BELOW, Features, SamplingState
+from sharegen.engine.sample.state import Features, SamplingState
 
 __all__ = [
     "Features", "SamplingState", "row_key", "sample", "token_logprobs", "top_logprobs", "uniform",

@@ -20,9 +20,6 @@ from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
 from sharegen.engine.sample.penalties import PromptTokens
 from sharegen.errors import RequestError
 
-GREEDY_BELOW = 1e-5
-"""A temperature below this is greedy: dividing a logit by it would only lose its digits."""
-
 _FLOATS = (
     "temperature",
     "top_p",
@@ -206,11 +203,10 @@ class SamplingState:
         return [edits[id(p)] for p in params]
 
     def _flags_of(self, params: SamplingParams, edits: Sequence[Edit]) -> tuple[bool, ...]:
-        random = params.temperature >= GREEDY_BELOW
         filters = self._top_k(params) < self.vocab_size or params.top_p < 1 or params.min_p > 0
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
-        return random and filters, penalised, repeats, bool(edits)
+        return filters and not params.is_greedy, penalised, repeats, bool(edits)
 
     def _send(self, array: np.ndarray) -> Tensor:
         """A copy on the device, on the way while the host goes on."""

@@ -108,7 +108,7 @@ class Scheduler:
     def find(self, key: int, sample: int) -> Sequence | None:
         """The sample of a request while it runs, waits for a row, or is kept."""
         for sequence in (*self.rows.running(), *self.unseated(), *self.cache.kept):
-            if sequence.group.request.key == key and sequence.sample == sample:
+            if sequence.group.request.key == key and sample in sequence.samples:
                 return sequence
         return None
 
@@ -150,7 +150,7 @@ class Scheduler:
         """The first tokens of a group's samples have come; its sequences are ready to join."""
         sequences = [
             Sequence(group, sample, int(token), float(logprob))
-            for sample, token, logprob in zip(group.request.samples, tokens, logprobs, strict=True)
+            for sample, token, logprob in zip(group.drawn, tokens, logprobs, strict=True)
         ]
         self.ready.extend(sequences)
         return sequences

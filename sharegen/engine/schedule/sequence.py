@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import PromptLogprobs
 from sharegen.engine.request import FinishReason, Request, TokenLogprobs
@@ -10,17 +12,20 @@ from sharegen.engine.request import FinishReason, Request, TokenLogprobs
 class Group:
     """A request whose prompt stands in the tree, and how far its samples are.
 
-    leaf: the node where the prompt ends. unfinished: samples not finished yet. limit: the most
+    leaf: the node where the prompt ends. drawn: the samples that are computed, of a greedy request
+    the first alone, which stands for all; unfinished: how many of these are not finished yet. limit: the most
     output tokens of a sample, and limit_reason what sets it. prompt_logprobs: where the request
     wants them, from when its first tokens are drawn.
     """
 
-    __slots__ = ("leaf", "limit", "limit_reason", "prompt_logprobs", "request", "unfinished")
+    __slots__ = ("drawn", "leaf", "limit", "limit_reason", "prompt_logprobs", "request",
+                 "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int) -> None:
         self.request = request
         self.leaf = leaf
-        self.unfinished = len(request.samples)
+        self.drawn = request.samples[:1] if request.params.is_greedy else request.samples
+        self.unfinished = len(self.drawn)
         self.prompt_logprobs: PromptLogprobs | None = None
         self.limit = most_tokens(request, context_length)
         within = self.limit == request.params.max_tokens
@@ -58,3 +63,9 @@ class Sequence:
         self.joined = -1
         self.finished = False
         self.logprobs: list[TokenLogprobs] | None = None
+
+    @property
+    def samples(self) -> Seq[int]:
+        """The samples that its tokens are: all of a greedy request."""
+        request = self.group.request
+        return request.samples if request.params.is_greedy else (self.sample,)

@@ -39,12 +39,18 @@ def spelling_engine(requests: list[Request], **config: int) -> CheckedEngine:
     return engine
 
 
+def computed_as(completion: Completion) -> int:
+    """The sample whose tokens these are: a greedy request computes its first one alone."""
+    request = completion.request
+    return request.samples[0] if request.params.is_greedy else completion.sample
+
+
 def assert_spelled(completion: Completion) -> None:
     """The tokens are the sample's own, up to where it must end."""
     request = completion.request
     prompt, params = tuple(request.prompt_token_ids), request.params
     limit = min(params.max_tokens, CONTEXT - len(prompt))
-    expected = spelled(prompt, request.key, completion.sample, limit)
+    expected = spelled(prompt, request.key, computed_as(completion), limit)
     stops = [i for i, token in enumerate(expected) if token in params.stop_token_ids]
     assert tuple(completion.token_ids) == expected[: stops[0] + 1 if stops else limit]
     if stops:
@@ -66,8 +72,10 @@ def check_random_job(job: RandomJob) -> None:
     ran = run(engine, job.requests)
     for completion in ran.completions.values():
         assert_spelled(completion)
-    drawn = sum(len(completion.token_ids) for completion in ran.completions.values())
+    computed = [c for c in ran.completions.values() if computed_as(c) == c.sample]
+    drawn = sum(len(completion.token_ids) for completion in computed)
     assert (ran.stats.generated_tokens, ran.stats.completions) == (drawn, len(ran.completions))
+    assert ran.stats.copies == len(ran.completions) - len(computed)
     job.check_counts(ran.stats)
 
 
