@@ -180,6 +180,21 @@ def test_stop_strings_cut_the_text(llm: LLM) -> None:
         assert (completion.finish_reason, completion.stop_reason) == ("stop", stop)
 
 
+def test_a_special_token_as_a_stop_string(llm: LLM) -> None:
+    """Text never holds it, for decoding leaves it out."""
+    pad = llm.tokenizer.convert_tokens_to_ids("<pad>")
+    params = SamplingParams(temperature=0, stop=["<pad>", "never there"], logit_bias={pad: 1e3})
+    [whole] = llm.generate(PROMPTS[0], replace(GREEDY, max_tokens=3))[0].outputs
+    for include in (False, True):
+        late = replace(params, min_tokens=3, include_stop_str_in_output=include)
+        [completion] = llm.generate(PROMPTS[0], late)[0].outputs
+        assert completion.token_ids == [*whole.token_ids, pad]
+        assert completion.text == str(whole.text) + include * "<pad>"
+        assert (completion.finish_reason, completion.stop_reason) == ("stop", "<pad>")
+    [at_once] = llm.generate(PROMPTS[0], params)[0].outputs
+    assert (at_once.token_ids, at_once.text) == ([pad], "")
+
+
 def test_stream_yields_each_completion_once(llm: LLM) -> None:
     seeded = replace(SAMPLED, seed=0)
     outputs = llm.generate(PROMPTS, seeded)

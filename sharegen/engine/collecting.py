@@ -17,7 +17,7 @@ from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.text.detokenize import completion_text
-from sharegen.engine.text.stopping import Stops, end_token_reason
+from sharegen.engine.text.stopping import Stops, end_tokens
 
 
 class Collector:
@@ -120,7 +120,9 @@ class Collector:
         text: str | None = None
         reason: FinishReason
         stop_reason: str | int | None = None
-        end = end_token_reason(sequence.tokens[-1], params, self.eos_token_ids)
+        include = params.include_stop_str_in_output
+        ends = end_tokens(params, self.tokenizer, self.eos_token_ids)
+        end = ends.get(sequence.tokens[-1])
         if end is not None:
             reason, stop_reason = end
         else:
@@ -130,7 +132,7 @@ class Collector:
                     group.request.prompt_token_ids,
                     sequence.tokens,
                     min_tokens=params.min_tokens,
-                    include_stop=params.include_stop_str_in_output,
+                    include_stop=include,
                 )
             if match is not None:
                 reason, stop_reason, text = "stop", match.stop, match.text
@@ -139,9 +141,11 @@ class Collector:
             else:
                 return None
         if text is None and self.tokenizer is not None:
-            hide = end is not None and not params.include_stop_str_in_output
+            hide = end is not None and not include
             shown = sequence.tokens[:-1] if hide else sequence.tokens
             text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown)
+            if include and isinstance(stop_reason, str):
+                text += stop_reason  # a special token, which decoding left out
         return Completion(
             request=group.request,
             sample=sequence.sample,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from sharegen.engine.request import SamplingParams
+from sharegen.engine.text.stopping import end_tokens
 
 ALWAYS = 2**62
 _ANY = -2  # a prefix position that matches every token
@@ -49,8 +50,8 @@ def edits_of(
             if len(word) > 1 or word[0] not in eos_token_ids:
                 edits.append(Edit(word[-1], -math.inf, prefix=word[:-1]))
     if params.min_tokens:
-        ends = {*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)}
-        edits += [Edit(token, -math.inf, until=params.min_tokens) for token in sorted(ends)]
+        ends = sorted(end_tokens(params, tokenizer, eos_token_ids))
+        edits += [Edit(token, -math.inf, until=params.min_tokens) for token in ends]
     return [edit for edit in edits if 0 <= edit.token < vocab_size]
 
 

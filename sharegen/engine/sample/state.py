@@ -18,6 +18,7 @@ from torch import Tensor
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
 from sharegen.engine.sample.penalties import PromptTokens
+from sharegen.engine.text.stopping import end_tokens
 from sharegen.errors import RequestError
 
 _FLOATS = (
@@ -190,8 +191,7 @@ class SamplingState:
         return min(params.top_k, self.vocab_size) if params.top_k > 0 else self.vocab_size
 
     def _end_ids(self, params: SamplingParams) -> tuple[int, ...]:
-        eos = () if params.ignore_eos else self.eos_token_ids
-        return (*eos, *params.stop_token_ids)
+        return tuple(end_tokens(params, self.tokenizer, self.eos_token_ids))
 
     def _edits(self, params: Sequence[SamplingParams]) -> list[list[Edit]]:
         """Each row's edits; the samples of one request share their params, worked out once."""

@@ -9,10 +9,10 @@ only for those is a short tail decoded.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,39 @@ from sharegen.engine.request import FinishReason, SamplingParams
 from sharegen.engine.text.detokenize import REPLACEMENT, decode, prompt_tail, text_after
 
 
-def end_token_reason(
-    token: int, params: SamplingParams, eos_token_ids: Sequence[int]
-) -> tuple[FinishReason, int | None] | None:
-    """(finish_reason, stop_reason) if the token ends a sample with these params, else None."""
-    if not params.ignore_eos and token in eos_token_ids:
-        return "eos", None
-    if token in params.stop_token_ids:
-        return "stop", token
-    return None
+End: TypeAlias = tuple[FinishReason, str | int | None]
+"""Why a sample ended: (finish_reason, stop_reason)."""
+
+
+def end_tokens(
+    params: SamplingParams, tokenizer: Any | None, eos_token_ids: Sequence[int]
+) -> Mapping[int, End]:
+    """The tokens that end a sample with these params, and the end that each one is.
+
+    EOS tokens, stop token ids, and special tokens that a stop string names: decoding leaves these
+    out, so that they are never found in text.
+    """
+    eos = () if params.ignore_eos else tuple(eos_token_ids)
+    return _end_tokens(tokenizer, tuple(params.stop), tuple(params.stop_token_ids), eos)
+
+
+@lru_cache(maxsize=64)
+def _end_tokens(
+    tokenizer: Any | None, stop: tuple[str, ...], ids: tuple[int, ...], eos: tuple[int, ...]
+) -> Mapping[int, End]:
+    special = {_special_token(tokenizer, text): text for text in stop if tokenizer is not None}
+    ends: dict[int, End] = {
+        token: ("stop", text) for token, text in special.items() if token is not None
+    }
+    return ends | {token: ("stop", token) for token in ids} | {token: ("eos", None) for token in eos}
+
+
+def _special_token(tokenizer: Any, text: str) -> int | None:
+    """The id of the special token with this text: one that decoding leaves out."""
+    token = tokenizer.convert_tokens_to_ids(text)
+    if token is None or decode(tokenizer, [token]):
+        return None
+    return token if tokenizer.decode([token]).strip() == text else None  # not one for unknown text
 
 
 @dataclass(frozen=True)

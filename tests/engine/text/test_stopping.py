@@ -7,7 +7,7 @@ import pytest
 
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.text.detokenize import completion_text
-from sharegen.engine.text.stopping import Stops, end_token_reason, token_texts
+from sharegen.engine.text.stopping import Stops, end_tokens, token_texts
 from tests.engine.tokenizers_for_tests import TEXT, byte_level, python_bytes, sentence_piece
 
 TOKENIZERS = pytest.mark.parametrize("make", [byte_level, sentence_piece])
@@ -163,9 +163,17 @@ def test_stops_are_built_once():
 
 def test_end_tokens():
     params = SamplingParams(stop_token_ids=(7, 2))
-    assert end_token_reason(2, params, (2, 3)) == ("eos", None)
-    assert end_token_reason(7, params, (2, 3)) == ("stop", 7)
-    assert end_token_reason(5, params, (2, 3)) is None
+    ends = end_tokens(params, None, (2, 3))
+    assert ends == {2: ("eos", None), 3: ("eos", None), 7: ("stop", 7)}
     deaf = SamplingParams(stop_token_ids=(7, 2), ignore_eos=True)
-    assert end_token_reason(3, deaf, (2, 3)) is None
-    assert end_token_reason(2, deaf, (2, 3)) == ("stop", 2)
+    assert end_tokens(deaf, None, (2, 3)) == {7: ("stop", 7), 2: ("stop", 2)}
+
+
+@WITH_PYTHON
+def test_a_special_token_is_a_stop_by_its_id(make):
+    tokenizer = make()
+    name = tokenizer.all_special_tokens[0]
+    token = tokenizer.convert_tokens_to_ids(name)
+    params = SamplingParams(stop=[name, "Answer:", f"{name} then"], stop_token_ids=(7,))
+    assert end_tokens(params, tokenizer, ()) == {token: ("stop", name), 7: ("stop", 7)}
+    assert end_tokens(params, tokenizer, (token,))[token] == ("eos", None)
