@@ -19,6 +19,8 @@ from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
 from sharegen.cli import streams
 from sharegen.cli import votes as votes_command
+from sharegen.common import remarks
+from sharegen.common.printable import printable
 from sharegen.errors import SharegenError
 from sharegen.job.interrupt import Interrupted
 
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    with streams.guarded():
+    with streams.guarded(), remarks.heard(_say):
         code = _run(given, debug)
     sys.exit(code)
 
@@ -80,7 +82,7 @@ def _run(given: list[str], debug: bool) -> int:
             raise
         code = _explain(error)
     except (KeyboardInterrupt, typer.Abort):
-        print("sharegen: interrupted", file=sys.stderr)
+        _say("interrupted")
         code = 130
     except streams.ReaderLeft:
         code = 0
@@ -90,11 +92,14 @@ def _run(given: list[str], debug: bool) -> int:
 def _explain(error: Exception) -> int:
     """Say what was wrong in one line; returns the exit code."""
     message = error.format_message() if isinstance(error, _PARSER_ERROR) else str(error)  # type: ignore[attr-defined]
-    line = " ".join(message.split())
     if isinstance(error, _PARSER_ERROR):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "sharegen"
-        line = f"{line} (see '{command} --help')"
+        message = f"{message.strip()} (see '{command} --help')"
     what = "" if isinstance(error, Interrupted) else "error: "
-    print(f"sharegen: {what}{line}", file=sys.stderr)
+    _say(what + message)
     return error.exit_code  # type: ignore[attr-defined, no-any-return]
+
+
+def _say(line: str) -> None:
+    print(printable(f"sharegen: {' '.join(line.split())}"), file=sys.stderr)

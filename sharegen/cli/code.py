@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from sharegen.cli.options import RunOptions, parse_path, parse_size, with_options
 from sharegen.cli.run import run_recipe
+from sharegen.common.printable import printable, visible
 from sharegen.errors import UsageError
 from sharegen.results.formats import Format, default_path
 
@@ -242,7 +242,7 @@ def _mathematics(samples: Samples) -> Rows | None:
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     said = used or "answers are compared by value and spelling, which settles them all"
     Console(stderr=True, highlight=False).print(
-        f"{samples.path}: {escape(said)}", style="dim", soft_wrap=True
+        visible(f"{samples.path}: {said}"), style="dim", soft_wrap=True
     )
     counts = [(vote.samples, vote.right_samples) for vote in votes]
     majorities = majority_estimates([(vote.answers, vote.right) for vote in votes])
@@ -305,11 +305,11 @@ def _programs(
         ) from None
     results = Counter(verdict.result for verdict in verdicts)
     line = ", ".join(f"{result} {count:,}" for result, count in results.most_common())
-    errors.print(f"{scores_path(samples.path)}: {line}", style="dim", soft_wrap=True)
+    errors.print(visible(f"{scores_path(samples.path)}: {line}"), style="dim", soft_wrap=True)
     if samples.configuration is not None:
         page = samples.path.with_name(samples.path.name.removesuffix(".jsonl") + ".html")
         command = shlex.join(["sharegen", "report", str(samples.path), "--html", str(page)])
-        errors.print(f"next: {escape(command)}", style="dim", soft_wrap=True)
+        errors.print(f"next: {visible(command)}", style="dim", soft_wrap=True)
     return _by_difficulty(verdicts)
 
 
@@ -334,16 +334,18 @@ def _by_difficulty(verdicts: Sequence[Verdict]) -> Rows:
 
 def _print_estimates(path: Path, rows: Rows) -> None:
     """The table of one file, on stdout: a line for each estimate."""
-    table = Table(title=str(path), title_justify="left")
+    table = Table(title=visible(str(path)), title_justify="left")
     columns = (("problems", "left"), ("", "left"), ("mean", "right"), ("95% interval", "right"))
     for name, justify in (*columns, ("of", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for group, estimates in rows:
         for row in estimates:
             interval = f"{row.low:.1%} – {row.high:.1%}"
-            table.add_row(group, row.name, f"{row.mean:.1%}", interval, f"{row.problems:,}")
+            table.add_row(
+                visible(group), row.name, f"{row.mean:.1%}", interval, f"{row.problems:,}"
+            )
         table.add_section()
     if not any(estimates for _, estimates in rows):
-        print(f"{path}: no problem can be scored")
+        print(printable(f"{path}: no problem can be scored"))
         return
     Console(highlight=False).print(table)

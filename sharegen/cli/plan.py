@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
 from sharegen.cli.options import JobOptions, with_options
+from sharegen.common.printable import visible
 
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan
@@ -154,7 +154,7 @@ def _grow(tree: Tree, branch: Branch, all_problems: int) -> None:
         grown = tree.add(f"{name} · {tokens} · {passing}")
     else:
         own = branch.samples - sum(child.samples for child in branch.children)
-        name = f"problem {escape(branch.problem)}"
+        name = f"problem {visible(branch.problem)}"
         grown = tree.add(f"{name} · {tokens} ─ [green]{_count(own, 'sample')}[/]")
     for child in branch.children:
         _grow(grown, child, all_problems)

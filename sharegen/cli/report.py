@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharegen.cli.options import parse_path
+from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.results.output import refuse_journal
 from sharegen.results.run_file import replace_file
@@ -74,7 +75,7 @@ def report(
             _say(f"{run.run.path}: {note}")
     curve = terminal.chart(runs)
     if curve:
-        print(curve)
+        print(printable(curve))
     else:
         _say("no sample has a gold answer or a score to be judged by: there are no curves")
     drawn = pictures(runs)
@@ -157,4 +158,4 @@ def _split(texts: dict[str, str]) -> tuple[dict[str, str], str]:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 from rich.console import Console
-from rich.markup import escape
 from rich.syntax import Syntax
 
 from sharegen.cli.options import RunOptions, with_options
 from sharegen.cli.plan import sharing_tree
+from sharegen.common.printable import printable, visible
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
@@ -93,12 +93,14 @@ def print_configuration(configuration: Configuration, path: Path, console: Conso
     values = configuration.model_dump(exclude_defaults=True, exclude=unused)
     sampling = configuration.sampling.model_dump(include=_SAMPLING)
     values["sampling"] = sampling | values.get("sampling", {})
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    text = printable(
+        yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    )
     if console.is_terminal:
         console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))
     else:
         print(text.rstrip(), file=console.file)
-    console.print(f"[dim]journal:[/] {escape(str(path))}\n", soft_wrap=True)
+    console.print(f"[dim]journal:[/] {visible(str(path))}\n", soft_wrap=True)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sharegen.cli.options import parse_path
+from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.equality import equality_used
@@ -22,7 +23,7 @@ from sharegen.results.pool import Pool, pool
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.results.score_file import without_scores
-from sharegen.results.show import describe, select, visible
+from sharegen.results.show import describe, select
 from sharegen.results.vote import Vote, tally
 
 Row = tuple[str, Vote]
@@ -139,7 +140,7 @@ def _prompt(file: Path, record: Record) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
 def _remark(part: Pool, votes: list[Vote], at: int | None) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sharegen.errors import DataError, UsageError
-from sharegen.job.scoring import row_ids
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
 from sharegen.results.output import refuse_journal
@@ -16,7 +15,7 @@ from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.problem import Problem, load_problems
+from sharegen.workload.problem import Problem, load_problems, problem_ids
 
 
 def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int]:
@@ -99,7 +98,7 @@ def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -
     dataset = configuration.dataset
     assert dataset.source is not None
     rows = read_rows(dataset.source, dataset.config, dataset.split).rows
-    ids = row_ids(rows, dataset)
+    ids = problem_ids(rows, dataset)
     last = max(ids.index(problem_id) for problem_id in sampled)
     for problem_id in ids[: last + 1]:
         found = sampled.pop(problem_id, None)

@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError
 from sharegen.job.cut import Cut, cut
@@ -71,6 +72,8 @@ def cut_job(configuration: Configuration, num_parts: int) -> CutPlan:
 def _asked(configuration: Configuration) -> tuple[LoadedModel, list[str], list[array[int]]]:
     """The model without its weights, and the ids and token ids of the prompts that have any."""
     workload = load_workload(configuration)
+    for bad in workload.bad_rows:
+        remark(f"{bad.error}: it is left out")
     model, tokenizer = load(configuration, weights=False)
     tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
     ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]

@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.job.interrupt import Interrupted, interrupts
@@ -91,6 +92,8 @@ def run_job(
             workload = load_workload(configuration)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
+            for bad in workload.bad_rows:
+                remark(f"{bad.error}: it is left out")
             if not overwrite:
                 complete = outcome_on_record(configuration, path, workload, strict)
                 if complete is not None:
@@ -236,6 +239,7 @@ class _Job:
                 if strict:
                     raise type(error)(f"problem {problem.id}: {error} (--strict)") from None
                 first_error = first_error or error
+                remark(f"problem {problem.id}: {error}: it is left out")
                 journal.append(Record(problem.id, None, None, error=str(error)))
             else:
                 asked.append(_Asked(problem, request, digest))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharegen.common.program_tests import ProgramProblem
+from sharegen.common.program_tests import NoTests, ProgramProblem
 from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Generation, format_of, read_generations
@@ -24,9 +24,10 @@ from sharegen.results.sandbox.system import Isolation
 from sharegen.results.score import Score
 from sharegen.results.score_file import ScoreFile, Verdict
 from sharegen.results.workers import Sample, Task, score_all
-from sharegen.workload.code import schema_named, schema_of
+from sharegen.workload.code import schema_named, schema_of_rows
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.dataset import Row, read_rows
+from sharegen.workload.dataset import read_rows
+from sharegen.workload.problem import problem_ids
 from sharegen.workload.recipe import Dataset
 
 _KEPT = 64  # problems whose tests are held at a time
@@ -81,17 +82,15 @@ class ProblemSet:
         found = read_rows(dataset.source, dataset.config, dataset.split)
         self.source = dataset.source
         self.fingerprint = found.fingerprint
-        first = found.rows[0]
-        self.schema = (
-            schema_named(dataset.rows) if dataset.rows else schema_of(first.values, first.where)
-        )
-        missing = self.schema.tests - first.values.keys()
-        if missing:
+        self.schema = schema_named(dataset.rows) if dataset.rows else schema_of_rows(found)
+        if not any(self.schema.tests <= row.values.keys() for row in found.rows):
+            first = found.first
+            missing = self.schema.tests - first.values.keys()
             raise DataError(
                 f"{first.where}: has no column {min(missing)!r}, where {self.schema.name} has its "
                 "tests: give a dataset with tests, or another --schema"
             )
-        self._ids = row_ids(found.rows, dataset)
+        self._ids = problem_ids(found.rows, dataset)
         self._rows = dict(zip(self._ids, found.rows, strict=True))
         self._read: dict[str, ProgramProblem] = {}
 
@@ -112,18 +111,13 @@ class ProblemSet:
         if problem_id not in self._read:
             if len(self._read) == _KEPT:
                 del self._read[next(iter(self._read))]
-            self._read[problem_id] = self.schema.problem(self._rows[problem_id].values)
+            row = self._rows[problem_id]
+            self._read[problem_id] = (
+                self.schema.problem(row.values)
+                if row.fault is None
+                else ProgramProblem(NoTests(f"it {row.fault}"))
+            )
         return self._read[problem_id]
-
-
-def row_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
-    """The ids of all rows, as the journal knows them."""
-
-    def row_id(row: Row) -> str:
-        column = next((c for c in dataset.id if row.values.get(c) is not None), None)
-        return str(row.values[column]) if column is not None else str(row.index)
-
-    return [row_id(row) for row in rows]
 
 
 def dataset_of(

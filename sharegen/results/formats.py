@@ -16,20 +16,27 @@ The rules are those of each tool's own reader:
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 from urllib.parse import quote, unquote
 
 import yaml
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError, JsonLimitError
+from sharegen.common.remarks import remark
 from sharegen.errors import DataError
 from sharegen.results.record import read
 from sharegen.results.run_file import replace_file
 
 Format = Literal["sharegen", "human-eval", "bigcode", "monkeys"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+
+
+_LONGEST_NAME = 255 - len(".partial")  # bytes of a file's name while it is written
 
 
 @dataclass(frozen=True)
@@ -67,44 +74,77 @@ def format_of(path: Path) -> Format:
         if any(path.glob("*.yaml")):
             return "monkeys"
         raise DataError(f"{path}: is a folder without .yaml files")
-    first = _first_value(path)
-    if isinstance(first, list):
+    first: bytes | None = None
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                kind = _format_of_line(line)
+                if kind is not None:
+                    return kind
+                first = line if first is None and line.strip() else first
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    if first is not None and first.lstrip().startswith(b"["):
         return "bigcode"
-    if isinstance(first, dict) and {"task_id", "completion"} <= first.keys():
+    _refuse(path, first or b"")
+
+
+def _format_of_line(line: bytes) -> Format | None:
+    """The format whose files have such lines."""
+    if not line.lstrip().startswith(b"{"):
+        return None
+    try:
+        fields = json_values.parse(line)
+    except JsonError:
+        return None
+    if {"task_id", "completion"} <= fields.keys():
         return "human-eval"
-    if isinstance(first, dict) and {"problem_id", "sample"} <= first.keys():
-        return "sharegen"
+    return "sharegen" if {"problem_id", "sample"} <= fields.keys() else None
+
+
+def _refuse(path: Path, first: bytes) -> NoReturn:
+    """Say what is wrong with the first line of a file in no format."""
+    try:
+        json_values.parse(first)
+    except JsonError:
+        if not first.endswith(b"\n") and first[:1] in (b"", b"{"):  # the one line was cut short
+            raise DataError(f"{path}: holds no samples") from None
+        raise DataError(f"{path}, line 1: is not JSON") from None
     raise DataError(
         f"{path}: is neither a journal nor samples: its lines have neither 'problem_id' and "
         "'sample' nor 'task_id' and 'completion'"
     )
 
 
-def _first_value(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            line = next((line for line in file if line.strip()), b"")
-        if line.lstrip().startswith(b"["):
-            return []
-        return json.loads(line)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        if not line.endswith(b"\n") and line[:1] in (b"", b"{"):  # the one line was cut short
-            raise DataError(f"{path}: holds no samples") from None
-        raise DataError(f"{path}, line 1: is not JSON") from None
-
-
 def read_generations(path: Path, kind: Format | None = None) -> Iterator[Generation]:
-    """The samples in a file of any format. Raises DataError or JournalError with file and line."""
+    """The samples in a file of any format; what is none of them is remarked by line and left out.
+
+    Raises DataError or JournalError where nothing is a sample.
+    """
     kind = kind or format_of(path)
     if kind == "sharegen":
         return _read_journal(path)
     if kind == "human-eval":
-        return _read_human_eval(path)
+        return _samples_in(_read_human_eval(path))
     if kind == "bigcode":
-        return _read_bigcode(path)
-    return _read_monkeys(path)
+        return _samples_in(_read_bigcode(path))
+    return _samples_in(_read_monkeys(path))
+
+
+def _samples_in(found: Iterator[Generation | DataError]) -> Iterator[Generation]:
+    """The samples alone; the errors are remarked, or the first of them is raised."""
+    faults = []
+    number = 0
+    for each in found:
+        if isinstance(each, DataError):
+            faults.append(each)
+        else:
+            number += 1
+            yield each
+    if faults and not number:
+        raise faults[0]
+    for fault in faults:
+        remark(f"{fault}: it is left out")
 
 
 def _read_journal(path: Path) -> Iterator[Generation]:
@@ -113,55 +153,80 @@ def _read_journal(path: Path) -> Iterator[Generation]:
             yield Generation(record.problem_id, record.sample, record.completion)
 
 
-def _read_human_eval(path: Path) -> Iterator[Generation]:
-    counts: dict[str, int] = {}
+def _read_human_eval(path: Path) -> Iterator[Generation | DataError]:
+    counts: Counter[str] = Counter()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             where = f"{path}, line {number}"
             try:
-                fields = json.loads(line)
-            except (ValueError, RecursionError):
-                raise DataError(f"{where}: is not JSON") from None
-            if not isinstance(fields, dict) or not isinstance(fields.get("completion"), str):
-                raise DataError(f"{where}: has no text 'completion'")
-            if not isinstance(fields.get("task_id"), str | int):
-                raise DataError(f"{where}: has no 'task_id'")
-            task = str(fields["task_id"])
-            yield Generation(task, counts.get(task, 0), fields["completion"])
-            counts[task] = counts.get(task, 0) + 1
+                fields = json_values.parse(line)
+            except JsonError as error:
+                yield DataError(f"{where}: is not JSON: {error}")
+                continue
+            task = fields.get("task_id") if isinstance(fields, dict) else None
+            text = fields.get("completion") if isinstance(fields, dict) else None
+            if not isinstance(text, str):
+                yield DataError(f"{where}: has no text 'completion'")
+            elif not isinstance(task, str | int):
+                yield DataError(f"{where}: has no 'task_id'")
+            else:
+                yield Generation(str(task), counts[str(task)], text)
+            if isinstance(task, str | int):
+                counts[str(task)] += 1  # an odd sample keeps its number
 
 
-def _read_bigcode(path: Path) -> Iterator[Generation]:
+def _read_bigcode(path: Path) -> Iterator[Generation | DataError]:
     try:
-        problems = json.loads(path.read_bytes())
+        text = path.read_bytes().decode()
+        problems = json_values.parse(text)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except JsonLimitError:
+        problems = list(map(_programs, json_values.elements(text)))
+    except ValueError:
         raise DataError(f"{path}: is not JSON") from None
     if not isinstance(problems, list):
         raise DataError(f"{path}: is not a list of lists of programs")
     for index, programs in enumerate(problems):
-        if not isinstance(programs, list) or not all(isinstance(p, str) for p in programs):
-            raise DataError(f"{path}, item {index}: is not a list of programs")
+        where = f"{path}, item {index}"
+        if not isinstance(programs, list):
+            yield DataError(f"{where}: is not a list of programs")
+            continue
         for sample, program in enumerate(programs):
-            yield Generation(index, sample, program, is_program=True)
+            if isinstance(program, str):
+                yield Generation(index, sample, program, is_program=True)
+            else:
+                yield DataError(f"{where}: is not a list of programs: number {sample} is no text")
 
 
-def _read_monkeys(path: Path) -> Iterator[Generation]:
+def _programs(text: str) -> Any:
+    """One item of a list that was too much to be parsed whole; None for the one that is."""
+    try:
+        return json_values.parse(text)
+    except JsonError:
+        return None
+
+
+def _read_monkeys(path: Path) -> Iterator[Generation | DataError]:
     for file in sorted(path.glob("*.yaml")):
         try:
             fields = yaml.safe_load(file.read_text(encoding="utf-8"))
         except OSError as error:
-            raise DataError(f"{file}: cannot be read: {error.strerror}") from None
-        except (UnicodeDecodeError, yaml.YAMLError):
-            raise DataError(f"{file}: is not YAML") from None
+            yield DataError(f"{file}: cannot be read: {error.strerror}")
+            continue
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+            yield DataError(f"{file}: is not YAML")
+            continue
         samples = fields.get("samples") if isinstance(fields, dict) else None
         if not isinstance(samples, list) or not all(isinstance(s, str) for s in samples):
-            raise DataError(f"{file}: has no list of texts 'samples'")
+            yield DataError(f"{file}: has no list of texts 'samples'")
+            continue
         for sample, text in enumerate(samples):
-            yield Generation(unquote(file.stem), sample, text)
+            yield Generation(
+                unquote(file.name.removesuffix(".yaml"), errors="surrogatepass"), sample, text
+            )
 
 
 def default_path(journal: Path, kind: Format) -> Path:
@@ -188,7 +253,11 @@ def write_generations(path: Path, kind: Format, problems: Iterable[SampledProble
             assert kind == "monkeys"
             path.mkdir(exist_ok=True)
             for problem in problems:
-                _write_monkeys(path / f"{quote(problem.problem_id, safe='')}.yaml", problem)
+                name = f"{quote(problem.problem_id, safe='', errors='surrogatepass')}.yaml"
+                if len(name) > _LONGEST_NAME:
+                    remark(f"problem {name[:40]}…: its id is too long for a file: it is left out")
+                else:
+                    _write_monkeys(path / name, problem)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -25,12 +25,22 @@ def refuse_journal(output: Path, flag: str = "--output") -> None:
 
 
 def begins_as_journal(path: Path) -> bool:
-    """Whether a file's first line is a record: a journal may have lost its run.json."""
+    """Whether a file begins with a record, or has one behind lines that are none.
+
+    A journal may have lost its run.json.
+    """
     if not path.is_file():  # a pipe that nobody writes to would never answer
         return False
     try:
         with path.open("rb") as file:
-            Record.from_line(file.readline())
-    except (OSError, ValueError):
+            return any(map(_is_record, file))
+    except OSError:
+        return False
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        Record.from_line(line)
+    except ValueError:
         return False
     return True

@@ -1,18 +1,23 @@
 """One line of a journal, and the one way to read a file of them.
 
 A journal may be read while it grows and after a crash, so a last line that was cut short is
-ordinary: it is left out. Anything else that is not a record is an error that names its line.
+ordinary: it is left out. So is any other line that is no record, which is remarked by its number;
+a file without a single record is no journal, and that is an error.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NamedTuple, TypeAlias
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError, JsonLimitError
+from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 
 StrPath: TypeAlias = "str | PathLike[str]"
@@ -98,9 +103,9 @@ class Record:
         Raises ValueError that says what is wrong with the line.
         """
         try:
-            fields = json.loads(line.decode())
-        except (ValueError, RecursionError) as error:
-            raise ValueError("is not JSON") from error
+            fields = json_values.parse(line)
+        except JsonError as error:
+            raise ValueError(f"is not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise ValueError("is not a JSON object")
         text = "error" if fields.get("sample", 0) is None else "completion"
@@ -111,11 +116,18 @@ class Record:
         for name, value in known.items():
             if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
                 raise ValueError(f"has `{name}` {json.dumps(value)[:40]}")
-        if known["sample"] is not None and known["sample"] < 0:
-            raise ValueError(f"has `sample` {known['sample']}")
+        for name in ("sample", "num_tokens"):
+            if not 0 <= (known.get(name) or 0) <= _MOST:
+                raise ValueError(f"has `{name}` {json.dumps(known[name])[:40]}")
+        logprob = known.get("cumulative_logprob")
+        if logprob is not None and not abs(logprob) <= _LARGEST:  # NaN is not either
+            raise ValueError(f"has `cumulative_logprob` {json.dumps(logprob)[:40]}")
         known.setdefault("prompt_hash", None)
         return cls(**known)
 
+
+_MOST = 2**31 - 1  # samples of a problem, tokens of a sample
+_LARGEST = sys.float_info.max
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "problem_id": (str,),
@@ -144,14 +156,16 @@ class Reader(Iterator[Record]):
 
     duplicates: numbers of the lines that were left out because their key came before.
     end: the length in bytes of the whole lines read so far; what follows was cut short.
-    unterminated: the last record is whole but its newline is missing.
+    odd: numbers of the lines that were left out because they are no records.
+    unterminated: the last line is whole but its newline is missing.
 
-    Raises JournalError that names the file and the line.
+    Raises JournalError for a file that cannot be read or holds lines and no record.
     """
 
     def __init__(self, path: StrPath):
         self.path = path
         self.duplicates: list[int] = []
+        self.odd: list[int] = []
         self.end = 0
         self.unterminated = False
         self._seen: set[Key] = set()
@@ -165,37 +179,42 @@ class Reader(Iterator[Record]):
             file = open(self.path, "rb")  # noqa: SIM115 - closed by the `with` below
         except OSError as error:
             raise JournalError(f"{self.path}: cannot be read: {error.strerror}") from error
+        odd: list[str] = []
         with file:
             for number, line in enumerate(file, start=1):
                 whole = line.endswith(b"\n")
                 if whole and not line.strip():
                     self.end += len(line)
                     continue
+                record: Record | None = None
                 try:
                     record = Record.from_line(line)
                 except ValueError as error:
-                    if not whole and not _is_json(line):
-                        return
-                    raise JournalError(
-                        f"{self.path}, line {number}: the line {error}, so this is not a journal"
-                        " or it was edited: repair or remove the line"
-                    ) from error
+                    if not whole and _is_cut_short(error):
+                        break
+                    self.odd.append(number)
+                    odd.append(f"{self.path}, line {number}: the line {error}")
                 self.end += len(line)
                 self.unterminated = not whole
+                if record is None:
+                    continue
                 if record.key in self._seen:
                     self.duplicates.append(number)
                 else:
                     self._seen.add(record.key)
                     yield record
+        if odd and not self._seen:
+            raise JournalError(
+                f"{odd[0]}, so this is not a journal or it was edited: repair or remove the line"
+            )
+        for line in odd:
+            remark(f"{line}: it is left out")
 
 
-def _is_json(line: bytes) -> bool:
-    """Whether the line says all that it was to say: no beginning of an object does."""
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def _is_cut_short(error: ValueError) -> bool:
+    """Whether a line without its end may have been a record: no beginning of one is JSON."""
+    cause = error.__cause__
+    return isinstance(cause, JsonError) and not isinstance(cause, JsonLimitError)
 
 
 def read(path: StrPath) -> Reader:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator
 
-from rich.markup import escape
-
+from sharegen.common.printable import visible
 from sharegen.errors import DataError
 from sharegen.results.equality import is_right
 from sharegen.results.record import Record
@@ -66,7 +64,7 @@ def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
 
 
 def _sample_heading(record: Record, gold: str | None) -> str:
-    parts = [f"{record.num_tokens} tokens", record.finish_reason or "unknown end"]
+    parts = [f"{record.num_tokens} tokens", visible(record.finish_reason or "unknown end")]
     if record.cumulative_logprob is not None:
         parts.append(f"log-probability {record.cumulative_logprob:.2f}")
     if record.answer is not None:
@@ -96,16 +94,4 @@ def _mark(answer: str, gold: str | None) -> str:
 
 
 def _heading(text: str) -> str:
-    return f"[bold]{escape(text)}[/]"
-
-
-_HIDDEN = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters; a terminal obeys them
-    r"\u2028\u2029\u202a-\u202e\u2066-\u2069"  # line ends, and what turns text around
-    r"\ud800-\udfff]"  # halves of surrogate pairs, which have no bytes
-)
-
-
-def visible(text: str) -> str:
-    """Text of a model or a dataset, safe for a terminal: no markup, hidden characters spelled."""
-    return escape(_HIDDEN.sub(lambda match: repr(match[0])[1:-1], text))
+    return f"[bold]{visible(text)}[/]"

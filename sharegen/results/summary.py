@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from sharegen.common.printable import visible
 from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
 from sharegen.results.equality import equality_used
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile
-from sharegen.results.show import visible
 from sharegen.results.vote import Vote, tally
 
 _BAR = 24  # widest bar of the histogram, in columns
@@ -63,7 +63,7 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     table = Table.grid(padding=(0, 2))
     rows = f" [red]({bad:,} bad row{'s' if bad > 1 else ''})[/]" if bad else ""
     table.add_row("[dim]problems[/]", f"{len(votes):,}{rows}")
-    table.add_row("[dim]completions[/]", f"{len(drawn):,}, {tokens:,} tokens ({ends})")
+    table.add_row("[dim]completions[/]", f"{len(drawn):,}, {tokens:,} tokens ({visible(ends)})")
     seconds = run.timings.get("sampling_seconds")
     stats = run.stats
     if seconds and stats.get("generated_tokens"):
@@ -75,7 +75,7 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
         told = f"{stats['copies']:,} completions repeat another of their problem: greedy samples "
         table.add_row("[dim]greedy[/]", f"{told}are all the same, and computed once")
     if stats.get("slow_steps"):
-        why = stats.get("slow_attention") or "see the warning of that run"
+        why = visible(str(stats.get("slow_attention") or "see the warning of that run"))
         slow = f"{stats['slow_steps']:,} steps in plain torch, for want of a kernel: {why}"
         table.add_row("[dim]slow attention[/]", slow)
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
@@ -146,7 +146,7 @@ def _verified(found: Mapping[str, Any]) -> str:
     if among is not None:
         text += f"; its own back ends differ among themselves by {among:.2g}"
     else:
-        text += f"; there is no yardstick: {found['no_yardstick']}"
+        text += f"; there is no yardstick: {visible(str(found['no_yardstick']))}"
     return text + (f"; {without}" if without else "")
 
 
@@ -168,11 +168,11 @@ def _accuracy_rows(run: RunFile, votes: list[Vote]) -> list[tuple[str, str]]:
         return []
     measure = (run.configuration.get("answer") or {}).get("measure", "accuracy")
     if result.samples == result.problems:
-        return [(measure, f"[bold]{result.sample:.1%}[/]")]
+        return [(visible(measure), f"[bold]{result.sample:.1%}[/]")]
     gain = 100 * (result.vote - result.sample)
     return [
-        (f"{measure}, one sample", f"{result.sample:.1%}"),
-        (f"{measure}, the vote", f"[bold]{result.vote:.1%}[/] ({gain:+.1f} points)"),
+        (f"{visible(measure)}, one sample", f"{result.sample:.1%}"),
+        (f"{visible(measure)}, the vote", f"[bold]{result.vote:.1%}[/] ({gain:+.1f} points)"),
     ]
 
 

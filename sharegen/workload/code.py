@@ -21,6 +21,7 @@ from sharegen.common.program_tests import (
     ScriptTests,
 )
 from sharegen.errors import DataError, UsageError
+from sharegen.workload.dataset import Rows
 
 Row = Mapping[str, Any]
 
@@ -69,13 +70,23 @@ def schema_named(name: str) -> Schema:
 
 def schema_of(row: Row, where: str) -> Schema:
     """The schema that a row is in. Raises DataError that names its columns."""
-    for schema in SCHEMAS:
-        if schema.columns <= row.keys():
-            return schema
-    raise DataError(
-        f"{where}: no known schema has the columns {', '.join(row)}: name it with --schema "
-        f"({', '.join(schema.name for schema in SCHEMAS)})"
-    )
+    schema = _fitting(row)
+    if schema is None:
+        raise DataError(
+            f"{where}: no known schema has the columns {', '.join(row)}: name it with --schema "
+            f"({', '.join(schema.name for schema in SCHEMAS)})"
+        )
+    return schema
+
+
+def schema_of_rows(rows: Rows) -> Schema:
+    """The schema of the first row that is in any. Raises DataError as `schema_of` does."""
+    first = next((row for row in rows.rows if _fitting(row.values)), rows.first)
+    return schema_of(first.values, first.where)
+
+
+def _fitting(row: Row) -> Schema | None:
+    return next((schema for schema in SCHEMAS if schema.columns <= row.keys()), None)
 
 
 def _apps_fields(row: Row) -> dict[str, Any]:

@@ -233,11 +233,11 @@ def _schema_of(recipe: Recipe, source: str, flags: Mapping[str, Any]) -> str | N
     }
     if not presets:
         return None
-    from sharegen.workload.code import schema_of
+    from sharegen.workload.code import schema_of_rows
 
     given = flags.get("dataset") or {}
-    rows = read_rows(source, given.get("config"), given.get("split", "test")).rows
-    return presets.get(schema_of(rows[0].values, rows[0].where).name)
+    rows = read_rows(source, given.get("config"), given.get("split", "test"))
+    return presets.get(schema_of_rows(rows).name)
 
 
 def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any]) -> None:

@@ -1,11 +1,12 @@
 """Rows of a dataset, from a local file, a folder or the Hugging Face hub.
 
-JSON, JSONL and text are read here, strictly and with line numbers in the errors; CSV, Parquet and
-the hub are the `datasets` library's.
+JSON, JSONL and text are read here, with line numbers in the errors; CSV, Parquet and the hub are
+the `datasets` library's. A line or item that is no row costs no other: it is a row with a fault.
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import json
@@ -14,18 +15,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.errors import DataError
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row as it stands in the data: its index in the split, and where to find it."""
+    """One row as it stands in the data: its index in the split, and where to find it.
+
+    fault: why it cannot be read, in words that complete "line 3: ..."; it has no values then.
+    """
 
     index: int
     where: str
     values: dict[str, Any]
+    fault: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,9 +42,21 @@ class Rows:
     rows: Sequence[Row]
     fingerprint: str
 
+    @property
+    def first(self) -> Row:
+        """The first one that could be read."""
+        return next(row for row in self.rows if row.fault is None)
+
+
+_Found: TypeAlias = "dict[str, Any] | str"
+"""A row's values, or its fault."""
+
 
 def read_rows(source: str, config: str | None, split: str) -> Rows:
-    """All rows of a split. Raises DataError for what is missing, empty or malformed."""
+    """All rows of a split, of which at least one can be read.
+
+    Raises DataError for what is missing, empty or malformed.
+    """
     path = Path(source)
     if path.is_dir():
         found = _read_files(_split_files(path, split))
@@ -49,6 +68,8 @@ def read_rows(source: str, config: str | None, split: str) -> Rows:
         found = _read_hub(source, config, split)
     if not found.rows:
         raise DataError(f"{source}: has no rows" + ("" if path.is_file() else f" in {split!r}"))
+    if all(row.fault is not None for row in found.rows):
+        raise DataError(f"{found.rows[0].where}: {found.rows[0].fault}")
     return found
 
 
@@ -85,8 +106,11 @@ def _read_files(paths: Sequence[Path]) -> Rows:
             raise DataError(f"{path}: unknown kind of file: give one of {', '.join(_READERS)}")
         digest.update(file_hash(path).encode())
         with _explained(path):
-            for where, values in reader(path):
-                rows.append(Row(len(rows), where, values))
+            for where, found in reader(path):
+                if isinstance(found, str):
+                    rows.append(Row(len(rows), where, {}, found))
+                else:
+                    rows.append(Row(len(rows), where, found))
     return Rows(rows, digest.hexdigest())
 
 
@@ -112,56 +136,66 @@ def _split_files(folder: Path, split: str) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return raw.decode("utf-8-sig")
+    return _bytes(path).decode("utf-8-sig")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _bytes(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines with something on them, numbered from 1."""
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    content = _bytes(path).removeprefix(codecs.BOM_UTF8)
+    for number, line in enumerate(content.split(b"\n"), start=1):
         if line.strip():
-            yield number, line.removesuffix("\r")
+            yield number, line.removesuffix(b"\r")
 
 
-def _read_jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _row_of(text: str | bytes) -> _Found:
+    try:
+        values = json_values.parse(text)
+    except JsonError as error:
+        return f"malformed JSON: {error}"
+    return values if isinstance(values, dict) else "is not a JSON object"
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[str, _Found]]:
     for number, line in _lines(path):
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-            raise DataError(f"{path}, line {number}: malformed JSON: {reason}") from None
-        if not isinstance(values, dict):
-            raise DataError(f"{path}, line {number}: is not a JSON object")
-        yield f"{path}, line {number}", values
+        yield f"{path}, line {number}", _row_of(line)
 
 
-def _read_json(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_json(path: Path) -> Iterator[tuple[str, _Found]]:
     text = _text(path)
     if not text.strip():
         return
+    found: list[_Found]
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":  # one object a line, under another name
+        values = json_values.parse(text)
+    except JsonLimitError:
+        is_list = text.lstrip().startswith("[")
+        found = [_row_of(part) for part in (json_values.elements(text) if is_list else [text])]
+    except JsonError as error:
+        if str(error) == "Extra data":  # one object a line, under another name
             yield from _read_jsonl(path)
             return
-        raise DataError(f"{path}, line {error.lineno}: malformed JSON: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: malformed JSON: {error}") from None
-    if not isinstance(values, list):
-        values = [values]
-    for index, row in enumerate(values):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, item {index}: is not a JSON object")
+        raise DataError(f"{path}, line {error.line}: malformed JSON: {error}") from None
+    else:
+        rows = values if isinstance(values, list) else [values]
+        found = [row if isinstance(row, dict) else "is not a JSON object" for row in rows]
+    for index, row in enumerate(found):
         yield f"{path}, item {index}", row
 
 
-def _read_text(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_text(path: Path) -> Iterator[tuple[str, _Found]]:
     for number, line in _lines(path):
-        yield f"{path}, line {number}", {"text": line}
+        where = f"{path}, line {number}"
+        try:
+            yield where, {"text": line.decode()}
+        except UnicodeDecodeError as error:
+            yield where, f"is not UTF-8 text at byte {error.start}"
 
 
-def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_table(path: Path) -> Iterator[tuple[str, _Found]]:
     import datasets
     from datasets.exceptions import DatasetsError
 
@@ -177,7 +211,7 @@ def _read_table(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{path}, row {index + 1}", dict(values)
 
 
-_READERS: dict[str, Callable[[Path], Iterator[tuple[str, dict[str, Any]]]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[tuple[str, _Found]]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".txt": _read_text,

@@ -64,6 +64,7 @@ class Workload:
 class _Item:
     """A row after its schema was applied: what templates see."""
 
+    id: str
     row: Row
     fields: dict[str, Any]
 
@@ -88,14 +89,13 @@ def load_workload(configuration: Configuration) -> Workload:
         raise DataError(f"{_name(dataset)}: no row with {wanted}")
     problems: list[Problem] = []
     for item in items:
-        name = _problem_id(item.row, item.fields, dataset)
         try:
             prompt = template.render(item.fields)
         except RenderError as error:
-            bad.append(BadRow(name, f"{item.row.where}: {error}"))
+            bad.append(BadRow(item.id, f"{item.row.where}: {error}"))
             continue
         gold = _gold(item.fields, configuration.answer.gold if configuration.answer else None)
-        problems.append(Problem(name, item.fields, prompt, gold))
+        problems.append(Problem(item.id, item.fields, prompt, gold))
     if not problems:
         others = len(bad) - 1
         more = f" (and {others} more row{'s' if others > 1 else ''} like it)" if others else ""
@@ -167,29 +167,45 @@ def _items(
     document = read_text(Path(dataset.document)) if dataset.document is not None else None
     items: list[_Item] = []
     bad: list[BadRow] = []
-    for row in rows:
+    for name, row in zip(problem_ids(rows, dataset), rows, strict=True):
         if limit is not None and len(items) + len(bad) >= limit:
             break
         try:
+            if row.fault is not None:
+                raise DataError(row.fault)
             values = adapt(row.values) if adapt else row.values
         except DataError as error:
-            bad.append(BadRow(_problem_id(row, row.values, dataset), f"{row.where}: {error}"))
+            bad.append(BadRow(name, f"{row.where}: {error}"))
             continue
         fields = {name: value for name, value in values.items() if value is not None}
-        for name, columns in dataset.fields.items():
+        for field, columns in dataset.fields.items():
             column = next((c for c in columns if c in fields), None)
             if column is not None:
-                fields[name] = fields[column]
+                fields[field] = fields[column]
         if document is not None:
             fields["document"] = document
-        if all(str(fields.get(name)) == str(value) for name, value in where.items()):
-            items.append(_Item(row, fields))
+        if all(str(fields.get(field)) == str(value) for field, value in where.items()):
+            items.append(_Item(name, row, fields))
     return items, bad
 
 
-def _problem_id(row: Row, fields: Mapping[str, Any], dataset: Dataset) -> str:
-    column = next((c for c in dataset.id if fields.get(c) is not None), None)
-    return str(fields[column]) if column is not None else str(row.index)
+def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
+    """What the journal calls the problem of each row: its id, or else its index.
+
+    A row without an id does not take that of another, whose id is a number too.
+    """
+
+    def own(row: Row) -> str | None:
+        column = next((c for c in dataset.id if row.values.get(c) is not None), None)
+        return None if column is None else str(row.values[column])
+
+    given = [own(row) for row in rows]
+    taken = set(given)
+
+    def by_index(row: Row) -> str:
+        return f"row {row.index}" if str(row.index) in taken else str(row.index)
+
+    return [by_index(row) if name is None else name for name, row in zip(given, rows, strict=True)]
 
 
 def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:

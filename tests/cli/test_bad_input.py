@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sharegen.results.record import read
 from tests.cli.conftest import ROWS, Command, write_jsonl
 from tests.tiny import save_tiny_model
 
@@ -107,12 +108,19 @@ def test_empty_dataset_file(sharegen: Command, job: list[object], tmp_path: Path
         ('{"question": nope}', "malformed JSON"),
     ],
 )
-def test_malformed_line_is_numbered(
+def test_a_line_that_is_no_row_is_named_and_costs_no_other(
     sharegen: Command, job: list[object], rows: Path, line: str, words: str
 ) -> None:
     lines = rows.read_text().splitlines()
     rows.write_text("\n".join([*lines[:2], "", line, *lines[2:]]))
-    check(sharegen(*job), 1, "rows.jsonl, line 4", words)
+    check(sharegen(*job, "--strict"), 1, "rows.jsonl, line 4", words)
+    ran = sharegen(*job)
+    assert ran.code == 0 and "1 bad row" in ran.out
+    bad = [record for record in read("out.jsonl") if not record.is_sample]
+    assert [(record.problem_id, words in str(record.error)) for record in bad] == [("2", True)]
+    assert {record.problem_id for record in read("out.jsonl")} == set(map(str, range(7)))
+    rows.write_text(line + "\n")
+    check(sharegen(*job, "-o", "b.jsonl"), 1, "rows.jsonl, line 1", words)
 
 
 def test_file_of_an_unknown_kind(sharegen: Command, job: list[object], tmp_path: Path) -> None:

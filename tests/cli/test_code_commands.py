@@ -268,7 +268,9 @@ def test_what_cannot_be_scored_is_one_line(
     assert not (tmp_path / "a.jsonl.scores.jsonl").exists()
     broken = journal_of(tmp_path / "b.jsonl", apps, RIGHT)
     broken.write_text(broken.read_text() + "{no\n")
-    assert "b.jsonl, line 13" in error_of(sharegen, "score", broken, "--execute")
+    ran = sharegen("score", broken, "--execute")
+    assert ran.code == 0 and "b.jsonl, line 13: the line is not JSON" in ran.err
+    assert len((tmp_path / "b.jsonl.scores.jsonl").read_text().splitlines()) == 12
     apps.unlink()
     assert "apps.jsonl" in error_of(sharegen, "score", journal, "--execute")
 

@@ -97,11 +97,8 @@ def test_default_paths_lie_beside_the_journal() -> None:
         ("a.jsonl", '{"problem_id": "1", "sam\n', "line 1: is not JSON"),
         ("a.jsonl", "no", "line 1: is not JSON"),
         ("a.jsonl", '{"a": 1}', "neither a journal nor samples"),
-        ("a.jsonl", '{"task_id": 1, "completion": "x"}\n{"task_id": 1}', "line 2: has no text"),
-        ("a.jsonl", '{"task_id": 1, "completion": "x"}\n{', "line 2: is not JSON"),
         ("a.jsonl", '{"task_id": [], "completion": "x"}', "line 1: has no 'task_id'"),
         ("a.json", "[1]", "item 0: is not a list of programs"),
-        ("a.json", '[["a"], [2]]', "item 1: is not a list of programs"),
         ("a.json", "[[", "is not JSON"),
     ],
 )
@@ -110,6 +107,43 @@ def test_bad_files_are_named_by_line(tmp_path: Path, name: str, content: str, me
     path.write_text(content)
     with pytest.raises(DataError, match=message):
         list(read_generations(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"task_id": 1, "completion": "x"}\n{"task_id": 1}', "line 2: has no text"),
+        ("a.jsonl", '{"task_id": 1, "completion": "x"}\n{', "line 2: is not JSON"),
+        ("a.jsonl", '[7]\n{"task_id": 1, "completion": "x"}', "line 1: has no text"),
+        ("a.jsonl", '{"problem_id": 7}\n{"task_id": 1, "completion": "x"}', "line 1: has no text"),
+        ("a.json", '[["x"], [2]]', "item 1: is not a list of programs: number 0"),
+        ("a.json", f'[["x"], {"[" * 5000}{"]" * 5000}]', "item 1: is not a list of programs"),
+    ],
+)
+def test_odd_samples_are_named_and_cost_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: str, message: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert [each.text for each in read_generations(path)] == ["x"]
+    assert f"{path}, {message}" in caplog.text
+
+
+def test_an_odd_sample_keeps_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [{"task_id": "a", "completion": text} for text in ("x", None, "z")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [each.sample for each in read_generations(path)] == [0, 2]
+
+
+def test_ids_are_file_names_where_they_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = ["a/b", "\ud800", "", "x" * 300]
+    problems = [SampledProblem(name, "p", "q", "1", ["text"], ["text"]) for name in ids]
+    write_generations(tmp_path / "m", "monkeys", problems)
+    assert {each.problem_id for each in read_generations(tmp_path / "m")} == set(ids[:3])
+    assert "too long" in caplog.text
 
 
 def test_bad_folders_are_named(tmp_path: Path) -> None:

@@ -232,17 +232,20 @@ def test_what_is_truncated_is_told(tmp_path: Path, tail: bytes) -> None:
     assert path.read_bytes() == content
 
 
-def test_a_broken_line_in_the_middle_is_named_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_a_broken_line_in_the_middle_is_named_and_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "a.jsonl"
     lines = fill(path).splitlines(keepends=True)
     lines[4] = lines[4][:30] + b"\n"
     path.write_bytes(b"".join(lines) + b"torn")
-    with pytest.raises(JournalError, match=r"a\.jsonl, line 5: "):
-        Journal.open(path, CONFIGURATION)
-    assert path.read_bytes() == b"".join(lines) + b"torn"
-    path.write_bytes(b"".join(lines[:4] + lines[5:]))  # as the message says
     with Journal.open(path, CONFIGURATION) as journal:
         assert len(journal.finished) == len(RECORDS) - 1
+        assert RECORDS[4].key not in journal.finished  # and so it is drawn again
+        journal.append(RECORDS[4])
+    assert "a.jsonl, line 5: the line is not JSON" in caplog.text
+    assert path.read_bytes() == b"".join(lines) + RECORDS[4].to_line()
+    assert {record.key for record in read(path)} == {record.key for record in RECORDS}
 
 
 def test_a_key_that_is_there_twice_is_reported(tmp_path: Path) -> None:

@@ -140,11 +140,28 @@ def test_empty_lines_and_an_empty_file_hold_nothing(tmp_path: Path) -> None:
     assert reader.end == (tmp_path / "j").stat().st_size
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "j", line("a", 0), b'{"problem_id": "a", "sam\n', line("a", 1))
-    with pytest.raises(JournalError, match=r"j, line 2: the line is not JSON") as caught:
-        list(read(path))
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"problem_id": "a", "sam',
+        b"[" * 5_000 + b"]" * 5_000,
+        b'{"problem_id": "a", "sample": 2, "completion": "", "token_ids": [1'
+        + b"0" * 5_000
+        + b"]}",
+        b'{"problem_id": "a", "sample": 2, "completion": "", "num_tokens": 1' + b"0" * 400 + b"}",
+        b'{"problem_id": "a", "sample": 2, "completion": "", "cumulative_logprob": NaN}',
+        b'{"problem_id": "a", "sample": 2, "completion": "", "cumulative_logprob": -1'
+        + b"0" * 400
+        + b"}",
+    ],
+)
+def test_an_odd_line_is_named_and_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: bytes
+) -> None:
+    reader = read(write(tmp_path / "j", line("a", 0), odd + b"\n", line("a", 1)))
+    assert [record.sample for record in reader] == [0, 1]
+    assert reader.odd == [2] and reader.end == (tmp_path / "j").stat().st_size
+    assert "j, line 2: the line " in caplog.text and len(caplog.messages) == 1
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

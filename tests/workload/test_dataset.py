@@ -48,8 +48,9 @@ def test_json(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.json", json.dumps(VALUES, indent=1))) == VALUES
     assert read(write(tmp_path / "b.json", JSONL)) == VALUES
     assert read(write(tmp_path / "c.json", json.dumps(VALUES[0]))) == VALUES[:1]
-    with pytest.raises(DataError, match="item 1: is not a JSON object"):
-        read(write(tmp_path / "d.json", '[{"a": 1}, 2]'))
+    rows = read_rows(str(write(tmp_path / "d.json", '[{"a": 1}, 2]')), None, "test").rows
+    assert [row.fault for row in rows] == [None, "is not a JSON object"]
+    assert rows[1].where.endswith("item 1")
     with pytest.raises(DataError, match="line 2: malformed JSON"):
         read(write(tmp_path / "e.json", '[{"a": 1},\n'))
 
@@ -121,3 +122,20 @@ def test_apps_is_read_from_its_jsonl_files(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match="not reachable"):
         read_rows("codeparrot/apps", None, "test")
     hub.hub_is_reachable.cache_clear()
+
+
+def test_rows_that_cannot_be_read_cost_no_other(tmp_path: Path) -> None:
+    deep = '{"a": ' * 500 + "1" + "}" * 500
+    odd = [deep, '{"n": ' + "1" * 5_000 + "}", "7", "null", '{"a": nope}', '{"a": "cut']
+    lines = "\n".join(['{"q": 1}', *odd, '{"q": 2}'])
+    rows = read_rows(str(write(tmp_path / "a.jsonl", lines)), None, "test").rows
+    assert [row.values for row in rows if row.fault is None] == [{"q": 1}, {"q": 2}]
+    assert [row.index for row in rows if row.fault is not None] == [1, 2, 3, 4, 5, 6]
+    whole = "[" + ", ".join(['{"q": 1}', *odd[:4], '{"q": 2}']) + "]"
+    rows = read_rows(str(write(tmp_path / "a.json", whole)), None, "test").rows
+    assert [row.fault is None for row in rows] == [True, False, False, False, False, True]
+    (tmp_path / "b.jsonl").write_bytes(b'{"q": 1}\n{"q": "\xff"}\n')
+    rows = read_rows(str(tmp_path / "b.jsonl"), None, "test").rows
+    assert [row.fault for row in rows] == [None, "malformed JSON: not UTF-8 text at byte 7"]
+    with pytest.raises(DataError, match=r"c\.jsonl, line 1: malformed JSON: nested too deeply"):
+        read(write(tmp_path / "c.jsonl", deep))

@@ -116,3 +116,13 @@ def test_gsm8k_from_disk() -> None:
     first = workload.problems[0]
     assert first.gold == "18" and str(first.prompt).count("####") == 8
     assert str(first.prompt).endswith(f"Question: {first.fields['question']}\nAnswer:")
+
+
+def test_a_row_without_an_id_takes_no_other_rows_id(load: Any) -> None:
+    rows = [
+        {"question": "one", "task_id": 1},
+        {"question": "two"},
+        {"question": "three"},
+        {"question": "four", "task_id": None},
+    ]
+    assert [problem.id for problem in load(rows).problems] == ["1", "row 1", "2", "3"]

@@ -1,0 +1,34 @@
+"""Text from outside at a terminal: nothing in it is obeyed, nothing is lost."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from sharegen.common.printable import printable, visible
+
+TEXTS = st.text() | st.text(alphabet="[]\\/:ab@#=\x1b")
+
+
+@given(TEXTS)
+def test_nothing_hidden_is_left(text: str) -> None:
+    shown = printable(text)
+    assert all(letter.isprintable() or letter in "\t\n" or ord(letter) > 0x9F for letter in shown)
+    shown.encode()
+
+
+def test_hidden_characters_are_spelled() -> None:
+    assert printable("a\x1b[31m\r\x07\u202eb\ud800\tc\n") == (
+        "a\\x1b[31m\\r\\x07\\u202eb\\ud800\tc\n"
+    )
+
+
+@given(TEXTS)
+@example("[/x]")
+@example(":smile:")
+@example("\\[ x \\]")
+@example("a\\\\\\")
+def test_markup_stands_for_itself(text: str) -> None:
+    marked = f"{visible(text)}[dim]{visible(text)}[/] z"
+    assert Text.from_markup(marked).plain == 2 * printable(text) + " z"
