@@ -37,3 +37,9 @@ class CapacityError(SharegenError):
 
 class JournalError(SharegenError):
     """A journal cannot be written or continued (locked, other configuration, disk full)."""
+
+
+class NothingToDo(SharegenError):
+    """A shard has no problem: the job has fewer of them than shards, which is no failure."""
+
+    exit_code = 0

@@ -21,7 +21,7 @@ from sharegen.cli import streams
 from sharegen.cli import votes as votes_command
 from sharegen.common import remarks
 from sharegen.common.printable import printable
-from sharegen.errors import SharegenError
+from sharegen.errors import NothingToDo, SharegenError
 from sharegen.job.interrupt import Interrupted
 
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
@@ -96,7 +96,7 @@ def _explain(error: Exception) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "sharegen"
         message = f"{message.strip()} (see '{command} --help')"
-    what = "" if isinstance(error, Interrupted) else "error: "
+    what = "" if isinstance(error, Interrupted | NothingToDo) else "error: "
     _say(what + message)
     return error.exit_code  # type: ignore[attr-defined, no-any-return]
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 import yaml
 
+from sharegen.common.shard import Shard
 from sharegen.errors import UsageError
 
 _DATA, _SAMPLING, _MACHINE = "Data", "Sampling", "Machine"
@@ -90,6 +91,15 @@ class JobOptions:
     system: Annotated[
         str | None, _option("--system", help="System message; implies --chat.", panel=_DATA)
     ] = None
+    shard: Annotated[
+        str | None,
+        _option(
+            "--shard",
+            help="Do only this part of the job, say 1/8; slurm takes it from a job array's task.",
+            panel=_DATA,
+            metavar="I/N",
+        ),
+    ] = None
     samples: Annotated[
         int | None, _option("--samples", "-n", help="Samples of each problem.", panel=_SAMPLING)
     ] = None
@@ -155,6 +165,11 @@ class JobOptions:
             panel=_MACHINE,
         ),
     ] = None
+
+    @property
+    def part(self) -> Shard | None:
+        """What --shard says. Raises UsageError for what is no part."""
+        return None if self.shard is None else Shard.parse(self.shard)
 
     def flags(self) -> dict[str, Any]:
         """What was given, shaped like a recipe (see `sharegen.workload.configuration.resolve`).

@@ -11,6 +11,7 @@ from rich.tree import Tree
 
 from sharegen.cli.options import JobOptions, with_options
 from sharegen.common.printable import visible
+from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan
@@ -44,15 +45,18 @@ def plan(
       sharegen plan self-consistency --dataset gsm8k --model Qwen/Qwen3-8B-Base -n 40
       sharegen plan self-consistency --shards 8
     """
-    from sharegen.job.dry_run import cut_job, plan_job
+    from sharegen.job.dry_run import plan_cut, plan_job
     from sharegen.workload.configuration import resolve
 
+    part = options.part
+    if shards is not None and part is not None:
+        raise UsageError("--shards shows all parts and --shard one of them: leave out one")
     job = resolve(recipe, options.dataset, options.flags())
     if shards is not None:
-        made_cut = cut_job(job, shards)
+        made_cut = plan_cut(job, shards)
         Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))
         return
-    made = plan_job(job)
+    made = plan_job(job, part)
     Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
 
 

@@ -31,7 +31,7 @@ def run(
 
     Text that prompts share is computed and stored once. Running the same command again continues
     what was stopped, and shows the result of what is finished; a larger --samples or --limit
-    adds to it.
+    adds to it. With --shard the work is done by several such commands, each a part of it.
 
     \b
     Examples:
@@ -53,18 +53,22 @@ def run_recipe(
     flags: more of what `options.flags()` gives, on top; schema: see `configuration.resolve`.
     """
     from sharegen.job.run import run_job
+    from sharegen.results.family import journal_path
     from sharegen.results.summary import print_summary
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
 
     configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
-    path = options.output or configuration.default_output
+    shard = options.part
+    output = options.output or configuration.default_output
+    path = journal_path(output, shard)
     errors = Console(stderr=True, highlight=False)
     if not options.quiet:
         print_configuration(configuration, path, errors)
     outcome = run_job(
         configuration,
-        path,
+        output,
+        shard=shard,
         overwrite=options.overwrite,
         strict=options.strict,
         verify=options.verify,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sharegen.common.remarks import remark
+from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError
-from sharegen.job.cut import Cut, cut
+from sharegen.job.cut import Cut
 from sharegen.job.machine import kv_cache_limit, load, max_sequences
 from sharegen.job.plan import Plan, make_plan
+from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import load_workload
 from sharegen.workload.prompt import tokenise
@@ -22,15 +23,30 @@ if TYPE_CHECKING:
     from sharegen.engine.model.load import LoadedModel
 
 
-def plan_job(configuration: Configuration) -> Plan:
-    """What the job would share, from the model's config alone: nothing is sampled or loaded."""
+def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
+    """What the job would share, from the model's config alone: nothing is sampled or loaded.
+
+    shard: of this part of it.
+    """
     from sharegen.engine.model.checkpoint import resolve_device
     from sharegen.job.reading import readings_on
 
-    model, ids, prompts = _asked(configuration)
+    workload = load_workload(configuration)
+    model, tokenizer = load(configuration, weights=False)
+    splits = None
+    if shard is None:
+        tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    else:
+        share = share_of(configuration, workload, shard)
+        workload, tokens = share.workload, share.prompts
+        splits = [told for prompt, told in zip(tokens, share.splits, strict=True) if prompt]
+    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
+    prompts = [prompt for prompt in tokens if prompt]
+    if not prompts:
+        raise DataError("no row can be asked: the prompts are empty")
     machine = configuration.machine
     device = resolve_device(machine.device)
-    tree = PrefixTree.build(prompts, machine.block_size)
+    tree = PrefixTree.build(prompts, machine.block_size, splits=splits)
     memory = machine.kv_cache_memory
     if memory is None:
         limit = kv_cache_limit(configuration, model, device, tree)
@@ -61,26 +77,17 @@ class CutPlan:
     kv_bytes_per_token: int
 
 
-def cut_job(configuration: Configuration, num_parts: int) -> CutPlan:
+def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     """How the job would be cut into so many parts; nothing is sampled or loaded."""
-    model, _, prompts = _asked(configuration)
-    tree = PrefixTree.build(prompts, configuration.machine.block_size)
-    found = cut(tree, configuration.sampling.problem_tokens, num_parts)
-    return CutPlan(found, configuration.sampling.samples, model.kv_bytes_per_token)
-
-
-def _asked(configuration: Configuration) -> tuple[LoadedModel, list[str], list[array[int]]]:
-    """The model without its weights, and the ids and token ids of the prompts that have any."""
     workload = load_workload(configuration)
     for bad in workload.bad_rows:
         remark(f"{bad.error}: it is left out")
     model, tokenizer = load(configuration, weights=False)
-    tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
-    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
-    prompts = [prompt for prompt in tokens if prompt]
-    if not prompts:
-        raise DataError("no row can be asked: the prompts are empty")
-    return model, ids, prompts
+    prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    _, found = cut_job(configuration, prompts, model.context_length, num_parts)
+    if found.prompt_tokens == 0:
+        raise DataError("no row can be asked: the prompts are empty, or longer than the context")
+    return CutPlan(found, configuration.sampling.samples, model.kv_bytes_per_token)
 
 
 def _free_memory(model: LoadedModel, device: torch.device) -> int:

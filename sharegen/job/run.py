@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import platform
 import time
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.remarks import remark
+from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.machine import kv_cache_limit, load
 from sharegen.job.outcome import Outcome, outcome_on_record
 from sharegen.job.plan import Plan, make_plan
+from sharegen.job.share import Share, share_of
 from sharegen.results.answer import extract
+from sharegen.results.family import journal_path
 from sharegen.results.journal import Journal, Key, Record
 from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
@@ -69,6 +73,7 @@ def run_job(
     configuration: Configuration,
     output: Path | None = None,
     *,
+    shard: Shard | None = None,
     overwrite: bool = False,
     strict: bool = False,
     verify: int | None = None,
@@ -77,13 +82,14 @@ def run_job(
     """Sample everything that the configuration asks and the journal does not have yet.
 
     output: the journal; by default where the same configuration always finds it.
+    shard: the part of the job to do, into a journal of its own beside `output`.
     overwrite: start the journal anew. strict: a bad row stops the job.
     verify: how many random steps to check against the model's own attention when all is drawn.
 
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
     Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
     """
-    path = output or configuration.default_output
+    path = journal_path(output or configuration.default_output, shard)
     watcher = watcher or Watcher()
     if path.is_dir():
         raise JournalError(f"{path}: is a folder: --output is the journal's file")
@@ -92,17 +98,19 @@ def run_job(
             workload = load_workload(configuration)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
-            for bad in workload.bad_rows:
+            share = None if shard is None else share_of(configuration, workload, shard)
+            own = workload if share is None else share.workload
+            for bad in own.bad_rows:
                 remark(f"{bad.error}: it is left out")
             if not overwrite:
-                complete = outcome_on_record(configuration, path, workload, strict)
+                complete = outcome_on_record(configuration, path, own, strict)
                 if complete is not None:
                     return complete
             _make_folder(path)
-            job = _Job(configuration, path, workload, watcher, verify)
+            job = _Job(configuration, path, own, watcher, verify, share)
             with job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, held)
-                return Outcome(path, journal.run, workload, drawn)
+                return Outcome(path, journal.run, own, drawn)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:
@@ -113,7 +121,7 @@ def run_job(
 
 
 class _Job:
-    """A job whose model is loaded and whose prompts are tokens."""
+    """A job, or a shard's share of it, whose model is loaded and whose prompts are tokens."""
 
     def __init__(
         self,
@@ -122,6 +130,7 @@ class _Job:
         workload: Workload,
         watcher: Watcher,
         verify: int | None = None,
+        share: Share | None = None,
     ) -> None:
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.engine import Engine
@@ -131,18 +140,25 @@ class _Job:
         self.configuration = configuration
         self.path = path
         self.workload = workload
+        self.share = share
         self.watcher = watcher
         self.params = sampling_params(configuration)
         self.verification = None if verify is None else Verification(verify)
         if self.verification is not None:
             self.params = self.verification.asking(self.params)
         self.model, self.tokenizer = load(configuration)
-        self.prompts = tokenise([problem.prompt for problem in workload.problems], self.tokenizer)
+        self.prompts: Sequence[array[int]]
+        self.splits: Sequence[Sequence[int] | None]
+        if share is None:
+            texts = [problem.prompt for problem in workload.problems]
+            self.prompts = tokenise(texts, self.tokenizer)
+            self.splits = [None] * len(self.prompts)
+        else:
+            self.prompts, self.splits = share.prompts, share.splits
         machine = configuration.machine
         limit = None
         if machine.kv_cache_memory is None:
-            prompts = [prompt for prompt in self.prompts if prompt]
-            tree = PrefixTree.build(prompts, machine.block_size)
+            tree = self._tree(list(zip(self.prompts, self.splits, strict=True)))
             limit = kv_cache_limit(configuration, self.model, self.model.device, tree)
         self.engine = Engine(
             self.model,
@@ -169,14 +185,14 @@ class _Job:
             self.path,
             self.configuration.identity | {"dtype": dtype},
             fingerprints=fingerprints,
-            extent=self.configuration.extent,
+            extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
             versions=_versions(),
             overwrite=overwrite,
         )
 
     def sample(self, journal: Journal, strict: bool, held: Any) -> int:
         """Draw what the journal lacks and close it; returns how many samples that were."""
-        asked = self._ask(journal, strict)
+        asked, requests = self._ask(journal, strict)
         by_key = {item.request.key: item for item in asked}
         left = {item.request.key: len(item.request.samples) for item in asked}
         assert len(by_key) == len(asked)
@@ -190,7 +206,7 @@ class _Job:
         drawn = 0
         try:
             with self.watcher.sampling(self.engine.stats, total, problems) as progress:
-                for completion in self.engine.generate(item.request for item in asked):
+                for completion in self.engine.generate(requests):
                     key = completion.request.key
                     with held.held():
                         journal.append(self._record(by_key[key], completion))
@@ -216,22 +232,30 @@ class _Job:
         self.engine.close()
         return self.verification.check(self.model)
 
-    def _ask(self, journal: Journal, strict: bool) -> list[_Asked]:
-        """The requests of all problems that can run; the others become lines of the journal."""
+    def _ask(self, journal: Journal, strict: bool) -> tuple[list[_Asked], list[Request]]:
+        """The problems that can run, and the requests to put to the engine.
+
+        The other problems become lines of the journal. They stay among the requests without
+        samples: where the tree splits hangs on the prompts alone, not on what fits this machine.
+        """
         from sharegen.engine.request import Request
 
         for bad in self.workload.bad_rows:
             journal.append(Record(bad.id, None, None, error=bad.error))
         asked: list[_Asked] = []
+        requests: list[Request] = []
         first_error: RequestError | CapacityError | None = None
         begun = {key[:2] for key in journal.finished}
         every = range(self.configuration.sampling.samples)
-        for problem, prompt in zip(self.workload.problems, self.prompts, strict=True):
+        for problem, prompt, splits in zip(
+            self.workload.problems, self.prompts, self.splits, strict=True
+        ):
             digest = problem.prompt_hash
             samples: Sequence[int] = every  # no list of a million where none is finished
             if (problem.id, digest) in begun:
                 samples = [i for i in every if Key(problem.id, digest, i) not in journal.finished]
-            request = Request(random_key(problem.id), prompt, self.params, samples)
+            key = random_key(problem.id)
+            request = Request(key, prompt, self.params, samples, splits=splits)
             try:
                 if samples:
                     self.engine.check(request)
@@ -241,13 +265,16 @@ class _Job:
                 first_error = first_error or error
                 remark(f"problem {problem.id}: {error}: it is left out")
                 journal.append(Record(problem.id, None, None, error=str(error)))
+                request = replace(request, samples=())
             else:
                 asked.append(_Asked(problem, request, digest))
+            if prompt:
+                requests.append(request)
         if not asked:
             assert first_error is not None
             kind = CapacityError if isinstance(first_error, CapacityError) else DataError
             raise kind(f"no row can be asked: {first_error}")
-        return asked
+        return asked, requests
 
     def _record(self, item: _Asked, completion: Completion) -> Record:
         answer = None
@@ -269,10 +296,10 @@ class _Job:
         )
 
     def _plan(self, asked: list[_Asked]) -> Plan:
-        prompts = [item.request.prompt_token_ids for item in asked]
+        requests = [item.request for item in asked]
         return make_plan(
-            PrefixTree.build(prompts, self.engine.pool.block_size),
-            prompts,
+            self._tree([(request.prompt_token_ids, request.splits) for request in requests]),
+            [request.prompt_token_ids for request in requests],
             [item.problem.id for item in asked],
             self.configuration.sampling.samples,
             self.configuration.sampling.max_tokens,
@@ -280,6 +307,12 @@ class _Job:
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_sequences=self.engine.scheduler.max_sequences,
         )
+
+    def _tree(self, paths: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> PrefixTree:
+        """The tree of prompts, each with where it is split if the share says so."""
+        prompts = [prompt for prompt, _ in paths if prompt]
+        told = [splits for prompt, splits in paths if prompt and splits is not None]
+        return PrefixTree.build(prompts, self.configuration.machine.block_size, splits=told or None)
 
     def _close(
         self,

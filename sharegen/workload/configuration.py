@@ -107,7 +107,7 @@ class Configuration(Job):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
-        values = {key: value for key, value in settings.items() if key != "dtype"}
+        values = {key: value for key, value in settings.items() if key not in ("dtype", "shard")}
         return validate(cls, values, "the recorded configuration")
 
     @property

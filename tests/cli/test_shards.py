@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Command
@@ -28,3 +30,38 @@ def test_plan_with_more_shards_than_problems(sharegen: Command, job: list[object
 def test_a_cut_into_no_parts_is_refused(sharegen: Command, number: str) -> None:
     ran = sharegen("plan", "self-consistency", "--shards", number)
     assert ran.code == 2 and "--shards" in ran.err and ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("shard", ["5/4", "0/4", "x", "slurm"])
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_what_is_no_shard_is_refused(sharegen: Command, command: str, shard: str) -> None:
+    ran = sharegen(command, "self-consistency", "--shard", shard)
+    assert ran.code == 2 and f"--shard {shard}" in ran.err and ran.err.count("\n") == 1
+
+
+def test_plan_shows_all_shards_or_one(sharegen: Command, job: list[object]) -> None:
+    ran = sharegen("plan", *job[1:-2], "--shards", 3, "--shard", "1/3")
+    assert ran.code == 2 and "leave out one" in ran.err
+    ran = sharegen("plan", *job[1:-2], "--shard", "1/3")
+    assert ran.code == 0 and "2 problems, 6 samples" in ran.out
+
+
+def test_tasks_of_a_job_array(
+    sharegen: Command, job: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("COUNT", 3), ("MIN", 0), ("MAX", 2)):
+        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+    for task in range(3):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", str(task))
+        ran = sharegen(*job, "--shard", "slurm", "--quiet")
+        assert (ran.code, ran.out) == (0, f"out.shard-{task + 1}-of-3.jsonl\n"), ran.err
+    assert sharegen(*job, "-o", "whole.jsonl", "--quiet").code == 0
+    shards = "".join(path.read_text() for path in tmp_path.glob("out.*.jsonl"))
+    whole = (tmp_path / "whole.jsonl").read_text()
+    assert sorted(shards.splitlines()) == sorted(whole.splitlines())
+
+
+def test_more_shards_than_problems(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    ran = sharegen(*job, "--shard", "7/7")
+    assert ran.code == 0, ran.err
+    assert "sharegen: --shard 7/7: there is nothing to do: the job has 6 problems" in ran.err

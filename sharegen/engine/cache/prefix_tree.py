@@ -17,7 +17,7 @@ Two rules keep it exact and cheap:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,12 +107,18 @@ class PrefixTree:
 
     @classmethod
     def build(
-        cls, prompts: Sequence[Sequence[int]], block_size: int, window: int = WINDOW
+        cls,
+        prompts: Sequence[Sequence[int]],
+        block_size: int,
+        window: int = WINDOW,
+        splits: Sequence[Sequence[int]] | None = None,
     ) -> PrefixTree:
         """The tree of `prompts`, inserted `window` at a time; `node.requests` index them."""
         tree = cls(block_size)
         for start in range(0, len(prompts), window):
-            tree.insert(prompts[start : start + window], first_index=start)
+            end = start + window
+            told = None if splits is None else splits[start:end]
+            tree.insert(prompts[start:end], first_index=start, splits=told)
         return tree
 
     def insert(
@@ -180,6 +186,13 @@ class PrefixTree:
         """Take out a node without children."""
         assert not node.children, "a node with children is still in use"
         self._children(node.parent).remove(node)
+
+    def restrict(self, places: Mapping[int, int]) -> None:
+        """Keep the requests of `places` alone, under the numbers that it gives them."""
+        for node in reversed(list(self.nodes())):
+            node.requests = [places[i] for i in node.requests if i in places]
+            node.children = [child for child in node.children if child.requests or child.children]
+        self.root_nodes = [root for root in self.root_nodes if root.requests or root.children]
 
     def nodes(self) -> Iterator[Node]:
         """All nodes, parents before children, in tree (depth-first) order."""

@@ -1,0 +1,86 @@
+"""One shard's share of a job: which problems are its own, found without a word to the others.
+
+Its prompts are split where the tree of all prompts splits them, so that a sample's arithmetic is
+the same here and in a run of the whole job.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from sharegen.common.shard import Shard
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.errors import NothingToDo
+from sharegen.job.cut import Cut, cut
+from sharegen.job.machine import load
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import Workload
+from sharegen.workload.prompt import tokenise
+
+
+@dataclass(frozen=True)
+class Share:
+    """The problems and bad rows of one shard, as a workload.
+
+    cut: the fingerprint of the cut; prompts: [num_problems] token ids of its problems; splits:
+    [num_problems] where the whole job's tree splits them.
+    """
+
+    shard: Shard
+    cut: str
+    workload: Workload
+    prompts: list[array[int]]
+    splits: Sequence[Sequence[int]]
+
+    @property
+    def extent(self) -> dict[str, Any]:
+        """What the run.json of its journal says of it."""
+        return {"shard": {**asdict(self.shard), "cut": self.cut}}
+
+
+def cut_job(
+    configuration: Configuration,
+    prompts: Sequence[Sequence[int]],
+    context_length: int,
+    num_parts: int,
+) -> tuple[PrefixTree, Cut]:
+    """The tree of a job's prompts, and its cut; a prompt without room for an answer is in no part.
+
+    prompts: token ids of all problems, by whose places both know them.
+    """
+    asked = [i for i, prompt in enumerate(prompts) if len(prompt)]
+    tree = PrefixTree.build([prompts[i] for i in asked], configuration.machine.block_size)
+    fitting = (place for place, i in enumerate(asked) if len(prompts[i]) < context_length)
+    tree.restrict({place: asked[place] for place in fitting})
+    return tree, cut(tree, configuration.sampling.problem_tokens, num_parts)
+
+
+def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> Share:
+    """The share of a shard in the job; reads the tokenizer and the model's config, no weights.
+
+    Rows that cannot be asked are told by the first shard. Raises NothingToDo where there is
+    nothing for this one.
+    """
+    model, tokenizer = load(configuration, weights=False)
+    prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    tree, found = cut_job(configuration, prompts, model.context_length, shard.count)
+    own = set(found.parts[shard.index - 1].problems.tolist())
+    splits = {i: node.splits() for node in tree.nodes() for i in node.requests if i in own}
+    if shard.index == 1:
+        own |= set(range(len(prompts))).difference(*(part.problems for part in found.parts))
+    places = sorted(own)
+    bad_rows = workload.bad_rows if shard.index == 1 else []
+    if not places and not bad_rows:
+        raise NothingToDo(
+            f"--shard {shard}: there is nothing to do: the job has {len(prompts):,} problems"
+        )
+    return Share(
+        shard,
+        found.fingerprint,
+        replace(workload, problems=[workload.problems[i] for i in places], bad_rows=bad_rows),
+        [prompts[i] for i in places],
+        [splits.get(i, [len(prompts[i])]) for i in places],
+    )
