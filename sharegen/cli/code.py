@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sharegen.cli.options import RunOptions, parse_path, parse_size, with_options
+from sharegen.cli.options import ProgramOptions, parse_path, parse_size, with_options
 from sharegen.cli.run import run_recipe
 from sharegen.common.printable import printable, visible
 from sharegen.errors import UsageError
@@ -43,7 +43,7 @@ def code_sample(
         str,
         typer.Argument(metavar="DATASET", help="apps, humaneval, mbpp, a file or a hub id."),
     ],
-    options: RunOptions,
+    options: ProgramOptions,
     schema: SchemaOption = None,
     difficulty: Annotated[
         Literal["introductory", "interview", "competition"] | None,

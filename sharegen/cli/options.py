@@ -259,12 +259,22 @@ class RunOptions(JobOptions):
         return super().flags() | _given({"token_ids": self.token_ids or None})
 
 
+@dataclass(frozen=True)
+class ProgramOptions(RunOptions):
+    """A job whose dataset is an argument and whose prompts are about no document.
+
+    Both flags are left out of the help; whoever gives one is told why it is refused.
+    """
+
+    dataset: Annotated[str | None, typer.Option("--dataset", hidden=True)] = None
+    document: Annotated[str | None, typer.Option("--document", hidden=True)] = None
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter that is an options dataclass by one parameter for each field."""
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
-    name = next(name for name in signature.parameters if hints[name] in (JobOptions, RunOptions))
-    kind = hints[name]
+    [(name, kind)] = ((name, hint) for name, hint in hints.items() if _is_options(hint))
     declared = get_type_hints(kind, include_extras=True)
     own = [p.replace(annotation=hints[n], kind=p.KEYWORD_ONLY)
            for n, p in signature.parameters.items() if n != name]  # fmt: skip
@@ -287,6 +297,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__annotations__ = {p.name: p.annotation for p in [*own, *added]}
     del wrapped.__wrapped__  # type: ignore[attr-defined]
     return wrapped
+
+
+def _is_options(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, JobOptions)
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     if stats.get("decode_steps"):
         table.add_row("[dim]decoding[/]", _decoding(stats))
     if stats.get("copies"):
-        told = f"{stats['copies']:,} completions repeat another of their problem: greedy samples "
-        table.add_row("[dim]greedy[/]", f"{told}are all the same, and computed once")
+        copies = f"{stats['copies']:,} completions repeat another of their problem"
+        table.add_row("[dim]greedy[/]", f"{copies}: greedy samples are the same, and computed once")
     if stats.get("slow_steps"):
         why = visible(str(stats.get("slow_attention") or "see the warning of that run"))
         slow = f"{stats['slow_steps']:,} steps in plain torch, for want of a kernel: {why}"

@@ -22,6 +22,7 @@ from sharegen.common.program_tests import (
 )
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.dataset import Rows
+from sharegen.workload.recipe import named, nearest
 
 Row = Mapping[str, Any]
 
@@ -61,11 +62,14 @@ def adapter(name: str) -> Callable[[Row], dict[str, Any]]:
 
 
 def schema_named(name: str) -> Schema:
-    """Raises UsageError for a name that is no schema's."""
-    for schema in SCHEMAS:
-        if schema.name == name:
-            return schema
-    raise UsageError(f"unknown schema {name!r}: it is one of {', '.join(s.name for s in SCHEMAS)}")
+    """A schema whatever the case of its name. Raises UsageError for one that is no schema's."""
+    by_name = {schema.name: schema for schema in SCHEMAS}
+    known = named(name, by_name)
+    if known is None:
+        near = nearest(name, list(by_name))
+        hint = f": did you mean {near!r}?" if near else ""
+        raise UsageError(f"unknown schema {name!r}: it is one of {', '.join(by_name)}{hint}")
+    return by_name[known]
 
 
 def schema_of(row: Row, where: str) -> Schema:

@@ -25,6 +25,7 @@ from sharegen.workload.recipe import (
     Strict,
     load_recipe,
     merge,
+    named,
     nearest,
     validate,
 )
@@ -150,8 +151,8 @@ def resolve(
             )
     recipe = load_recipe(recipe_name)
     preset, source = _choose_dataset(recipe, dataset)
-    if schema is not None and schema not in recipe.presets:
-        raise UsageError(f"unknown schema {schema!r}: there are {', '.join(recipe.presets)}")
+    if schema is not None:
+        schema = _schema_named(recipe, schema)
     if source is not None:
         preset = schema or _schema_of(recipe, source, flags)
     values = recipe.merged(preset)
@@ -160,8 +161,8 @@ def resolve(
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
     values |= {"recipe": recipe.name, "preset": preset}
-    named = {key: FLAGS.get(key, f"--set {key}") for key in _keys(flags)}
-    job = validate(Configuration, values, str(recipe.path), flags=named)
+    by_flag = {key: FLAGS.get(key, f"--set {key}") for key in _keys(flags)}
+    job = validate(Configuration, values, str(recipe.path), flags=by_flag)
     if job.sampling.min_tokens > job.sampling.max_tokens:
         raise UsageError(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
@@ -184,6 +185,7 @@ def resolve(
             "dataset": job.dataset.model_copy(
                 update={
                     "source": source,
+                    "rows": _rows(job.dataset.rows),
                     "document": _file(recipe, job.dataset.document, "--document"),
                 }
             ),
@@ -206,14 +208,15 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
         return recipe.default, None
     if not dataset:
         raise UsageError("the dataset is empty: give a preset, a file, a folder or a hub id")
-    if dataset in recipe.presets:
-        return dataset, None
-    for name, preset in recipe.presets.items():
-        if (preset.get("dataset") or {}).get("source") == dataset:
-            return name, None
+    by_name = _presets_by_name(recipe)
+    if dataset in by_name:
+        return by_name[dataset], None
     path = Path(dataset).expanduser()
     if path.exists():
         return None, str(path.resolve())
+    meant = named(dataset, by_name)
+    if meant is not None:
+        return by_name[meant], None
     looks_like_path = dataset.endswith(DATA_SUFFIXES) or dataset.count("/") != 1
     if looks_like_path or dataset.startswith((".", "~", "/")):
         near = nearest(dataset, list(recipe.presets))
@@ -224,12 +227,41 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
     return None, dataset
 
 
+def _presets_by_name(recipe: Recipe) -> dict[str, str]:
+    """What stands for a preset -> the preset: its name, and the source of its rows."""
+    sources = {
+        source: name
+        for name, preset in reversed(recipe.presets.items())  # of two, the first counts
+        if (source := (preset.get("dataset") or {}).get("source"))
+    }
+    return sources | {name: name for name in recipe.presets}
+
+
+def _schema_named(recipe: Recipe, name: str) -> str:
+    """The preset of a schema. Raises UsageError with the nearest name."""
+    known = named(name, recipe.presets)
+    if known is None:
+        near = nearest(name, list(recipe.presets))
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(recipe.presets)}"
+        raise UsageError(f"unknown schema {name!r}: {hint}")
+    return known
+
+
+def _rows(name: str | None) -> str | None:
+    """A schema as it is recorded, whatever the case that it was given in."""
+    if name is None:
+        return None
+    from sharegen.workload.code import schema_named
+
+    return schema_named(name).name
+
+
 def _schema_of(recipe: Recipe, source: str, flags: Mapping[str, Any]) -> str | None:
     """The preset whose kind of rows a file, folder or hub id has, by its first row."""
     presets = {
-        preset["dataset"]["rows"]: name
+        _rows(rows): name
         for name, preset in recipe.presets.items()
-        if "rows" in (preset.get("dataset") or {})
+        if (rows := (preset.get("dataset") or {}).get("rows"))
     }
     if not presets:
         return None
@@ -304,9 +336,12 @@ def _model(recipe: Recipe, job: Configuration, is_flag: bool) -> str:
     if not job.model:
         names = "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
-    model = models.get(job.model, job.model)
+    given = job.model
+    if given not in models and not Path(given).expanduser().exists():
+        given = named(given, models) or given
+    model = models.get(given, given)
     here, beside = Path(model).expanduser(), recipe.path.parent / model
-    is_flag = is_flag and job.model not in models
+    is_flag = is_flag and given not in models
     for folder in (*((here, beside) if is_flag else (beside, here)), RECIPES / model):
         if (folder / "config.json").is_file():
             return str(folder.resolve())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -233,8 +233,9 @@ def recipe_names() -> list[str]:
 
 def find_recipe(name: str) -> Path:
     """The file of a recipe given by name or by path. Raises UsageError with the nearest names."""
-    if name in recipe_names():
-        return RECIPES / f"{name}.yaml"
+    known = named(name, recipe_names())
+    if known is not None:
+        return RECIPES / f"{known}.yaml"
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.is_file():
@@ -263,7 +264,9 @@ def load_recipe(name: str) -> Recipe:
         raise UsageError(f"{path}: a recipe is a mapping of keys such as 'dataset' and 'prompt'")
     description, default = raw.pop("description", ""), raw.pop("default", None)
     presets = raw.pop("presets", None) or {}
-    if not isinstance(presets, dict) or not all(isinstance(p, dict) for p in presets.values()):
+    if not isinstance(presets, dict) or not all(
+        isinstance(name, str) and isinstance(p, dict) for name, p in presets.items()
+    ):
         raise UsageError(f"{path}: 'presets' is a mapping from a name to the keys that it sets")
     if default is not None and default not in presets:
         raise UsageError(f"{path}: 'default' names {default!r}, which is not one of its presets")
@@ -322,5 +325,11 @@ def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The name that `name` was probably meant to be."""
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return found[0] if found else None
+    by_case = {known.casefold(): known for known in names}
+    found = difflib.get_close_matches(name.casefold(), by_case, n=1, cutoff=0.5)
+    return by_case[found[0]] if found else None
+
+
+def named(name: str, names: Iterable[str]) -> str | None:
+    """The one of the names that `name` is, whatever its case: GSM8K is gsm8k."""
+    return next((known for known in names if known.casefold() == name.casefold()), None)

@@ -312,6 +312,18 @@ def test_what_cannot_be_converted_is_one_line(
     )
 
 
+def test_help_lists_what_code_sample_takes(sharegen: Command) -> None:
+    lines = sharegen("code-sample", "--help").out.splitlines()
+    listed = {line.split()[0] for line in lines if line.strip().startswith("-")}
+    assert not listed & {"--dataset", "--document"}
+    assert {"--dataset-config", "--schema", "--split"} <= listed
+
+
+def test_a_name_that_is_nearly_a_preset_s(sharegen: Command) -> None:
+    near = error_of(sharegen, "code-sample", "AAPS", "--model", "none")
+    assert "did you mean 'apps'?" in near
+
+
 def test_conversion_to_our_own_format_sorts_a_journal(
     sharegen: Command, apps: Path, tmp_path: Path
 ) -> None:

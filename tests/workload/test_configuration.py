@@ -9,7 +9,7 @@ import pytest
 from sharegen.errors import DataError, UsageError
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import RECIPES
+from sharegen.workload.recipe import RECIPES, merge
 
 RECIPE = """\
 default: small
@@ -226,6 +226,53 @@ def test_a_file_of_programs_takes_the_preset_of_its_schema(
     assert named.preset == "humaneval"
     with pytest.raises(UsageError, match="unknown schema 'x'"):
         resolve("code-sample", str(path), flags, schema="x")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dataset", "preset"),
+    [("self-consistency", "GSM8K", "gsm8k"), ("Self-Consistency", "TinyMath", "tinymath"),
+     ("code-sample", "APPS", "apps"), ("code-sample", "HumanEval", "humaneval"),
+     ("CODE-SAMPLE", "Mbpp", "mbpp"), ("code-sample", "OpenAI/OpenAI_HumanEval", "humaneval")],
+)  # fmt: skip
+def test_names_are_found_whatever_their_case(recipe: str, dataset: str, preset: str) -> None:
+    """And are one job: what is recorded is the name as the recipe has it."""
+    flags = {"model": "a/b"}
+    found = resolve(recipe, dataset, flags)
+    assert found == resolve(recipe.lower(), preset, flags)
+    assert found.preset == preset and found.default_output.name.startswith(recipe.lower())
+
+
+def test_schemas_and_models_are_found_whatever_their_case(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "?", "input_output": "{}"}))
+    flags = {"model": "a/b", "few_shot": {"k": 0}}
+    plain = resolve("code-sample", str(path), flags)
+    assert resolve("code-sample", str(path), flags, schema="APPS") == plain
+    assert resolve("code-sample", str(path), merge(flags, {"dataset": {"rows": "Apps"}})) == plain
+    tiny = resolve("self-consistency", None, {"model": "TinyMath"})
+    assert tiny.model == resolve("self-consistency").model
+
+
+def test_a_file_of_a_preset_s_name_is_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "GSM8K").mkdir()
+    found = resolve("self-consistency", "GSM8K", {"model": "a/b"})
+    assert (found.preset, found.dataset.source) == (None, str(tmp_path / "GSM8K"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dataset", "schema", "meant"),
+    [("self-consistancy", None, None, "self-consistency"), ("PROMPT", "x", None, "prompts"),
+     ("self-consistency", "GMS8K", None, "gsm8k"), ("code-sample", "Human-Eval", None, "humaneval"),
+     ("code-sample", "apps", "HumanEvl", "humaneval")],
+)  # fmt: skip
+def test_nearly_right_names_are_suggested(
+    recipe: str, dataset: str | None, schema: str | None, meant: str
+) -> None:
+    with pytest.raises(UsageError, match=f"did you mean '{meant}'"):
+        resolve(recipe, dataset, {"model": "a/b"}, schema)
 
 
 def test_a_file_of_no_known_schema(tmp_path: Path) -> None:
