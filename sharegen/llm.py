@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Self
 from sharegen.engine.cache.prefix_tree import WINDOW
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.load import load_model, load_tokenizer
+from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.load import load_model
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
-from sharegen.engine.sample.draws import row_key
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.workload.prompt import token_ids
 

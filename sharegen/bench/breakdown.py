@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType
 
+from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.schedule.batch import DecodeBatch
 
 _STEADY, _SETTLING, _PROFILED = 8, 6, 24  # full steps: before the profiler, before it counts, then
 _NEEDED = _STEADY + _SETTLING + _PROFILED

@@ -22,8 +22,9 @@ from sharegen.bench.shapes import Workload, random_model, workload
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.attention import AttentionContext, StoreAndAttend
+from sharegen.engine.execute.back_end import StoreAndAttend
 from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences

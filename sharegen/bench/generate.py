@@ -22,7 +22,8 @@ from transformers import GenerationConfig, PreTrainedModel
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.load import load_model, load_tokenizer
+from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.job.plan import most_blocks

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import SamplingParams
-from sharegen.engine.sample.sampling import SamplingState, row_key, sample
+from sharegen.engine.sample.sampling import SamplingState, sample
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from sharegen.engine.cache.prompt_logprobs import of_prompt
+from sharegen.engine.cache.prompt_logprobs import note, of_prompt
 from sharegen.engine.config import EngineStats
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
-from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
+from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.engine.text.stopping import Stops, end_tokens
 
@@ -35,22 +35,22 @@ class Collector:
         self.tokenizer = tokenizer
         self.eos_token_ids = eos_token_ids
 
-    def collect(self, batch: PrefillBatch | DecodeBatch, drawn: Drawn) -> list[Completion]:
-        """Add what a batch drew to its sequences; returns those that it ended."""
-        if isinstance(batch, PrefillBatch):
-            return self._first(batch, drawn)
-        return self._next(batch, drawn)
+    def collect(self, step: Step, drawn: Drawn) -> list[Completion]:
+        """Add what a step drew to its sequences; returns those that it ended."""
+        if isinstance(step, PrefillStep):
+            return self._first(step, drawn)
+        return self._next(step, drawn)
 
-    def _first(self, batch: PrefillBatch, drawn: Drawn) -> list[Completion]:
+    def _first(self, step: PrefillStep, drawn: Drawn) -> list[Completion]:
         tokens, logprobs = drawn.get()
-        if batch.logprobs is not None:
-            assert drawn.prompt is not None
-            batch.logprobs.note(drawn.prompt)
+        if drawn.prompt is not None:
+            note(step.asked, drawn.prompt.get()[1], drawn.prompt.get_top())
         sequences: list[Sequence] = []
-        for group in batch.groups:
+        for group in step.groups:
             top = group.request.params.prompt_logprobs
             if top is not None:
-                group.prompt_logprobs = of_prompt(group.leaf, top)
+                stored = self.scheduler.cache.stored
+                group.prompt_logprobs = of_prompt(stored, group.leaf, top)
             part = slice(len(sequences), len(sequences) + len(group.drawn))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
         good = [(i, s) for i, s in enumerate(sequences) if not math.isnan(logprobs[i])]
@@ -59,13 +59,13 @@ class Collector:
             sequence.tokens, sequence.cumulative_logprob = [], 0.0
         return self._grown(good, failed, drawn, logprobs)
 
-    def _next(self, batch: DecodeBatch, drawn: Drawn) -> list[Completion]:
+    def _next(self, step: DecodeStep, drawn: Drawn) -> list[Completion]:
         tokens, logprobs = drawn.get()
         grown: list[tuple[int, Sequence]] = []
         failed: list[Sequence] = []
-        for row, sequence in enumerate(batch.sequences):
+        for row, sequence in enumerate(step.sequences):
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
-            if sequence is None or sequence.finished or batch.index[row] != len(sequence.tokens):
+            if sequence is None or sequence.finished or step.index[row] != len(sequence.tokens):
                 continue
             if math.isnan(logprobs[row]):
                 failed.append(sequence)

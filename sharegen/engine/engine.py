@@ -18,21 +18,22 @@ from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.collecting import Collector
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
 from sharegen.engine.execute.attention import attention_for
-from sharegen.engine.execute.compiling import optimise
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import kv_cache_memory
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.memory import blocks_in, is_out_of_memory
+from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.threads import best_threads, using
-from sharegen.engine.model.load import LoadedModel, on
+from sharegen.engine.model.compiling import optimise
+from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.pauses import short_collections
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.sample.draws import row_key
-from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.shrinking import shrink
+from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, Decided
 
@@ -52,7 +53,7 @@ class Engine:
         on_gpu = model.device.type == "cuda"
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
         self._lag = 1 if on_gpu else 0
-        self._in_flight: deque[tuple[PrefillBatch | DecodeBatch, Drawn]] = deque()
+        self._in_flight: deque[tuple[Step, Drawn]] = deque()
         self._graphs = StepGraphs() if on_gpu else None
         self._busy = False
         self._closed = False
@@ -114,6 +115,7 @@ class Engine:
             ahead_tokens=2048 if on_gpu else 0,
             padded=padded,
             scratch_block=cache.scratch_block,
+            seed=self.config.seed,
             levels=self.config.levels,
         )
         attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens, costs)
@@ -124,7 +126,6 @@ class Engine:
             max_sequences=max_sequences,
             padded=padded,
             tokenizer=self.tokenizer,
-            seed=self.config.seed,
             graphs=self._graphs if attention.fallback is None else None,
         )
         self.stats = EngineStats(
@@ -195,7 +196,7 @@ class Engine:
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
         source = iter(requests)
-        self.runner.seed = self.config.seed if seed is None else seed
+        self.scheduler.seed = self.config.seed if seed is None else seed
         self._busy = True
         try:
             self._fill(source)
@@ -299,28 +300,28 @@ class Engine:
         finished: list[Completion] = []
         while self._in_flight and self.scheduler.rows.wants_compaction:
             finished += self._collect()
-        batch = self.scheduler.schedule(compact=not self._in_flight)
+        step = self.scheduler.schedule(compact=not self._in_flight)
         started = time.perf_counter()
-        if batch is not None and not self._launch(batch):
-            finished += self._shrink(batch)
-        elif self._in_flight and (batch is None or len(self._in_flight) > self._lag):
+        if step is not None and not self._launch(step):
+            finished += self._shrink(step)
+        elif self._in_flight and (step is None or len(self._in_flight) > self._lag):
             finished += self._collect()
         seconds = time.perf_counter() - started
-        if isinstance(batch, PrefillBatch):
+        if isinstance(step, PrefillStep):
             self.stats.prefill_seconds += seconds
         else:
             self.stats.decode_seconds += seconds
         self._observe()
         return finished
 
-    def _launch(self, batch: PrefillBatch | DecodeBatch) -> bool:
-        """Run a batch; False where memory does not suffice for it."""
+    def _launch(self, step: Step) -> bool:
+        """Run a step; False where memory does not suffice for it."""
         try:
-            if isinstance(batch, PrefillBatch):
-                drawn = self.runner.prefill(batch)
+            if isinstance(step, PrefillStep):
+                drawn = self.runner.prefill(step.batch)
                 self.stats.prefill_steps += 1
             else:
-                drawn = self.runner.decode(batch)
+                drawn = self.runner.decode(step.batch)
                 self.stats.decode_steps += 1
                 levels = " ".join(map(str, self.runner.shared_levels))
                 steps = self.stats.steps_by_levels
@@ -330,12 +331,12 @@ class Engine:
                 raise
             return False
         self.stats.slow_steps += self.stats.slow_attention is not None
-        self._in_flight.append((batch, drawn))
+        self._in_flight.append((step, drawn))
         return True
 
-    def _shrink(self, batch: PrefillBatch | DecodeBatch) -> list[Completion]:
-        """Take back a batch for which there was no memory, and go on with smaller ones."""
-        smaller = shrink(self.scheduler, batch)
+    def _shrink(self, step: Step) -> list[Completion]:
+        """Take back a step for which there was no memory, and go on with smaller ones."""
+        smaller = shrink(self.scheduler, step)
         finished: list[Completion] = []
         while self._in_flight:  # what ran before it is good
             finished += self._collect()

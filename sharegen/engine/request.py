@@ -143,6 +143,11 @@ class SamplingParams:
         """Whether nothing is drawn at random: all samples of a request are the same."""
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether the draws hang on the prompt's tokens beside its logits."""
+        return self.repetition_penalty != 1 or bool(self.bad_words)
+
     def _check(self, name: str, good: bool, want: str) -> None:
         if not good:
             raise UsageError(f"{name} is {getattr(self, name)!r}: it must be {want}")

@@ -19,7 +19,7 @@ import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.model.checkpoint import quiet
-from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Completion, SamplingParams, TokenLogprobs
 from sharegen.errors import UsageError
 

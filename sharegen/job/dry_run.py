@@ -20,7 +20,7 @@ from sharegen.workload.prompt import tokenise
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.model.load import LoadedModel
+    from sharegen.engine.model.loaded import LoadedModel
 
 
 def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:

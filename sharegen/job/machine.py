@@ -11,7 +11,7 @@ from sharegen.workload.configuration import Configuration
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.model.load import LoadedModel
+    from sharegen.engine.model.loaded import LoadedModel
 
 
 def load(configuration: Configuration, weights: bool = True) -> tuple[LoadedModel, Any]:

@@ -6,11 +6,14 @@ batch of a job, so that `sharegen plan` can tell the decision and its reason.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import torch
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.model.load import LoadedModel
-from sharegen.engine.schedule.batch import Queries, shared_layout
+from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.schedule.packing import Queries, shared_layout
 from sharegen.job.plan import Reading
 from sharegen.kernels import tiles
 from sharegen.kernels.cost import CostModel, load_costs
@@ -35,7 +38,7 @@ def readings(
         if wanted > 0:
             queries.append(Queries(node, range(seated, seated + wanted), node.length))
             seated += wanted
-    layout = shared_layout(queries)
+    layout = shared_layout(queries, defaultdict(NodeKV))  # nowhere yet
     tile = tiles.beside_tile(shape)
     apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)
     once, each = costs.shared(layout, shape, tile, programs), costs.apart(layout, shape)

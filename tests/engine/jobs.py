@@ -14,9 +14,11 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.load import LoadedModel, load_model
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.sample.draws import row_key, uniform
+from sharegen.engine.sample.draws import uniform
 from tests.engine.tiny_models import make_tiny
 
 TIE = 1e-4  # a greedy token counts as wrong only where the best two logits differ by more

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
-from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import (
     CONTEXT,

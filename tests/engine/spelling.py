@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from sharegen.engine.batch import DecodeBatch, Drawing, PrefillBatch
 from sharegen.engine.execute.drawn import Drawn
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Request
-from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import FIRST_TOKEN, VOCAB_SIZE, CheckedEngine
 
@@ -59,10 +60,17 @@ class SpellingRunner:
         self.block_tables = np.full((rows, 1), self.scratch)
         self.layout: SharedLayout | None = None
         self.rows_read = 0
+        self.who: list[Drawing | None] = [None] * rows
         self._before = {
             text: before
             for request in requests
             for before, text in pairwise([0, *texts_of(request.prompt_token_ids)])
+        }
+        # A batch names a sample by the key of its random stream alone.
+        self._sample = {
+            row_key(engine.config.seed, request.key, sample): (request, sample)
+            for request in requests
+            for sample in request.samples
         }
 
     def prefill(self, batch: PrefillBatch) -> Drawn:
@@ -80,10 +88,12 @@ class SpellingRunner:
                 assert self._before[texts[-1]] == before, "no prompt goes on like this"
                 self.keys[batch.slots[row]] = texts[-1]
         drawn = []
-        for group, row in zip(batch.groups, batch.logit_rows.tolist(), strict=True):
-            prompt, key = tuple(group.request.prompt_token_ids), group.request.key
+        rows = batch.logit_rows[batch.prompts].tolist()
+        for drawing, row in zip(batch.drawings, rows, strict=True):
+            request, sample = self._sample[drawing.key]
+            prompt = tuple(request.prompt_token_ids)
             assert texts[row] == texts_of(prompt)[-1], "the logits of another place"
-            drawn += [spelled(prompt, key, sample, 1)[0] for sample in group.drawn]
+            drawn += spelled(prompt, request.key, sample, 1)
         return _drawn(drawn)
 
     def decode(self, batch: DecodeBatch) -> Drawn:
@@ -92,11 +102,10 @@ class SpellingRunner:
         output = np.maximum(self.position - self.prefix_length, 0)
         blocks = self.block_tables[np.arange(len(output)), output // self.size]
         slots = blocks * self.size + output % self.size
-        live = [row for row in rows if batch.sequences[row] is not None]
-        assert (self.position[live] >= 0).all()
+        live = [row for row in rows if self.position[row] >= 0]
         holes = np.setdiff1d(np.arange(len(output)), live)
         assert (self.position[holes] == -1).all() and (blocks[holes] == self.scratch).all()
-        truths = {row: self._truth(batch, row) for row in live}
+        truths = {row: self._truth(row, int(output[row]) + 1) for row in live}
         for row, (context, _) in truths.items():
             assert self.position[row] == len(context) - 1
         self._assert_free_of_each_other(slots[live])
@@ -115,12 +124,16 @@ class SpellingRunner:
     def spare_memory(self) -> None:
         """It holds none for speed."""
 
-    def _truth(self, batch: DecodeBatch, row: int) -> tuple[list[Text], int]:
-        """What the row must read, its input's key included, and the token that it draws."""
-        sequence, index = batch.sequences[row], batch.index[row]
-        assert sequence is not None
-        prompt = tuple(sequence.group.request.prompt_token_ids)
-        output = spelled(prompt, sequence.group.request.key, sequence.sample, index + 1)
+    def _truth(self, row: int, index: int) -> tuple[list[Text], int]:
+        """What the row must read, its input's key included, and the token that it draws.
+
+        index: of that token in its sample's output.
+        """
+        drawing = self.who[row]
+        assert drawing is not None
+        request, sample = self._sample[drawing.key]
+        prompt = tuple(request.prompt_token_ids)
+        output = spelled(prompt, request.key, sample, index + 1)
         assert self.tokens[row] == output[index - 1], "fed another token than was drawn"
         return texts_of((*prompt, *output[:index])), output[index]
 
@@ -132,6 +145,9 @@ class SpellingRunner:
         )
         for source, target in batch.moves:
             self.tokens[target] = self.tokens[source]
+            self.who[target] = self.who[source]
+        for row, drawing in zip(batch.started.tolist(), batch.drawings, strict=True):
+            self.who[row] = drawing
         self.block_tables[batch.changed] = batch.block_tables
         self.prefix_length[batch.changed] = batch.prefix_length
         self.position[batch.changed] = batch.position

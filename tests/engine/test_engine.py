@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
 from sharegen.engine import engine as engine_module
+from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.attention import ReferenceAttention
+from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
-from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch, graph_rows, padded_rows
+from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.errors import CapacityError, RequestError, UsageError
 from tests.engine.jobs import (
@@ -393,7 +395,7 @@ def test_an_error_while_rows_move_leaves_no_row_behind(monkeypatch: pytest.Monke
     apply = engine.runner._apply
 
     def interrupted(batch: DecodeBatch) -> None:
-        if batch.moves:
+        if len(batch.moves):
             raise KeyboardInterrupt
         apply(batch)
 
@@ -444,10 +446,10 @@ def test_prefill_runs_ahead_of_the_host(
     in_flight: list[int] = []
     launch = engine._launch
 
-    def watched(batch: PrefillBatch | DecodeBatch) -> bool:
-        if isinstance(batch, PrefillBatch):
+    def watched(step: Step) -> bool:
+        if isinstance(step, PrefillStep):
             in_flight.append(len(engine._in_flight))
-        return launch(batch)
+        return launch(step)
 
     monkeypatch.setattr(engine, "_launch", watched)
     for _ in range(2):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from sharegen.engine.model.load import LoadedModel, load_model
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Completion, Request, SamplingParams
 from tests.engine.jobs import make_engine, random_tokens, requests_of
 from tests.engine.tiny_models import make_tiny

@@ -18,9 +18,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from sharegen.engine import verifying
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute import kernel_attention
-from sharegen.engine.execute.compiling import optimise
+from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.fusing import fuse_projections, unfuse
-from sharegen.engine.model.load import LoadedModel, load_model
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.engine.verifying import TOP, Verification, Verified
 from sharegen.errors import UsageError

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sharegen.engine.random_key import row_key
 from sharegen.engine.sample import sampling as reference
-from sharegen.engine.sample.draws import row_key, uniform
+from sharegen.engine.sample.draws import uniform
 from sharegen.kernels import sampling as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

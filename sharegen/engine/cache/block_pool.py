@@ -11,8 +11,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 
 import numpy as np
+import numpy.typing as npt
 
 
 class BlockPool:
@@ -72,23 +74,23 @@ class BlockPool:
         assert self._owners[block] > 0, "only a block in use can be shared"
         self._owners[block] += 1
 
-    def free(self, blocks: Iterable[int]) -> None:
-        """Give up one ownership of each block; a block without owners is free again."""
-        for block in blocks:
-            assert self._owners[block] > 0, f"block {block} is freed twice"
-            self._owners[block] -= 1
-            if self._owners[block] == 0:
-                self.num_free += 1
-                if not self._in_heap[block]:
-                    heapq.heappush(self._heap, -block)
-                    self._in_heap[block] = True
+    def free(self, blocks: Seq[int] | npt.NDArray[np.int32]) -> None:
+        """Give up one ownership of each block, all different; one without owners is free again."""
+        given = np.asarray(blocks, dtype=np.int32)
+        assert (self._owners[given] > 0).all(), f"of the blocks {given} one is freed twice"
+        self._owners[given] -= 1
+        free = given[self._owners[given] == 0]
+        self.num_free += len(free)
+        for block in free[~self._in_heap[free]].tolist():
+            heapq.heappush(self._heap, -block)
+        self._in_heap[free] = True
 
     def freed_by(self, owned: Iterable[Iterable[int]]) -> int:
         """How many blocks would be free if some owners gave up what they hold.
 
         owned: for each of these owners the blocks that it holds.
         """
-        held = Counter(block for blocks in owned for block in blocks)
+        held = Counter(int(block) for blocks in owned for block in blocks)
         return sum(int(self._owners[block]) == count for block, count in held.items())
 
     def check_integrity(self, owned: Iterable[Iterable[int]]) -> None:
@@ -96,7 +98,7 @@ class BlockPool:
 
         owned: for every owner (node or sequence) the blocks that it holds.
         """
-        held = Counter(block for blocks in owned for block in blocks)
+        held = Counter(int(block) for blocks in owned for block in blocks)
         counted = {int(b): int(self._owners[b]) for b in np.flatnonzero(self._owners)}
         assert counted == dict(held), f"owners differ: {set(counted.items()) ^ set(held.items())}"
         assert self.num_free == int((self._owners == 0).sum()), "free count is off"

@@ -10,29 +10,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from typing import Generic, TypeVar
+
+import numpy as np
 
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
 from sharegen.engine.cache.prompt_logprobs import can_tell
+from sharegen.engine.cache.stored import NodeKV, Suffix
 from sharegen.engine.request import Request
-from sharegen.engine.schedule.sequence import Sequence
+
+Kept = TypeVar("Kept", bound=Suffix)
 
 
-class PrefixCache:
-    """The tree, and which of its nodes lie in the pool.
+class PrefixCache(Generic[Kept]):
+    """The tree, and what is stored of its nodes.
 
-    kept: sequences that have ended and whose KV is there for forks, the oldest first. levels: of
-    the tree that may be shared. tokens_computed: of prompts, so far; tokens_recomputed: of these,
-    the ones whose KV had been given up.
+    stored: the KV of every node that someone holds. kept: suffixes of samples that have ended,
+    there for forks, the oldest first. levels: of the tree that may be shared. tokens_computed: of
+    prompts, so far; tokens_recomputed: of these, the ones whose KV had been given up.
     """
 
     def __init__(self, pool: BlockPool, levels: int | None = None) -> None:
         self.pool = pool
         self.tree = PrefixTree(pool.block_size, levels)
-        self.kept: dict[Sequence, None] = {}
+        self.stored: dict[Node, NodeKV] = {}
+        self.kept: dict[Kept, None] = {}
         self.tokens_computed = 0
         self.tokens_recomputed = 0
-        self._placed: dict[Node, None] = {}  # the nodes that have blocks
+        self._placed: dict[Node, None] = {}  # the nodes that have blocks, in the order of placing
 
     # -- prompts ------------------------------------------------------------------------------
 
@@ -41,7 +47,7 @@ class PrefixCache:
 
         def joins(node: Node, standing: Node) -> bool:
             below = (requests[i] for step in walk([node]) for i in step.requests)
-            return all(_learns(request, standing) for request in below)
+            return all(self._learns(request, standing) for request in below)
 
         wanting = any(request.params.prompt_logprobs is not None for request in requests)
         prompts = [request.prompt_token_ids for request in requests]
@@ -58,36 +64,44 @@ class PrefixCache:
     def prune(self) -> None:
         """Take out the nodes that no one holds."""
         for node in reversed(list(self.tree.nodes())):
-            if node.users == 0 and not node.children:
-                self._give_up(node)
-                self.tree.remove(node)
+            kv = self.stored.get(node)
+            if (kv is None or kv.users == 0) and not node.children:
+                self._remove(node)
 
     def hold(self, leaf: Node) -> None:
+        """The path has one user more."""
         for node in leaf.path():
-            node.users += 1
+            if node not in self.stored:
+                self.stored[node] = NodeKV()
+            self.stored[node].users += 1
 
     def release(self, leaf: Node) -> None:
         """The path has one user less; nodes without users go, and their blocks with them."""
         for node in reversed(leaf.path()):
-            node.users -= 1
-            if node.users == 0:
-                self._give_up(node)
-                self.tree.remove(node)
+            self.stored[node].users -= 1
+            if self.stored[node].users == 0:
+                self._remove(node)
 
     def clear(self) -> None:
         """Nothing is kept, and the tree is empty."""
-        for sequence in self.kept:
-            self.pool.free(sequence.blocks)
+        for suffix in self.kept:
+            self.pool.free(suffix.blocks)
         self.kept.clear()
         for node in list(self._placed):
             self._give_up(node)
+        self.stored.clear()
         self.tree = PrefixTree(self.pool.block_size, self.tree.levels)
+
+    def _remove(self, node: Node) -> None:
+        self._give_up(node)
+        self.stored.pop(node, None)
+        self.tree.remove(node)
 
     # -- their KV -----------------------------------------------------------------------------
 
     def is_resident(self, leaf: Node) -> bool:
         """Whether the whole path's KV has been computed."""
-        return all(node.computed == node.length and node.blocks for node in leaf.path())
+        return all(self.stored[node].computed == node.length for node in leaf.path())
 
     def blocks_of(self, leaf: Node) -> int:
         """Blocks that the path takes: each node begins a block of its own."""
@@ -95,27 +109,31 @@ class PrefixCache:
 
     def missing(self, leaf: Node) -> int:
         """Blocks that the path needs besides those it has."""
-        return sum(self.pool.blocks_for(n.length) for n in leaf.path() if not n.blocks)
+        return sum(self.pool.blocks_for(n.length) for n in leaf.path() if n not in self._placed)
 
     def place(self, node: Node) -> None:
         """Give a node its blocks, which must be free, unless it has them."""
-        if not node.blocks:
+        if node not in self._placed:
             found = self.pool.allocate_node(self.pool.blocks_for(node.length))
             assert found is not None, "a checked request does not fit the empty pool"
-            node.blocks, node.contiguous = found
+            kv = self.stored[node]
+            blocks, kv.contiguous = found
+            kv.blocks = np.array(blocks, dtype=np.int32)
             self._placed[node] = None
 
     def note_computed(self, node: Node, end: int) -> None:
         """The node's next tokens, up to `end`, are being prefilled."""
-        self.tokens_computed += end - node.computed
-        self.tokens_recomputed += max(0, min(end, node.lost) - node.computed)
-        node.computed = end
+        kv = self.stored[node]
+        self.tokens_computed += end - kv.computed
+        self.tokens_recomputed += max(0, min(end, kv.lost) - kv.computed)
+        kv.computed = end
 
     def forget_computed(self, node: Node, start: int) -> None:
         """The node's tokens from `start` on were not prefilled after all."""
-        self.tokens_computed -= node.computed - start
-        self.tokens_recomputed -= max(0, min(node.computed, node.lost) - start)
-        node.computed = start
+        kv = self.stored[node]
+        self.tokens_computed -= kv.computed - start
+        self.tokens_recomputed -= max(0, min(kv.computed, kv.lost) - start)
+        kv.computed = start
 
     def drop(self, unless: Iterable[Node]) -> bool:
         """Give up the KV of all nodes but those on the paths of `unless`; whether there was any.
@@ -135,25 +153,24 @@ class PrefixCache:
         self.drop(unless=[leaf])
 
     def _give_up(self, node: Node) -> None:
-        self._placed.pop(node, None)
-        self.pool.free(node.blocks)
-        node.lost = max(node.lost, node.computed)
-        node.blocks, node.computed = [], 0
+        if node in self._placed:
+            del self._placed[node]
+            self.pool.free(self.stored[node].give_up())
 
-    # -- kept sequences -----------------------------------------------------------------------
+    # -- kept suffixes ------------------------------------------------------------------------
 
-    def keep(self, sequence: Sequence) -> None:
-        """A sequence has ended: its blocks stay where they are."""
-        self.kept[sequence] = None
-        self.hold(sequence.group.leaf)
+    def keep(self, suffix: Kept) -> None:
+        """A sample has ended: its blocks stay where they are."""
+        self.kept[suffix] = None
+        self.hold(suffix.leaf)
 
     def forget_oldest(self) -> None:
         """Keep the KV of the first that ended no longer."""
-        sequence = next(iter(self.kept))
-        del self.kept[sequence]
-        self.pool.free(sequence.blocks)
-        sequence.blocks = []
-        self.release(sequence.group.leaf)
+        suffix = next(iter(self.kept))
+        del self.kept[suffix]
+        self.pool.free(suffix.blocks)
+        suffix.blocks = []
+        self.release(suffix.leaf)
 
     def spare(self, blocks: int) -> bool:
         """Whether so many blocks are free, after what is kept was given up as far as need be.
@@ -170,57 +187,60 @@ class PrefixCache:
 
     def _held_by_kept(self) -> int:
         """Blocks that no one else holds."""
-        users = Counter(node for sequence in self.kept for node in sequence.group.leaf.path())
-        nodes = [node.blocks for node, count in users.items() if count == node.users]
-        return self.pool.freed_by([*nodes, *(sequence.blocks for sequence in self.kept)])
+        users = Counter(node for suffix in self.kept for node in suffix.leaf.path())
+        owners: list[NodeKV | Suffix] = [*self.kept]
+        owners += [kv for node, count in users.items() if (kv := self.stored[node]).users == count]
+        return self.pool.freed_by(owner.blocks for owner in owners)
 
-    def fork(self, request: Request, sequence: Sequence | None) -> Node:
-        """The node where a prompt ends that is that of `sequence` and its outputs.
+    def fork(self, request: Request, suffix: Suffix | None) -> Node:
+        """The node where a prompt ends that is that of a sample and its outputs.
 
-        The KV that the sequence has of them becomes a node below its leaf, made of the blocks in
-        which it lies: each has one more owner, and the sequence writes on behind. Without a
-        sequence, or where the prompt's log-probabilities are wanted, the prompt hangs below the
-        nodes that it matches.
+        The KV that the sample has of them becomes a node below its leaf, made of the blocks in
+        which it lies: each has one more owner, and the sample writes on behind. Without a suffix,
+        or where the prompt's log-probabilities are wanted, the prompt hangs below the nodes that
+        it matches.
         """
         prompt = request.prompt_token_ids
-        if sequence is None or request.params.prompt_logprobs is not None:
-            parent = self.tree.deepest_match(prompt, lambda node: _learns(request, node))
+        if suffix is None or request.params.prompt_logprobs is not None:
+            parent = self.tree.deepest_match(prompt, lambda node: self._learns(request, node))
             return self.tree.hang(parent, prompt[parent.end if parent else 0 :], fork=True)
-        leaf = sequence.group.leaf
+        leaf = suffix.leaf
         # The logits of the last token are wanted, so it is computed anew if it ever was.
-        length = min(sequence.fed, len(prompt) - leaf.end - 1) if sequence.blocks else 0
+        length = min(suffix.fed, len(prompt) - leaf.end - 1) if suffix.blocks else 0
         if length > 0:
-            leaf = self._node_of(sequence, prompt[leaf.end : leaf.end + length])
+            leaf = self._node_of(suffix, prompt[leaf.end : leaf.end + length])
         return self.tree.hang(leaf, prompt[leaf.end :], fork=True)
 
-    def _node_of(self, sequence: Sequence, tokens: Seq[int]) -> Node:
-        """The node of a sequence's first outputs, made of its blocks unless it stands already."""
-        parent = sequence.group.leaf
-        for child in parent.children:
+    def _node_of(self, suffix: Suffix, tokens: Seq[int]) -> Node:
+        """The node of a sample's first outputs, made of its blocks unless it stands already."""
+        for child in suffix.leaf.children:
             if child.forked and child.tokens.tolist() == list(tokens):
                 return child
-        node = self.tree.hang(parent, tokens, fork=True)
+        node = self.tree.hang(suffix.leaf, tokens, fork=True)
+        kv = self.stored[node] = NodeKV()
+        blocks = suffix.blocks[: self.pool.blocks_for(node.length)]
+        kv.blocks = np.array(blocks, dtype=np.int32)
+        kv.contiguous = False
+        kv.computed = node.length
         self._placed[node] = None
-        node.blocks = sequence.blocks[: self.pool.blocks_for(node.length)]
-        node.contiguous = False
-        node.computed = node.length
-        for block in node.blocks:
+        for block in blocks:
             self.pool.share(block)
         return node
 
-    def check_integrity(self, running: Iterable[Sequence]) -> None:
+    def _learns(self, request: Request, node: Node) -> bool:
+        """Whether a request that goes on beyond the node learns there what it wants to know."""
+        top = request.params.prompt_logprobs
+        following = request.prompt_token_ids[node.end]
+        return top is None or can_tell(self.stored, node, following, top)
+
+    def check_integrity(self, running: Iterable[Suffix]) -> None:
         """Assert that every block has its owner, and every node its users."""
-        nodes = list(self.tree.nodes())
-        owners: list[Node | Sequence] = [*nodes, *running, *self.kept]
-        self.pool.check_integrity([owner.blocks for owner in owners])
-        assert set(self._placed) == {node for node in nodes if node.blocks}
-        for node in nodes:
-            assert node.users > 0
-            assert len(node.blocks) in (0, self.pool.blocks_for(node.length))
+        nodes = set(self.tree.nodes())
+        assert set(self.stored) == nodes
+        owners: list[NodeKV | Suffix] = [*self.stored.values(), *running, *self.kept]
+        self.pool.check_integrity(owner.blocks for owner in owners)
+        assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
+        for node, kv in self.stored.items():
+            assert kv.users > 0
+            assert len(kv.blocks) in (0, self.pool.blocks_for(node.length))
             assert not node.children or node.forked or node.length >= self.pool.block_size
-
-
-def _learns(request: Request, node: Node) -> bool:
-    """Whether a request that goes on beyond the node learns there what it wants to know."""
-    top = request.params.prompt_logprobs
-    return top is None or can_tell(node, request.prompt_token_ids[node.end], top)

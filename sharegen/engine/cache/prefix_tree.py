@@ -18,13 +18,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from sharegen.engine.cache.prompt_logprobs import NodeLogprobs
 
 Tokens = npt.NDArray[np.int32]
 
@@ -40,16 +36,11 @@ class Node:
 
     tokens: [length] int32, the node's own tokens; position: absolute position of the first one.
     requests: indices of the prompts that end with the node's last token.
-    users: requests with unfinished samples, and kept sequences, whose path passes through the node
-        (counted by the scheduler). blocks, computed: where its KV lies, and how many of its tokens
-        have been prefilled; lost: how many had been when the KV was given up (kept by the
-        scheduler). logprobs: of its tokens, where a request wants them.
-    fork: whether it was made for a fork, and is not shared by later prompts; forked: whether a fork
-        hangs below it, however short it is.
+    fork: whether it was made for a fork, and is not shared by later prompts.
+    Its KV is the cache's business (`stored.py`).
     """
 
-    __slots__ = ("blocks", "children", "computed", "contiguous", "fork", "forked", "logprobs",
-                 "lost", "parent", "position", "requests", "tokens", "users")  # fmt: skip
+    __slots__ = ("children", "fork", "parent", "position", "requests", "tokens")
 
     def __init__(self, tokens: Tokens, position: int, parent: Node | None) -> None:
         self.tokens = tokens
@@ -57,14 +48,12 @@ class Node:
         self.parent = parent
         self.children: list[Node] = []
         self.requests: list[int] = []
-        self.users = 0
-        self.blocks: list[int] = []
-        self.contiguous = True
-        self.computed = 0
-        self.lost = 0
-        self.logprobs: NodeLogprobs | None = None
         self.fork = False
-        self.forked = False
+
+    @property
+    def forked(self) -> bool:
+        """Whether a fork hangs below it, however short it is."""
+        return any(child.fork for child in self.children)
 
     @property
     def length(self) -> int:
@@ -156,11 +145,8 @@ class PrefixTree:
         """A new node of `tokens` below a standing one, or a root, whatever stands beside it."""
         start = parent.end if parent is not None else 0
         node = Node(np.asarray(tokens, dtype=np.int32), start, parent)
+        node.fork = fork
         self._children(parent).append(node)
-        if fork:
-            node.fork = True
-            if parent is not None:
-                parent.forked = True
         return node
 
     def deepest_match(

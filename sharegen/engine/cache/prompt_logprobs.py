@@ -8,125 +8,91 @@ not shared with a request that wants it (`can_tell`), which then computes one of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.cache.stored import NodeKV, NodeLogprobs
 from sharegen.engine.request import TokenLogprobs
-
-if TYPE_CHECKING:
-    from sharegen.engine.execute.drawn import Drawn
-    from sharegen.engine.schedule.batch import Chunk
 
 PromptLogprobs = list[TokenLogprobs | None]
 """One entry a prompt token; None for the first, which nothing comes before."""
 
-
-class NodeLogprobs:
-    """What the rows of one node say.
-
-    top: how many of the likeliest tokens are wanted. own: entries of the node's tokens, without
-    the first; following: by token, of what may come after the node. Both are laid out when the
-    rows are prefilled and filled in when the numbers have come.
-    """
-
-    __slots__ = ("following", "own", "top")
-
-    def __init__(self, top: int, length: int) -> None:
-        self.top = top
-        self.own: list[TokenLogprobs | None] = [None] * (length - 1)
-        self.following: dict[int, TokenLogprobs | None] = {}
+Stored = Mapping[Node, NodeKV]
 
 
 @dataclass(frozen=True)
-class WantedLogprobs:
-    """What a prefill batch is to say about prompt tokens.
+class Asked:
+    """A row of a node whose distribution someone wants to know.
 
-    rows: [n] rows of the batch; tokens: [n] the prompt token that follows each one; top: the most
-    that any node wants. places: [n] the node and the row's offset in it.
+    known: where the answer goes. offset: the row's place in the node; token: what follows it.
     """
 
-    rows: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
-    top: int
-    places: list[tuple[Node, int]]
+    known: NodeLogprobs
+    offset: int
+    token: int
 
-    def note(self, drawn: Drawn) -> None:
-        """Write what has come from the device down on the nodes."""
-        tokens, logprobs = drawn.get()
-        best = drawn.get_top()
-        for (node, offset), token, logprob, (ids, of_ids) in zip(
-            self.places, tokens, logprobs, best, strict=True
-        ):
-            known = node.logprobs
-            assert known is not None
-            top = dict(zip(ids[: known.top], of_ids[: known.top], strict=True))
-            entry = TokenLogprobs(token, logprob, top)
-            if offset < len(known.own):
-                known.own[offset] = entry
-            else:
-                known.following[token] = entry
+    def note(self, logprob: float, ids: list[int], of_ids: list[float]) -> None:
+        """Write down the token's log-probability, and those of the likeliest, best first."""
+        top = self.known.top
+        best = dict(zip(ids[:top], of_ids[:top], strict=True))
+        entry = TokenLogprobs(self.token, logprob, best)
+        if self.offset < len(self.known.own):
+            self.known.own[self.offset] = entry
+        else:
+            self.known.following[self.token] = entry
 
 
-def want(leaf: Node, top: int) -> None:
+def want(stored: Stored, leaf: Node, top: int) -> None:
     """A request whose prompt ends at `leaf` wants its tokens' log-probabilities."""
     for node in leaf.path():
-        if node.logprobs is None:
-            node.logprobs = NodeLogprobs(top, node.length)
-        node.logprobs.top = max(node.logprobs.top, top)
+        kv = stored[node]
+        if kv.logprobs is None:
+            kv.logprobs = NodeLogprobs(top, node.length)
+        kv.logprobs.top = max(kv.logprobs.top, top)
 
 
-def can_tell(node: Node, following: int, top: int) -> bool:
+def can_tell(stored: Stored, node: Node, following: int, top: int) -> bool:
     """Whether a prompt that goes on beyond the node with `following` learns all it wants there."""
-    if node.computed == 0:
+    kv = stored[node]
+    if kv.computed == 0:
         return True  # whoever wants something says so before it is prefilled
-    known = node.logprobs
+    known = kv.logprobs
     if known is None or known.top < top:
         return False
-    return node.computed < node.length or following in known.following
+    return kv.computed < node.length or following in known.following
 
 
-def wanted_of(chunks: Seq[Chunk], first_rows: Seq[int]) -> WantedLogprobs | None:
-    """The rows of a batch that someone wants to know of; first_rows: of each chunk."""
-    rows: list[int] = []
-    tokens: list[int] = []
-    places: list[tuple[Node, int]] = []
-    top = 0
-    for chunk, first in zip(chunks, first_rows, strict=True):
-        node, known = chunk.node, chunk.node.logprobs
-        if known is None:
-            continue
-        inner = range(chunk.start, min(chunk.end, node.length - 1))
-        tokens += node.tokens[inner.start + 1 : inner.stop + 1].tolist()
-        places += [(node, offset) for offset in inner]
-        rows += range(first, first + len(inner))
-        if chunk.end == node.length:
-            after = [int(child.tokens[0]) for child in node.children]
-            known.following = {token: known.following.get(token) for token in after}
-            tokens += known.following
-            places += [(node, node.length - 1)] * len(known.following)
-            rows += [first + chunk.end - chunk.start - 1] * len(known.following)
-        top = max(top, known.top)
-    if not rows:
-        return None
-    return WantedLogprobs(np.array(rows), np.array(tokens), top, places)
+def asked_of(known: NodeLogprobs, node: Node, start: int, end: int) -> list[Asked]:
+    """What the rows of tokens [start, end) of a node are to say, as they are prefilled."""
+    inner = range(start, min(end, node.length - 1))
+    following = node.tokens[inner.start + 1 : inner.stop + 1].tolist()
+    asked = [Asked(known, i, token) for i, token in zip(inner, following, strict=True)]
+    if end == node.length:
+        after = [int(child.tokens[0]) for child in node.children]
+        known.following = {token: known.following.get(token) for token in after}
+        asked += [Asked(known, node.length - 1, token) for token in known.following]
+    return asked
 
 
-def of_prompt(leaf: Node, top: int) -> PromptLogprobs:
+def note(asked: Seq[Asked], logprobs: Seq[float], best: Seq[tuple[list[int], list[float]]]) -> None:
+    """Write what has come from the device down where it was asked for."""
+    for place, logprob, (ids, of_ids) in zip(asked, logprobs, best, strict=True):
+        place.note(logprob, ids, of_ids)
+
+
+def of_prompt(stored: Stored, leaf: Node, top: int) -> PromptLogprobs:
     """The entries of a prompt whose nodes have all been prefilled and noted."""
     entries: PromptLogprobs = [None]
-    parent: Node | None = None
+    above: NodeLogprobs | None = None
     for node in leaf.path():
-        assert node.logprobs is not None
-        if parent is not None:
-            assert parent.logprobs is not None
-            entries.append(parent.logprobs.following[int(node.tokens[0])])
-        entries += node.logprobs.own
-        parent = node
+        known = stored[node].logprobs
+        assert known is not None
+        if above is not None:
+            entries.append(above.following[int(node.tokens[0])])
+        entries += known.own
+        above = known
     assert all(entry is not None for entry in entries[1:])
     return [entry and _at_most(entry, top) for entry in entries]
 

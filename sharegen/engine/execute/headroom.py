@@ -19,8 +19,7 @@ from sharegen.engine.execute.memory import (
     left_beside,
     memory_of_cpu,
 )
-from sharegen.engine.execute.trial import trial_forward
-from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, sample, token_logprobs
 from sharegen.errors import CapacityError
@@ -69,7 +68,7 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
     state = SamplingState(rows, model.vocab_size, device, eos_token_ids=model.eos_token_ids)
     state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
     with torch.inference_mode():
-        logits = trial_forward(model, tokens, rows)
+        logits = model.trial_forward(tokens, rows)
         history = torch.full((rows, 1), -1, device=device)
         zeros = torch.zeros(rows, dtype=torch.int64, device=device)
         drawn, _ = sample(logits, state, zeros, history=history)

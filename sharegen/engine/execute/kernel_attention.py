@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.execute.attention import AttentionContext, StoreAndAttend
+from sharegen.engine.execute.back_end import StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import tiles
 from sharegen.kernels.cost import CostModel, load_costs

@@ -14,28 +14,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.execute.attention import Attention, active
+from sharegen.engine.batch import DecodeBatch, Drawing, Int32, PrefillBatch
+from sharegen.engine.execute.back_end import Attention
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.model.interface import active
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import (
     Features,
     SamplingState,
-    row_key,
     sample,
     token_logprobs,
     top_logprobs,
 )
-from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
-from sharegen.engine.schedule.sequence import Group
 
 
 class Runner:
     """Runs batches of one model over one KV cache.
 
-    max_sequences: rows. padded: rows that a batch of n is run with. seed: of requests that bring
-    none. graphs: where decoding steps are CUDA graphs.
+    max_sequences: rows. padded: rows that a batch of n is run with. graphs: where decoding steps
+    are CUDA graphs.
     """
 
     def __init__(
@@ -47,14 +47,12 @@ class Runner:
         max_sequences: int,
         padded: Callable[[int], int],
         tokenizer: Any,
-        seed: int,
         graphs: StepGraphs | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
         self.attention = attention
         self.padded = padded
-        self.seed = seed
         self.device = model.device
         rows = padded(max_sequences)
         self._scratch_slot = cache.scratch_block * cache.block_size
@@ -77,10 +75,7 @@ class Runner:
 
     @torch.inference_mode()
     def prefill(self, batch: PrefillBatch) -> Drawn:
-        """Compute the KV of prompt chunks; draw the first tokens of the groups' samples.
-
-        The draws are in the order of the groups, and of the samples within each.
-        """
+        """Compute the KV of prompt chunks; draw the first tokens of the batch's drawings."""
         count = len(batch.token_ids)
         # On a CPU rows are padded, so that their arithmetic is that of any other batch.
         padding = self.padded(count) - count if self.device.type == "cpu" else 0
@@ -95,7 +90,7 @@ class Runner:
         missing = max(1, self.padded(len(wanted))) - len(wanted)
         with active(context):
             logits = self.model.forward(ids, position, self._send(np.pad(wanted, (0, missing))))
-        return self._draw_first(batch.groups, logits, self._prompt_logprobs(batch, logits))
+        return self._draw_first(batch, logits, self._prompt_logprobs(batch, logits))
 
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Drawn:
@@ -176,44 +171,35 @@ class Runner:
             self.block_tables = torch.nn.functional.pad(
                 self.block_tables, (0, missing), value=self.cache.scratch_block
             )
-        if batch.moves:
-            source, target = (self._send(np.array(side)) for side in zip(*batch.moves, strict=True))
+        if len(batch.moves):
+            source, target = self._send(batch.moves.astype(np.int64)).unbind(1)
             self.tokens[target] = self.tokens[source]
             if self.history is not None:
                 self.history[target] = self.history[source]
-            self.state.move_rows(*zip(*batch.moves, strict=True))
-        if batch.changed:
-            rows = self._send(np.array(batch.changed))
+            self.state.move_rows(batch.moves[:, 0].tolist(), batch.moves[:, 1].tolist())
+        if len(batch.changed):
+            rows = self._send(batch.changed.astype(np.int64))
             self.block_tables[rows] = self._send(batch.block_tables)
             self.prefix_length[rows] = self._send(batch.prefix_length)
             self.position[rows] = self._send(batch.position)
             self.last_position[rows] = self._send(batch.last_position)
-            self._start(batch)
-        if batch.growth:
-            row, column, block = self._send(np.array(batch.growth)).unbind(1)
+        if len(batch.started):
+            self._start(batch.started.tolist(), batch.drawings)
+        if len(batch.growth):
+            row, column, block = self._send(batch.growth.astype(np.int64)).unbind(1)
             self.block_tables[row, column] = block.to(torch.int32)
-        if batch.forced:
-            row, token, position = self._send(np.array(batch.forced)).unbind(1)
+        if len(batch.forced):
+            row, token, position = self._send(batch.forced.astype(np.int64)).unbind(1)
             self.tokens[row] = token
             self.position[row] = position.to(torch.int32)  # also where the token drawn was an end
         if batch.layout is not None:
             self.attention.update(batch.layout)
 
-    def _start(self, batch: DecodeBatch) -> None:
-        """Write the sampling parameters of the sequences that join in this step."""
-        started = []
-        for row in batch.changed:
-            sequence = batch.sequences[row] if row < batch.num_rows else None
-            if sequence is not None and batch.index[row] == 1:
-                started.append((row, sequence))
-        if self.history is not None and started:
-            self.history[self._send(np.array([row for row, _ in started]))] = -1
-        self.state.set_rows(
-            [row for row, _ in started],
-            [s.group.request.params for _, s in started],
-            [self._key(s.group, s.sample) for _, s in started],
-            [s.group.request.prompt_token_ids for _, s in started],
-        )
+    def _start(self, rows: list[int], drawings: list[Drawing]) -> None:
+        """Write how the sequences are drawn that join in this step."""
+        if self.history is not None:
+            self.history[self._send(np.array(rows))] = -1
+        self.state.set_rows(rows, *_columns(drawings))
 
     def _prompt_logprobs(self, batch: PrefillBatch, logits: torch.Tensor) -> Drawn | None:
         if batch.logprobs is None:
@@ -224,31 +210,21 @@ class Runner:
         chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
         return Drawn(tokens, chosen, ids, best)
 
-    def _draw_first(self, groups: list[Group], logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
-        params, keys, prompts, logit_rows = [], [], [], []
-        for row, group in enumerate(groups):
-            for index in group.drawn:
-                params.append(group.request.params)
-                keys.append(self._key(group, index))
-                prompts.append(group.request.prompt_token_ids)
-                logit_rows.append(row)
-        if not params:
+    def _draw_first(self, batch: PrefillBatch, logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
+        drawings = batch.drawings
+        if not drawings:
             empty = torch.empty(0)
             return Drawn(empty.long(), empty, prompt=prompt)
-        which = self._send(np.array(logit_rows))
+        which = self._send(batch.prompts)
         drawn, asked = [], -1
         most = len(self.tokens)  # at a time: what memory was kept for
-        for part in (slice(i, i + most) for i in range(0, len(params), most)):
-            state = self.state.fresh(params[part], keys[part], prompts[part])
+        for part in (slice(i, i + most) for i in range(0, len(drawings), most)):
+            state = self.state.fresh(*_columns(drawings[part]))
             zeros = torch.zeros(state.max_rows, dtype=torch.int64, device=self.device)
             drawn.append(sample(logits, state, zeros, logit_rows=which[part]))
             asked = max(asked, state.features().top_logprobs)
         tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
         return Drawn(tokens, logprobs, *_top(logits, tokens, logprobs, asked, which), prompt=prompt)
-
-    def _key(self, group: Group, index: int) -> int:
-        seed = group.request.params.seed
-        return row_key(self.seed if seed is None else seed, group.request.key, index)
 
     def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.full(shape, value, dtype=dtype, device=self.device)
@@ -258,6 +234,13 @@ class Runner:
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
+
+
+def _columns(
+    drawings: list[Drawing],
+) -> tuple[list[SamplingParams], list[int], list[Int32]]:
+    """Parameters, keys and prompts, as the sampling state takes them."""
+    return [d.params for d in drawings], [d.key for d in drawings], [d.prompt for d in drawings]
 
 
 def _top(

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from sharegen.engine.execute.trial import trial_forward
-from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.model.loaded import LoadedModel
 
 _LONG = 0.5  # seconds of a step, from which the work outweighs any waiting
 _TRIALS = 3
@@ -52,7 +51,7 @@ def _seconds(model: LoadedModel, rows: int) -> float:
     times = []
     for _ in range(1 + _TRIALS):
         start = time.perf_counter()
-        trial_forward(model, rows, min(rows, 8))
+        model.trial_forward(rows, min(rows, 8))
         times.append(time.perf_counter() - start)
         if times[0] > _LONG:
             return times[0]

@@ -1,36 +1,28 @@
 """Load a Hugging Face model and prepare it for the engine.
 
 The modelling code stays Hugging Face's own: sharegen plugs its attention in through transformers'
-`AttentionInterface` and registers no mask function, so that no mask is ever built. What the step's
-attention needs travels in one context object (attention.py), since some models drop keyword
-arguments that they don't know.
+`AttentionInterface` and registers no mask function, so that no mask is ever built.
 """
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from sharegen.engine.execute import attention
-from sharegen.engine.model import checkpoint
-from sharegen.engine.model.architectures import TESTED
-from sharegen.engine.model.checkpoint import load_tokenizer, quiet
+from sharegen.engine.model import checkpoint, interface
+from sharegen.engine.model.checkpoint import quiet
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
-from sharegen.engine.model.probe import LayerSpec, embedding_weight, probe, refusal
+from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies
-from sharegen.engine.model.self_check import self_check
+from sharegen.engine.model.self_check import TESTED, self_check
 from sharegen.errors import ModelError
-
-__all__ = ["LayerSpec", "LoadedModel", "load_model", "load_tokenizer", "sharegen_attention"]
 
 IMPLEMENTATION = "sharegen"
 _LAYER_ATTRIBUTE = "sharegen_layer"
@@ -53,116 +45,13 @@ def sharegen_attention(
     """
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if torch.compiler.is_compiling():
-        out = attention.attend_in_order(q, k, v, s_aux)
+        out = interface.attend_in_order(q, k, v, s_aux)
     else:
-        out = attention.current().attend(getattr(module, _LAYER_ATTRIBUTE), q, k, v, sinks=s_aux)
+        out = interface.current().attend(getattr(module, _LAYER_ATTRIBUTE), q, k, v, sinks=s_aux)
     return out.unsqueeze(0).contiguous(), None  # models view it
 
 
 AttentionInterface.register(IMPLEMENTATION, sharegen_attention)
-
-
-def on(device: torch.device) -> torch.cuda.device:
-    """A GPU is the current one inside: Triton, streams and graphs go by that, not by tensors."""
-    return torch.cuda.device(device if device.type == "cuda" else -1)
-
-
-class _RowPositions:
-    """Stands in for a KV cache in models that number the rows of a batch by themselves.
-
-    Such a model adds the row's number to the length of the cache; this one's length is, row by
-    row, what makes the sum the row's true position.
-    """
-
-    def __init__(self, position_ids: torch.Tensor) -> None:
-        rows = torch.arange(len(position_ids), device=position_ids.device)
-        self._length = position_ids - rows
-
-    def get_seq_length(self, layer_idx: int = 0) -> torch.Tensor:
-        return self._length
-
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return key, value
-
-
-@dataclass(eq=False)
-class LoadedModel:
-    """A model that is ready for the engine.
-
-    model: the Hugging Face module, its attention switched to sharegen's until `release()`.
-    layers: one LayerSpec per attention call, in the order of the calls.
-    vocab_size: rows of the output head.
-    fingerprint: a stable hash of the config and the weights' identity.
-    """
-
-    model: PreTrainedModel
-    config: Any
-    layers: list[LayerSpec]
-    eos_token_ids: tuple[int, ...]
-    vocab_size: int
-    dtype: torch.dtype
-    device: torch.device
-    fingerprint: str
-    _limits: list[tuple[int, str]] = field(repr=False)  # (tokens, why)
-    _undo: ExitStack = field(repr=False)
-
-    def __post_init__(self) -> None:
-        self._takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters
-        # Llama 4 scales the queries of layers without RoPE by a position that it counts itself.
-        text_config = self.config.get_text_config()
-        self._counts_rows = bool(getattr(text_config, "attn_temperature_tuning", False))
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of KV cache that one token takes in all layers."""
-        numbers = sum(
-            layer.num_kv_heads * (layer.key_size + layer.value_size) for layer in self.layers
-        )
-        return numbers * self.dtype.itemsize
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that prompt and output may have together."""
-        return min(limit for limit, _ in self._limits)
-
-    @property
-    def declared_length(self) -> int:
-        """The context length that the config names, which RoPE frequencies may not allow."""
-        return self._limits[-1][0]
-
-    def check_length(self, length: int) -> None:
-        """Raise ModelError, naming the reason, if sequences of `length` tokens are too long."""
-        limit, reason = min(self._limits, key=lambda pair: pair[0])
-        if length > limit:
-            raise ModelError(f"{length} tokens are too many for this model: {reason}")
-
-    def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_rows: torch.Tensor
-    ) -> torch.Tensor:
-        """input_ids, position_ids: [T], logit_rows: [R] rows of T -> logits [R, vocab_size].
-
-        Attention goes to the context made current with `attention.active`.
-        """
-        inputs: dict[str, Any] = {
-            "input_ids": input_ids[None],
-            "position_ids": position_ids[None],
-            "use_cache": False,
-        }
-        if self._counts_rows:
-            inputs["past_key_values"] = _RowPositions(position_ids)
-        if self._takes_rows:
-            return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
-        return self.model(**inputs).logits[0, logit_rows]
-
-    def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:
-        """Have something that was done to the module undone by `release`."""
-        self._undo.callback(undo, *arguments)
-
-    def release(self) -> None:
-        """Give the Hugging Face module back its own attention, and all else that was changed."""
-        self._undo.close()
 
 
 def load_model(

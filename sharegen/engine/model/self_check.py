@@ -7,17 +7,31 @@ itself, attention that the constants of the layers don't describe, rows that dis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from transformers import PreTrainedModel
 
-from sharegen.engine.execute import attention
 from sharegen.engine.model.checkpoint import quiet
+from sharegen.engine.model.interface import active
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.probe import LayerSpec, refusal
 
-if TYPE_CHECKING:
-    from sharegen.engine.model.load import LoadedModel
+# fmt: off
+TESTED = frozenset({
+    "afmoe", "apertus", "arcee", "aria_text", "biogpt", "bitnet", "cohere", "cohere2",
+    "cohere2_moe", "cwm", "dbrx", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5",
+    "ernie4_5_moe", "exaone4", "exaone_moe", "flex_olmo", "flint", "gemma", "gemma2",
+    "gemma3", "gemma3_text", "gemma3n_text", "gemma4_text", "glm", "glm4", "glm4_moe",
+    "glm4_moe_lite", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "granite", "granite_swa",
+    "granitemoe", "granitemoe_swa", "granitemoeshared", "helium", "hunyuan_v1_dense",
+    "hunyuan_v1_moe", "hy_v3", "hyperclovax", "iquestcoder", "jais2", "jetmoe", "kolibri1",
+    "laguna", "llama", "llama4_text", "longcat_flash", "mellum", "mimo_v2_flash",
+    "minicpm3", "minimax_m2", "ministral", "ministral3", "mistral", "mixtral",
+    "modernbert-decoder", "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt",
+    "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2", "vaultgemma", "youtu",
+})
+# fmt: on
+"""The architectures whose exactness the tests prove, by transformers' model types."""
 
 
 class DenseContext:
@@ -86,7 +100,7 @@ def self_check(loaded: LoadedModel, name: str) -> None:
     order = torch.randperm(len(ids), generator=generator).to(loaded.device)
     context = DenseContext(loaded.layers, sequence[order], position[order])
     rows = torch.arange(len(ids), device=loaded.device)
-    with torch.no_grad(), attention.active(context):
+    with torch.no_grad(), active(context):
         logits = loaded.forward(ids[order], position[order], rows).float()
     spread = (expected - expected.mean(dim=-1, keepdim=True)).norm()
     error = ((logits - expected[order]).norm() / spread).item()

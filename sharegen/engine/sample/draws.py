@@ -12,32 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15
-_MIX_1 = 0xBF58476D1CE4E5B9
-_MIX_2 = 0x94D049BB133111EB
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-GAMMA, MIX_1, MIX_2 = _signed(_GAMMA), _signed(_MIX_1), _signed(_MIX_2)
-"""SplitMix64's constants as signed 64-bit integers."""
-
-
-def _mix(value: int) -> int:
-    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
-    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
-    return value ^ (value >> 31)
-
-
-def row_key(seed: int, request_key: int, sample: int) -> int:
-    """The 63-bit key of one sample's random stream. Any integers, negative ones too."""
-    key = 0
-    for part in (seed, request_key, sample):
-        key = _mix(((key + _GAMMA) & _MASK) ^ _mix(part & _MASK))
-    return key >> 1
+from sharegen.engine.random_key import GAMMA, MIX_1, MIX_2
 
 
 def uniform(row_keys: Tensor, positions: Tensor) -> Tensor:

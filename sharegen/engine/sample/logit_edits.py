@@ -81,7 +81,7 @@ class LogitEdits:
         self,
         rows: Sequence[int],
         edits: Sequence[Sequence[Edit]],
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int] | np.ndarray],
     ) -> None:
         """Replace the edits of `rows`; prompts: the token ids that precede the sample."""
         slots = max(len(of_row) for of_row in edits)

@@ -26,7 +26,7 @@ class PromptTokens:
         self._shape = (max_rows, vocab_size)
         self._send = send
 
-    def set_rows(self, rows: Sequence[int], prompts: Sequence[Sequence[int]]) -> None:
+    def set_rows(self, rows: Sequence[int], prompts: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Note the prompts of rows that have a repetition penalty."""
         if not rows:
             return
@@ -34,7 +34,9 @@ class PromptTokens:
         if self.seen is None:
             self.seen = torch.zeros(self._shape, dtype=torch.bool, device=index.device)
         self.seen[index] = False
-        by_prompt: dict[int, tuple[Sequence[int], list[int]]] = {}  # samples share their prompt
+        by_prompt: dict[
+            int, tuple[Sequence[int] | np.ndarray, list[int]]
+        ] = {}  # samples share their prompt
         for row, prompt in zip(rows, prompts, strict=True):
             by_prompt.setdefault(id(prompt), (prompt, []))[1].append(row)
         for prompt, theirs in by_prompt.values():

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from sharegen.engine.request import GREEDY_BELOW
-from sharegen.engine.sample.draws import row_key, uniform
+from sharegen.engine.sample.draws import uniform
 from sharegen.engine.sample.filters import survivors
 from sharegen.engine.sample.penalties import penalise
 from sharegen.engine.sample.state import Features, SamplingState
 
 __all__ = [
-    "Features", "SamplingState", "row_key", "sample", "token_logprobs", "top_logprobs", "uniform",
+    "Features", "SamplingState", "sample", "token_logprobs", "top_logprobs", "uniform",
 ]  # fmt: skip
 
 CHUNK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}

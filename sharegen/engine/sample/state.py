@@ -108,7 +108,7 @@ class SamplingState:
         rows: Sequence[int],
         params: Sequence[SamplingParams],
         keys: Sequence[int],
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int] | np.ndarray],
     ) -> None:
         """Write what the sequences that start (or start again) in `rows` ask for.
 
@@ -153,7 +153,7 @@ class SamplingState:
         self,
         params: Sequence[SamplingParams],
         keys: Sequence[int],
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int] | np.ndarray],
     ) -> SamplingState:
         """A state of its own for sequences that have no row yet (their first tokens)."""
         state = SamplingState(

@@ -6,13 +6,16 @@ Only what has changed since the last batch is sent again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from sharegen.engine.batch import DecodeBatch, Int32
 from sharegen.engine.cache.prefix_tree import Node
-from sharegen.engine.schedule.batch import DecodeBatch, Queries, shared_layout
+from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.schedule.packing import Queries, shared_layout
 from sharegen.engine.schedule.sequence import Sequence
+from sharegen.engine.schedule.step import DecodeStep
 
 
 class Rows:
@@ -41,7 +44,7 @@ class Rows:
         self._holes: list[int] = []
         self._joined = 0
         self._changed: set[int] = set()
-        self._growth: list[tuple[int, int, int]] = []
+        self._growth: list[tuple[int, ...]] = []
         self._layout_changed = True
 
     @property
@@ -116,11 +119,11 @@ class Rows:
         """Whether closing the holes would make the batch smaller."""
         return self.padded(self.num_running) < self.padded(len(self.sequences))
 
-    def compact(self) -> list[tuple[int, int]]:
+    def compact(self) -> list[tuple[int, ...]]:
         """Move the last rows into the holes, when that makes the batch smaller; (from, to)."""
         if not self.wants_compaction:
             return []
-        moves = []
+        moves: list[tuple[int, ...]] = []
         live = self.num_running
         sources = [row for row in range(live, len(self.sequences)) if self.sequences[row]]
         for source, target in zip(sources, sorted(h for h in self._holes if h < live), strict=True):
@@ -165,44 +168,52 @@ class Rows:
         return int(((end - prefix) // size - (position - prefix) // size).sum())
 
     def _at(self, mask: np.ndarray) -> list[Sequence]:
-        sequences = [self.sequences[row] for row in np.flatnonzero(mask).tolist()]
-        assert all(sequences), "a hole has no position"
-        return sequences  # type: ignore[return-value]
+        return [self._sequence(row) for row in np.flatnonzero(mask).tolist()]
+
+    def _sequence(self, row: int) -> Sequence:
+        sequence = self.sequences[row]
+        assert sequence is not None, "a hole has no position"
+        return sequence
 
     # -- the next step ------------------------------------------------------------------------
 
-    def next_batch(self, moves: list[tuple[int, int]]) -> DecodeBatch:
-        """One step of all rows, which are one position further afterwards."""
+    def next_step(self, moves: list[tuple[int, ...]], stored: Mapping[Node, NodeKV]) -> DecodeStep:
+        """One step of all rows, which are one position further afterwards.
+
+        moves: what `compact` moved. stored: where the nodes above the rows lie.
+        """
         count = len(self.sequences)
         layout = None
         if self._layout_changed:
-            layout = shared_layout(
-                [Queries(leaf, rows, leaf.length) for leaf, rows in self._by_leaf().items()]
-            )
-        forced = []
+            by_leaf = self._by_leaf()
+            queries = [Queries(leaf, rows, leaf.length) for leaf, rows in by_leaf.items()]
+            layout = shared_layout(queries, stored)
+        forced: list[tuple[int, ...]] = []
         for sequence in self.running():
             if sequence.fed < sequence.replay:
                 row = sequence.row
                 forced.append((row, sequence.tokens[sequence.fed], int(self.position[row])))
             sequence.fed += 1
-        changed = sorted(self._changed)
+        index = self.position - self.prefix_length + 1
+        changed = np.array(sorted(self._changed), dtype=np.int32)
+        started = changed[(index[changed] == 1) & (self.position[changed] >= 0)]
         batch = DecodeBatch(
             num_rows=count,
-            sequences=list(self.sequences),
-            index=(self.position - self.prefix_length + 1)[:count].tolist(),
-            moves=moves,
+            moves=_table(moves, 2),
             changed=changed,
             block_tables=self.block_tables[changed],
             prefix_length=self.prefix_length[changed],
             position=self.position[changed],
             last_position=self.last_position[changed],
-            growth=[entry for entry in self._growth if entry[0] not in self._changed],
-            forced=forced,
+            started=started,
+            drawings=[self._sequence(row).drawing for row in started.tolist()],
+            growth=_table([entry for entry in self._growth if entry[0] not in self._changed], 3),
+            forced=_table(forced, 3),
             layout=layout,
         )
         self.position[:count] += self.position[:count] >= 0
         self._changed, self._growth, self._layout_changed = set(), [], False
-        return batch
+        return DecodeStep(batch, list(self.sequences), index[:count].tolist())
 
     def _by_leaf(self) -> dict[Node, list[int]]:
         by_leaf: dict[Node, list[int]] = {}
@@ -222,3 +233,7 @@ class Rows:
             assert self.block_tables[row, : len(sequence.blocks)].tolist() == sequence.blocks
             assert self.prefix_length[row] == sequence.group.leaf.end
             assert self.position[row] == sequence.group.leaf.end + sequence.fed
+
+
+def _table(entries: list[tuple[int, ...]], width: int) -> Int32:
+    return np.array(entries, dtype=np.int32).reshape(-1, width)

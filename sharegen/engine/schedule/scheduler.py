@@ -16,23 +16,33 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.request import Request
-from sharegen.engine.schedule.batch import (
-    Chunk,
-    DecodeBatch,
-    PrefillBatch,
-    PrefillPlan,
-    prefill_batch,
-)
 from sharegen.engine.schedule.lengths import Lengths
+from sharegen.engine.schedule.packing import prefill_step
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
+from sharegen.engine.schedule.step import Chunk, PrefillStep, Step
 from sharegen.errors import CapacityError
+
+
+@dataclass
+class PrefillPlan:
+    """What a prefill batch is going to hold; tokens, samples: of its chunks and of its groups."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    tokens: int = 0
+    samples: int = 0
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.tokens += chunk.end - chunk.start
 
 
 class Scheduler:
@@ -40,7 +50,8 @@ class Scheduler:
 
     max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a
     batch holds about as many tokens. ahead_tokens: how many tokens are prefilled beyond what fills
-    the free rows. padded, scratch_block: see Rows. levels: see PrefixTree.
+    the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. levels: see
+    PrefixTree.
     """
 
     def __init__(
@@ -53,6 +64,7 @@ class Scheduler:
         ahead_tokens: int,
         padded: Callable[[int], int],
         scratch_block: int,
+        seed: int = 0,
         levels: int | None = None,
     ) -> None:
         self.pool = pool
@@ -61,7 +73,9 @@ class Scheduler:
         self.chunk_tokens = chunk_tokens
         self.ahead_tokens = ahead_tokens
 
-        self.cache = PrefixCache(pool, levels)
+        self.seed = seed
+
+        self.cache: PrefixCache[Sequence] = PrefixCache(pool, levels)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded)
         self.lengths = Lengths()
         self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
@@ -135,15 +149,15 @@ class Scheduler:
 
     def _enter(self, request: Request, leaf: Node) -> Group:
         """A request whose prompt ends at `leaf` waits."""
-        group = Group(request, leaf, self.context_length)
+        group = Group(request, leaf, self.context_length, self.seed)
         self.rows.make_wide(self._blocks_at_end(group.limit))
         self.waiting[group] = None
         self.num_waiting += group.unfinished
         self._unfinished.add(group)
         self._ending.setdefault(leaf, []).append(group)
-        if request.params.prompt_logprobs is not None:
-            want(leaf, request.params.prompt_logprobs)
         self.cache.hold(leaf)
+        if request.params.prompt_logprobs is not None:
+            want(self.cache.stored, leaf, request.params.prompt_logprobs)
         return group
 
     def draw(self, group: Group, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:
@@ -183,11 +197,11 @@ class Scheduler:
         self.num_waiting = 0
         self.rows.send_all_again()
 
-    def take_back(self, batch: PrefillBatch) -> None:
-        """A prefill batch did not run: its tokens are to be computed, and its groups wait again."""
-        for chunk in reversed(batch.chunks):
+    def take_back(self, step: PrefillStep) -> None:
+        """A prefill step did not run: its tokens are to be computed, and its groups wait again."""
+        for chunk in reversed(step.chunks):
             self.cache.forget_computed(chunk.node, chunk.start)
-        for group in reversed(batch.groups):
+        for group in reversed(step.groups):
             self._ending.setdefault(group.leaf, []).insert(0, group)
             self.waiting[group] = None
             self.waiting.move_to_end(group, last=False)
@@ -215,8 +229,8 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------
 
-    def schedule(self, compact: bool) -> PrefillBatch | DecodeBatch | None:
-        """The next batch, or None while everything waits for steps in flight.
+    def schedule(self, compact: bool) -> Step | None:
+        """The next step, or None while everything waits for steps in flight.
 
         compact: whether rows may move (no step is in flight).
         """
@@ -228,9 +242,11 @@ class Scheduler:
             self._admit()
         plan = PrefillPlan() if preempted else self._plan_prefill()
         if plan.chunks:
-            return prefill_batch(plan, self.pool.block_size)
+            stored, size = self.cache.stored, self.pool.block_size
+            return prefill_step(plan.chunks, plan.groups, stored, size)
         if self.num_running:
-            return self.rows.next_batch(self.rows.compact() if compact else [])
+            moves = self.rows.compact() if compact else []
+            return self.rows.next_step(moves, self.cache.stored)
         return None
 
     def _grow(self) -> bool:
@@ -346,12 +362,13 @@ class Scheduler:
             return False
         for node in group.leaf.path():
             self.cache.place(node)
-            while node.computed < node.length:
-                whole = node.computed // self.chunk_tokens + 1  # chunks may be smaller than before
+            kv = self.cache.stored[node]
+            while kv.computed < node.length:
+                whole = kv.computed // self.chunk_tokens + 1  # chunks may be smaller than before
                 end = min(node.length, whole * self.chunk_tokens)
-                if plan.tokens and plan.tokens + end - node.computed > self.chunk_tokens:
+                if plan.tokens and plan.tokens + end - kv.computed > self.chunk_tokens:
                     return False
-                plan.add(Chunk(node, node.computed, end))
+                plan.add(Chunk(node, kv.computed, end))
                 self.cache.note_computed(node, end)
             for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
                 del self.waiting[ending]

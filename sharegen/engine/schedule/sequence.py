@@ -4,32 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
+
+from sharegen.engine.batch import Drawing
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import PromptLogprobs
+from sharegen.engine.cache.stored import Suffix
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import FinishReason, Request, TokenLogprobs
 
 
 class Group:
     """A request whose prompt stands in the tree, and how far its samples are.
 
-    leaf: the node where the prompt ends. drawn: the samples that are computed, of a greedy request
-    the first alone, which stands for all; unfinished: how many of these are not finished yet. limit: the most
-    output tokens of a sample, and limit_reason what sets it. prompt_logprobs: where the request
-    wants them, from when its first tokens are drawn.
+    leaf: the node where the prompt ends. seed: of its random streams. drawn: the samples that are
+    computed, of a greedy request the first alone, which stands for all; unfinished: how many of
+    these are not finished yet. limit: the most output tokens of a sample, and limit_reason what
+    sets it. prompt_logprobs: where the request wants them, from when its first tokens are drawn.
     """
 
-    __slots__ = ("drawn", "leaf", "limit", "limit_reason", "prompt_logprobs", "request",
-                 "unfinished")  # fmt: skip
+    __slots__ = ("_prompt", "drawn", "leaf", "limit", "limit_reason", "prompt_logprobs",
+                 "request", "seed", "unfinished")  # fmt: skip
 
-    def __init__(self, request: Request, leaf: Node, context_length: int) -> None:
+    def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
         self.leaf = leaf
+        self.seed = seed if request.params.seed is None else request.params.seed
         self.drawn = request.samples[:1] if request.params.is_greedy else request.samples
         self.unfinished = len(self.drawn)
         self.prompt_logprobs: PromptLogprobs | None = None
         self.limit = most_tokens(request, context_length)
         within = self.limit == request.params.max_tokens
         self.limit_reason: FinishReason = "length" if within else "context"
+        read = request.prompt_token_ids if request.params.reads_prompt else ()
+        self._prompt = np.asarray(read, dtype=np.int32)
+
+    def drawing(self, sample: int) -> Drawing:
+        """How the tokens of one of its samples are drawn."""
+        key = row_key(self.seed, self.request.key, sample)
+        return Drawing(self.request.params, key, self._prompt)
 
 
 def most_tokens(request: Request, context_length: int) -> int:
@@ -37,29 +50,27 @@ def most_tokens(request: Request, context_length: int) -> int:
     return min(request.params.max_tokens, context_length - len(request.prompt_token_ids))
 
 
-class Sequence:
+class Sequence(Suffix):
     """One sample: the tokens drawn so far, and its place while it runs.
 
-    tokens: output tokens known to the host. fed: how many of them have been given to the model, in
-    steps launched so far. replay: how many of them were known when the sequence joined, and are
-    fed from the record rather than from the step before.
+    tokens: output tokens known to the host. replay: how many of them were known when the sequence
+    joined, and are fed from the record rather than from the step before.
     logprobs: one entry a token, where the request wants them.
-    row: its row in the batch (-1: none). blocks: the KV blocks of its suffix. joined: a number
-    that grows with every admission; the youngest is preempted first.
+    row: its row in the batch (-1: none). joined: a number that grows with every admission; the
+    youngest is preempted first.
     """
 
-    __slots__ = ("blocks", "cumulative_logprob", "fed", "finished", "group", "joined", "logprobs",
-                 "replay", "row", "sample", "tokens")  # fmt: skip
+    __slots__ = ("cumulative_logprob", "finished", "group", "joined", "logprobs", "replay", "row",
+                 "sample", "tokens")  # fmt: skip
 
     def __init__(self, group: Group, sample: int, token: int, logprob: float) -> None:
+        super().__init__(group.leaf)
         self.group = group
         self.sample = sample
         self.tokens = [token]
         self.cumulative_logprob = logprob
-        self.fed = 0
         self.replay = 1
         self.row = -1
-        self.blocks: list[int] = []
         self.joined = -1
         self.finished = False
         self.logprobs: list[TokenLogprobs] | None = None
@@ -69,3 +80,8 @@ class Sequence:
         """The samples that its tokens are: all of a greedy request."""
         request = self.group.request
         return request.samples if request.params.is_greedy else (self.sample,)
+
+    @property
+    def drawing(self) -> Drawing:
+        """How its tokens are drawn."""
+        return self.group.drawing(self.sample)

@@ -6,21 +6,21 @@ step did not run are preempted and replay the tokens that they have. What was dr
 
 from __future__ import annotations
 
-from sharegen.engine.schedule.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.schedule.scheduler import Scheduler
+from sharegen.engine.schedule.step import PrefillStep, Step
 
 LEAST_CHUNK = 256
 LEAST_SEQUENCES = 8
 """Tokens of a prefill batch and sequences decoded together: below that a job would hardly move."""
 
 
-def shrink(scheduler: Scheduler, batch: PrefillBatch | DecodeBatch) -> str | None:
-    """Take back a batch that did not run, and make those to come smaller.
+def shrink(scheduler: Scheduler, step: Step) -> str | None:
+    """Take back a step that did not run, and make those to come smaller.
 
     Returns what is smaller from now on, or None where nothing can be.
     """
-    if isinstance(batch, PrefillBatch):
-        scheduler.take_back(batch)
+    if isinstance(step, PrefillStep):
+        scheduler.take_back(step)
         if scheduler.chunk_tokens > LEAST_CHUNK:
             scheduler.chunk_tokens = max(LEAST_CHUNK, scheduler.chunk_tokens // 2)
             return f"prompts are computed {scheduler.chunk_tokens:,} tokens at a time"

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from sharegen.engine.request import FinishReason, SamplingParams
 from sharegen.engine.text.detokenize import REPLACEMENT, decode, prompt_tail, text_after
 
-
 End: TypeAlias = tuple[FinishReason, str | int | None]
 """Why a sample ended: (finish_reason, stop_reason)."""
 
@@ -45,7 +44,7 @@ def _end_tokens(
     ends: dict[int, End] = {
         token: ("stop", text) for token, text in special.items() if token is not None
     }
-    return ends | {token: ("stop", token) for token in ids} | {token: ("eos", None) for token in eos}
+    return ends | {token: ("stop", token) for token in ids} | dict.fromkeys(eos, ("eos", None))
 
 
 def _special_token(tokenizer: Any, text: str) -> int | None:

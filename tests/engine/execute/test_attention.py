@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from sharegen.engine.execute import attention
-from sharegen.engine.execute.attention import ReferenceAttention, active, attention_for, current
+from sharegen.engine.execute.attention import ReferenceAttention, attention_for
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.interface import active, attend_in_order, current
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import loaded
@@ -106,7 +106,7 @@ def test_a_compiled_model_counts_its_layers_by_itself() -> None:
     for _ in range(2):  # every forward begins at the first layer
         with active(context):
             for _ in range(3):
-                assert (attention.attend_in_order(q, kv, kv, None) == 7).all()
+                assert (attend_in_order(q, kv, kv, None) == 7).all()
     assert context.layers == [0, 1, 2] * 2
 
 

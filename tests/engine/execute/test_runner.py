@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.schedule.batch import graph_rows, padded_rows
 from tests.engine.jobs import (
     GREEDY,
     TIE,

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, TorchAoConfig
 
 from sharegen.common import hub
-from sharegen.engine.model.load import load_model, load_tokenizer
+from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.load import load_model
 from sharegen.engine.model.self_check import self_check
 from sharegen.errors import ModelError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run

@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute import attention
-from sharegen.engine.model.architectures import TESTED
-from sharegen.engine.model.load import LoadedModel, load_model
-from sharegen.engine.model.self_check import DenseContext
+from sharegen.engine.model import interface
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.self_check import TESTED, DenseContext
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import first_difference_is_a_tie
 from tests.engine.tiny_models import TABLE, TINY, make_tiny
@@ -48,7 +48,7 @@ def test_logits_of_shuffled_rows_equal_eager_attention(model: PreTrainedModel) -
     order = torch.randperm(len(ids), generator=generator)
     rows = torch.tensor([41, 3, 3, 20])
     loaded = load_model(model)
-    with attention.active(DenseContext(loaded.layers, sequence[order], position[order])):
+    with interface.active(DenseContext(loaded.layers, sequence[order], position[order])):
         logits = loaded.forward(ids[order], position[order], rows)
     assert logits.shape == (4, loaded.vocab_size)
     assert (logits - wanted[order][rows]).abs().max() <= 1e-4

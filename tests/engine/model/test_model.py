@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from sharegen.engine.execute import attention
-from sharegen.engine.model.load import LoadedModel, load_model
+from sharegen.engine.model import interface
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.self_check import DenseContext
 from sharegen.errors import ModelError, UsageError
 from tests.engine.tiny_models import TINY, make_tiny
@@ -21,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 def logits_of(loaded: LoadedModel, ids: torch.Tensor) -> torch.Tensor:
     rows = torch.arange(len(ids), device=ids.device)
-    with torch.no_grad(), attention.active(DenseContext(loaded.layers, rows * 0, rows)):
+    with torch.no_grad(), interface.active(DenseContext(loaded.layers, rows * 0, rows)):
         return loaded.forward(ids, rows, rows)
 
 
@@ -108,7 +109,7 @@ def test_rows_of_logits_are_picked_before_the_head() -> None:
     model.lm_head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
     ids, rows = torch.arange(5, 25), torch.tensor([19, 4])
     position = torch.arange(20)
-    with torch.no_grad(), attention.active(DenseContext(loaded.layers, ids * 0, position)):
+    with torch.no_grad(), interface.active(DenseContext(loaded.layers, ids * 0, position)):
         picked = loaded.forward(ids, position, rows)
     assert seen == [torch.Size([1, 2, 32])]
     assert torch.allclose(picked, logits_of(loaded, ids)[rows], atol=1e-5)
@@ -126,7 +127,7 @@ def test_a_head_that_takes_no_rows_gives_the_same() -> None:
     loaded.release()
     model.__class__ = OldStyle
     loaded = load_model(model)
-    with torch.no_grad(), attention.active(DenseContext(loaded.layers, ids * 0, rows)):
+    with torch.no_grad(), interface.active(DenseContext(loaded.layers, ids * 0, rows)):
         got = loaded.forward(ids, rows, torch.tensor([3, 9]))
     assert torch.allclose(got, wanted[[3, 9]], atol=1e-5)
 
@@ -182,6 +183,6 @@ def test_forward_traces_without_graph_breaks(name: str) -> None:
     """What torch.compile and CUDA graphs need: nothing on the host looks at the numbers."""
     loaded = load_model(make_tiny(name))
     ids, rows = torch.arange(5, 21), torch.arange(16)
-    with torch.no_grad(), attention.active(DenseContext(loaded.layers, ids * 0, rows)):
+    with torch.no_grad(), interface.active(DenseContext(loaded.layers, ids * 0, rows)):
         explained = torch._dynamo.explain(loaded.forward)(ids, rows, rows)
     assert explained.graph_break_count == 0, explained.break_reasons

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 import sharegen.engine.model.load as engine_model
-from sharegen.engine.execute import attention
+from sharegen.engine.model import interface
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.self_check import DenseContext, self_check
@@ -88,7 +88,7 @@ def test_a_model_called_outside_a_context_is_our_bug() -> None:
     ids = torch.tensor([5, 6])
     with pytest.raises(AssertionError):
         loaded.forward(ids, ids, ids[:1])
-    with attention.active(DenseContext(loaded.layers, torch.zeros(2), torch.arange(2))):
+    with interface.active(DenseContext(loaded.layers, torch.zeros(2), torch.arange(2))):
         assert loaded.forward(ids, torch.arange(2), torch.tensor([1])).shape == (1, 128)
     with pytest.raises(AssertionError):
-        attention.current()
+        interface.current()

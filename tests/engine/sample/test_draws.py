@@ -2,7 +2,8 @@
 
 import torch
 
-from sharegen.engine.sample.draws import row_key, uniform
+from sharegen.engine.random_key import row_key
+from sharegen.engine.sample.draws import uniform
 
 MASK = (1 << 64) - 1
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.filters import NARROW, survivors
 from sharegen.engine.sample.sampling import (
     SamplingState,
     inverse_cdf,
-    row_key,
     sample,
     token_logprobs,
     top_logprobs,

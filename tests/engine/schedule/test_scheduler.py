@@ -101,7 +101,8 @@ class Bookkeeper(CheckedEngine):
 
     def _step(self) -> list[Completion]:
         finished = super()._step()
-        nodes = [node for node in self.scheduler.cache.tree.nodes() if node.blocks]
+        cache = self.scheduler.cache
+        nodes = [node for node in cache.tree.nodes() if cache.stored[node].placed]
         rows = list(self.scheduler.rows.running())
         prompts = sum(self.pool.blocks_for(node.length) for node in nodes)
         least = prompts + sum(max(1, self.pool.blocks_for(s.fed)) for s in rows)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from sharegen.engine.execute import compiling
-from sharegen.engine.model.load import LoadedModel, load_model
+from sharegen.engine.model import compiling
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
 from tests.engine.tiny_models import make_tiny
 
 
@@ -14,7 +15,7 @@ def test_a_model_that_does_not_compile_is_left_as_it_was(monkeypatch: pytest.Mon
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler here\nand a page about it")
 
-    monkeypatch.setattr(compiling, "trial_forward", fail)
+    monkeypatch.setattr(LoadedModel, "trial_forward", fail)
     loaded = load_model(make_tiny("llama"))
     with pytest.warns(UserWarning, match="^the model runs uncompiled: no compiler here$"):
         compiling.optimise(loaded)

@@ -7,9 +7,8 @@ import warnings
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sharegen.engine.execute.trial import trial_forward
 from sharegen.engine.model.fusing import fuse_projections, unfuse
-from sharegen.engine.model.load import LoadedModel
+from sharegen.engine.model.loaded import LoadedModel
 
 _TRIAL_TOKENS = 32
 
@@ -29,7 +28,7 @@ def optimise(model: LoadedModel) -> None:
         layer.compile(dynamic=True, fullgraph=True)
     try:
         for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
-            trial_forward(model, count, rows=8)
+            model.trial_forward(count, rows=8)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
         _undo(layers, replaced)
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

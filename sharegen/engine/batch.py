@@ -1,0 +1,100 @@
+"""One step's work as data: what the scheduler hands to the runner.
+
+Numbers, and nothing that is alive: numpy arrays and small frozen dataclasses. So a batch can be
+written down, sent to another process and run again, and the runner knows neither sequences nor the
+tree. Whom a batch is for, the scheduler remembers (`schedule/step.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sharegen.engine.request import SamplingParams
+from sharegen.kernels.layout import SharedLayout
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How the tokens of one sample are drawn.
+
+    key: of the sample's random stream (`random_key.row_key`). prompt: int32, the prompt's tokens
+    where the params look at them (`SamplingParams.reads_prompt`), else empty.
+    """
+
+    params: SamplingParams
+    key: int
+    prompt: Int32
+
+
+@dataclass(frozen=True)
+class WantedLogprobs:
+    """What a prefill batch is to say about prompt tokens.
+
+    rows: [n] rows of the batch; tokens: [n] the prompt token that follows each one; top: how many
+    of the likeliest tokens.
+    """
+
+    rows: Int64
+    tokens: Int64
+    top: int
+
+
+@dataclass(frozen=True)
+class PrefillBatch:
+    """Packed chunks of prompt nodes, parents before children.
+
+    token_ids, positions, slots: [T] the tokens, their positions and where their KV goes.
+    chunk_starts: [num_chunks + 1] rows of the chunks. layout: what the rows attend to besides
+    their own chunk.
+    logit_rows: [num_prompts] rows of the last tokens of prompts. drawings: [num_samples] the
+    samples whose first tokens are drawn, and prompts: [num_samples] from which of logit_rows.
+    logprobs: what is wanted of the prompts' own tokens, or None.
+    """
+
+    token_ids: Int64
+    positions: Int64
+    slots: Int64
+    chunk_starts: list[int]
+    layout: SharedLayout
+    logit_rows: Int64
+    drawings: list[Drawing]
+    prompts: Int64
+    logprobs: WantedLogprobs | None
+
+
+@dataclass(frozen=True)
+class DecodeBatch:
+    """One token for every running sequence; rows are places in the batch.
+
+    num_rows: rows up to the last live one.
+    moves: [n, 2] (from, to) rows to copy first. changed: [n] rows whose tables, lengths or sequence
+    are new, holes included; block_tables [n, max_blocks], prefix_length, position and
+    last_position (of the last input that the row may have) [n] are theirs.
+    started: [n] rows whose sequence has just joined, and drawings: [n] how theirs are drawn.
+    growth: [n, 3] (row, column, block) entries added to the block tables of other rows.
+    forced: [n, 3] (row, token, position) inputs that replace the token drawn last: a sequence that
+    just joined, or replays what it had drawn before it was preempted.
+    layout: the shared nodes, or None where they are those of the step before.
+    """
+
+    num_rows: int
+    moves: Int32
+    changed: Int32
+    block_tables: Int32
+    prefix_length: Int32
+    position: Int32
+    last_position: Int32
+    started: Int32
+    drawings: list[Drawing]
+    growth: Int32
+    forced: Int32
+    layout: SharedLayout | None
+
+
+Batch = PrefillBatch | DecodeBatch

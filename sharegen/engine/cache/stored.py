@@ -1,0 +1,74 @@
+"""What is stored: the KV of a node of the tree, and the KV of one sample's own tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.request import TokenLogprobs
+
+Blocks = npt.NDArray[np.int32]
+
+_NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
+
+
+class NodeKV:
+    """The KV of one node, as long as someone uses it.
+
+    users: requests with unfinished samples, and kept sequences, whose path passes through the node.
+    blocks: where it lies, none before it is placed; contiguous: whether they are one ascending run.
+    computed: tokens that have been prefilled; lost: how many had been when the KV was given up.
+    logprobs: of the node's tokens, where a request wants them.
+    """
+
+    __slots__ = ("blocks", "computed", "contiguous", "logprobs", "lost", "users")
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.blocks = _NO_BLOCKS
+        self.contiguous = True
+        self.computed = 0
+        self.lost = 0
+        self.logprobs: NodeLogprobs | None = None
+
+    @property
+    def placed(self) -> bool:
+        return len(self.blocks) > 0
+
+    def give_up(self) -> Blocks:
+        """Forget where it lay; returns the blocks, which are still to be freed."""
+        blocks, self.blocks = self.blocks, _NO_BLOCKS
+        self.lost, self.computed = max(self.lost, self.computed), 0
+        return blocks
+
+
+class NodeLogprobs:
+    """What the rows of one node say.
+
+    top: how many of the likeliest tokens are wanted. own: entries of the node's tokens, without
+    the first; following: by token, of what may come after the node. Both are laid out when the
+    rows are prefilled and filled in when the numbers have come.
+    """
+
+    __slots__ = ("following", "own", "top")
+
+    def __init__(self, top: int, length: int) -> None:
+        self.top = top
+        self.own: list[TokenLogprobs | None] = [None] * (length - 1)
+        self.following: dict[int, TokenLogprobs | None] = {}
+
+
+class Suffix:
+    """The KV of one sample's own tokens, below the node where its prompt ends.
+
+    leaf: that node. blocks: where the KV lies. fed: how many of the tokens have been given to the
+    model, in steps launched so far.
+    """
+
+    __slots__ = ("blocks", "fed", "leaf")
+
+    def __init__(self, leaf: Node) -> None:
+        self.leaf = leaf
+        self.blocks: list[int] = []
+        self.fed = 0

@@ -1,0 +1,96 @@
+"""What every back end of attention offers, and the context of a step that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model.interface import AttentionContext
+from sharegen.engine.model.probe import LayerSpec
+from sharegen.kernels.layout import SharedLayout
+
+
+class Attention(Protocol):
+    """One way to compute attention over one KV cache: what the runner builds contexts with."""
+
+    @property
+    def fallback(self) -> str | None:
+        """Why the kernels do not serve this model on a GPU; None where they do, and on a CPU."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Grows when captured graphs no longer read the right buffers."""
+        ...
+
+    @property
+    def variant(self) -> Hashable:
+        """Which of several ways a step is computed: each has graphs of its own."""
+        ...
+
+    @property
+    def shared_levels(self) -> tuple[int, ...]:
+        """Levels of the tree (0: roots) with nodes that are read once for all rows under them."""
+        ...
+
+    def update(self, layout: SharedLayout) -> None:
+        """The shared nodes of the decoding steps to come."""
+        ...
+
+    def prefill(
+        self,
+        layout: SharedLayout,
+        chunk_starts: list[int],
+        position: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> AttentionContext:
+        """Packed chunks of prompts. position: [T] int32; slots: [T] where the KV goes."""
+        ...
+
+    def decode(
+        self,
+        slots: torch.Tensor,
+        block_tables: torch.Tensor,
+        prefix_length: torch.Tensor,
+        position: torch.Tensor,
+    ) -> AttentionContext:
+        """One token a row; [rows, ...], int32 but for slots, int64.
+
+        A dead row has prefix_length 0, position -1.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class StoreAndAttend:
+    """A step's context: keys and values go to their slots first, so that all rows can read them.
+
+    store(k, v, keys, values, slots); attend(q, k, v, keys, values, scale=, window=, chunk=,
+    softcap=, sinks=) -> [T, num_heads, value_size].
+    """
+
+    layers: Sequence[LayerSpec]
+    cache: KVCache
+    slots: torch.Tensor
+    store: Callable[..., None]
+    attention: Callable[..., torch.Tensor]
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        spec = self.layers[layer_idx]
+        keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
+        self.store(k, v, keys, values, self.slots)
+        return self.attention(
+            q, k, v, keys, values, scale=spec.scaling, window=spec.window, chunk=spec.chunk,
+            softcap=spec.softcap, sinks=sinks,
+        )  # fmt: skip

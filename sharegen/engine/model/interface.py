@@ -1,0 +1,84 @@
+"""Where a model's attention leaves the model: whoever runs a forward says who computes it.
+
+Models call `sharegen_attention` (load.py), which hands over to the context that is current. What
+attention needs beyond the tensors travels in that object, since some models drop keyword arguments
+that they don't know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+
+class AttentionContext(Protocol):
+    """What one forward's attention needs to know beyond the tensors that the model passes."""
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
+        ...
+
+
+_current: AttentionContext | None = None
+_next_layer = 0  # of the compiled forward that is running
+
+
+def current() -> AttentionContext:
+    """The context of the forward that is running."""
+    assert _current is not None, "a model was called outside active()"
+    return _current
+
+
+@contextmanager
+def active(context: AttentionContext) -> Iterator[None]:
+    """Make `context` the current one for the forwards inside."""
+    global _current, _next_layer
+    previous, _current, _next_layer = _current, context, 0
+    try:
+        yield
+    finally:
+        _current = previous
+
+
+@torch.library.custom_op("sharegen::attend", mutates_args=())
+def attend_in_order(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """The next layer's attention, for compiled models: opaque to the compiler.
+
+    Layers are told apart by the order of the calls, so that one compiled layer serves them all.
+    """
+    global _next_layer
+    layer_idx, _next_layer = _next_layer, _next_layer + 1
+    return current().attend(layer_idx, q, k, v, sinks).contiguous()
+
+
+@attend_in_order.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    return q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+
+
+class ValuesOnly:
+    """A stand-in for attention, without a KV cache: every token sees only itself."""
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)

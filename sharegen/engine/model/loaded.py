@@ -1,0 +1,135 @@
+"""A model that is ready for the engine, however it was loaded."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from sharegen.engine.model.interface import ValuesOnly, active
+from sharegen.engine.model.probe import LayerSpec
+from sharegen.errors import ModelError
+
+
+def on(device: torch.device) -> torch.cuda.device:
+    """A GPU is the current one inside: Triton, streams and graphs go by that, not by tensors."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)
+
+
+class _RowPositions:
+    """Stands in for a KV cache in models that number the rows of a batch by themselves.
+
+    Such a model adds the row's number to the length of the cache; this one's length is, row by
+    row, what makes the sum the row's true position.
+    """
+
+    def __init__(self, position_ids: torch.Tensor) -> None:
+        rows = torch.arange(len(position_ids), device=position_ids.device)
+        self._length = position_ids - rows
+
+    def get_seq_length(self, layer_idx: int = 0) -> torch.Tensor:
+        return self._length
+
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, layer_idx: int, *args: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return key, value
+
+
+@dataclass(eq=False)
+class LoadedModel:
+    """A model that is ready for the engine.
+
+    model: the Hugging Face module, its attention switched to sharegen's until `release()`.
+    layers: one LayerSpec per attention call, in the order of the calls.
+    vocab_size: rows of the output head.
+    fingerprint: a stable hash of the config and the weights' identity.
+    """
+
+    model: PreTrainedModel
+    config: Any
+    layers: list[LayerSpec]
+    eos_token_ids: tuple[int, ...]
+    vocab_size: int
+    dtype: torch.dtype
+    device: torch.device
+    fingerprint: str
+    _limits: list[tuple[int, str]] = field(repr=False)  # (tokens, why)
+    _undo: ExitStack = field(repr=False)
+
+    def __post_init__(self) -> None:
+        self._takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        # Llama 4 scales the queries of layers without RoPE by a position that it counts itself.
+        text_config = self.config.get_text_config()
+        self._counts_rows = bool(getattr(text_config, "attn_temperature_tuning", False))
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV cache that one token takes in all layers."""
+        numbers = sum(
+            layer.num_kv_heads * (layer.key_size + layer.value_size) for layer in self.layers
+        )
+        return numbers * self.dtype.itemsize
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that prompt and output may have together."""
+        return min(limit for limit, _ in self._limits)
+
+    @property
+    def declared_length(self) -> int:
+        """The context length that the config names, which RoPE frequencies may not allow."""
+        return self._limits[-1][0]
+
+    def check_length(self, length: int) -> None:
+        """Raise ModelError, naming the reason, if sequences of `length` tokens are too long."""
+        limit, reason = min(self._limits, key=lambda pair: pair[0])
+        if length > limit:
+            raise ModelError(f"{length} tokens are too many for this model: {reason}")
+
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_rows: torch.Tensor
+    ) -> torch.Tensor:
+        """input_ids, position_ids: [T], logit_rows: [R] rows of T -> logits [R, vocab_size].
+
+        Attention goes to the context made current with `interface.active`.
+        """
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids[None],
+            "position_ids": position_ids[None],
+            "use_cache": False,
+        }
+        if self._counts_rows:
+            inputs["past_key_values"] = _RowPositions(position_ids)
+        if self._takes_rows:
+            return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
+        return self.model(**inputs).logits[0, logit_rows]
+
+    @torch.inference_mode()
+    def trial_forward(self, tokens: int, rows: int) -> torch.Tensor:
+        """A forward by itself, to see whether it runs, how long it takes and how much memory.
+
+        tokens: their ids and positions differ, as far as vocabulary and context go. There is no KV
+        cache, and a stand-in for attention, whose cost depends on prompts not known yet. Returns
+        logits [rows, vocab_size]; rows may be more than tokens.
+        """
+        index = torch.arange(tokens, device=self.device)
+        with active(ValuesOnly()):
+            return self.forward(
+                index % self.vocab_size,
+                index % self.context_length,
+                torch.arange(rows, device=self.device) % tokens,
+            )
+
+    def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:
+        """Have something that was done to the module undone by `release`."""
+        self._undo.callback(undo, *arguments)
+
+    def release(self) -> None:
+        """Give the Hugging Face module back its own attention, and all else that was changed."""
+        self._undo.close()

@@ -1,0 +1,148 @@
+"""From the tree to a batch: prompt chunks side by side, and who reads which node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharegen.engine.batch import PrefillBatch, WantedLogprobs
+from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.cache.prompt_logprobs import Asked, asked_of
+from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.schedule.step import Chunk, PrefillStep
+from sharegen.kernels.layout import SharedLayout
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Rows that read the first `length` tokens of `node` and all of its ancestors."""
+
+    node: Node
+    rows: Seq[int]
+    length: int
+
+
+def prefill_step(
+    chunks: list[Chunk], groups: list[Group], stored: Mapping[Node, NodeKV], block_size: int
+) -> PrefillStep:
+    """The chunks packed one after the other; groups: whose prompts end with one of them."""
+    starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
+    tokens, positions, slots = [], [], []
+    queries = []
+    last_row: dict[Node, int] = {}
+    asked: list[Asked] = []
+    asked_rows: list[int] = []
+    for chunk, first in zip(chunks, starts[:-1].tolist(), strict=True):
+        node, kv = chunk.node, stored[chunk.node]
+        within = np.arange(chunk.start, chunk.end, dtype=np.int64)
+        tokens.append(node.tokens[chunk.start : chunk.end])
+        positions.append(within + node.position)
+        slots.append(kv.blocks[within // block_size].astype(np.int64) * block_size
+                     + within % block_size)  # fmt: skip
+        rows = range(first, first + len(within))
+        queries.append(Queries(node, rows, chunk.start))
+        last_row[node] = rows[-1]
+        if kv.logprobs is not None:
+            wanted = asked_of(kv.logprobs, node, chunk.start, chunk.end)
+            asked += wanted
+            asked_rows += [first + place.offset - chunk.start for place in wanted]
+    drawings = [group.drawing(sample) for group in groups for sample in group.drawn]
+    counts = [len(group.drawn) for group in groups]
+    batch = PrefillBatch(
+        token_ids=np.concatenate(tokens).astype(np.int64),
+        positions=np.concatenate(positions),
+        slots=np.concatenate(slots),
+        chunk_starts=starts.tolist(),
+        layout=shared_layout(queries, stored),
+        logit_rows=np.array([last_row[group.leaf] for group in groups], dtype=np.int64),
+        drawings=drawings,
+        prompts=np.repeat(np.arange(len(groups)), counts),
+        logprobs=_wanted(asked, asked_rows),
+    )
+    return PrefillStep(batch, chunks, groups, asked)
+
+
+def _wanted(asked: list[Asked], rows: list[int]) -> WantedLogprobs | None:
+    if not asked:
+        return None
+    tokens = np.array([place.token for place in asked], dtype=np.int64)
+    top = max(place.known.top for place in asked)
+    return WantedLogprobs(np.array(rows, dtype=np.int64), tokens, top)
+
+
+def shared_layout(queries: list[Queries], stored: Mapping[Node, NodeKV]) -> SharedLayout:
+    """Order the rows by tree path, so that each node's rows are one slice, and list the nodes.
+
+    stored: where the nodes lie.
+    """
+    own: dict[Node, list[Queries]] = {}
+    for query in queries:
+        own.setdefault(query.node, []).append(query)
+    roots, children = _active_nodes(own)
+    order: list[int] = []
+    entries: list[tuple[Node, int, int, int]] = []  # node, tokens read, first row, row after last
+    stack: list[tuple[Node, int]] = [(root, -1) for root in reversed(roots)]
+    while stack:
+        node, entry = stack.pop()
+        if entry >= 0:  # all rows below have their place by now
+            _, length, start, _ = entries[entry]
+            entries[entry] = (node, length, start, len(order))
+            continue
+        for query in own.get(node, ()):
+            # Chunks of the node itself see it up to where they start.
+            if query.length < node.length:
+                start = len(order)
+                order.extend(query.rows)
+                if query.length > 0:
+                    entries.append((node, query.length, start, len(order)))
+        start = len(order)
+        for query in own.get(node, ()):
+            if query.length == node.length:
+                order.extend(query.rows)
+        if len(order) > start or node in children:
+            stack.append((node, len(entries)))
+            entries.append((node, node.length, start, start))
+        stack.extend((child, -1) for child in reversed(children.get(node, ())))
+    return _as_arrays(order, entries, stored)
+
+
+def _active_nodes(own: dict[Node, list[Queries]]) -> tuple[list[Node], dict[Node, list[Node]]]:
+    """The roots, and the children of each node, that have queries at or below them."""
+    roots: list[Node] = []
+    children: dict[Node, list[Node]] = {}
+    seen: set[Node] = set()
+    for node in own:
+        while node not in seen:
+            seen.add(node)
+            if node.parent is None:
+                roots.append(node)
+                break
+            children.setdefault(node.parent, []).append(node)
+            node = node.parent
+    return roots, children
+
+
+def _as_arrays(
+    order: list[int], entries: list[tuple[Node, int, int, int]], stored: Mapping[Node, NodeKV]
+) -> SharedLayout:
+    nodes = [entry[0] for entry in entries]
+    blocks = [stored[node].blocks for node in nodes]
+    rest = np.array([entry[1:] for entry in entries], dtype=np.int32).reshape(-1, 3)
+    level: dict[Node | None, int] = {None: -1}
+    for node in nodes:  # parents first
+        level[node] = level[node.parent] + 1
+    return SharedLayout(
+        order=np.array(order, dtype=np.int32),
+        length=rest[:, 0].copy(),
+        position=np.array([node.position for node in nodes], dtype=np.int32),
+        level=np.array([level[node] for node in nodes], dtype=np.int32),
+        row_start=rest[:, 1].copy(),
+        row_end=rest[:, 2].copy(),
+        block_start=np.cumsum([0, *map(len, blocks)], dtype=np.int32),
+        blocks=np.concatenate([np.empty(0, dtype=np.int32), *blocks]),
+        contiguous=np.array([stored[node].contiguous for node in nodes], dtype=np.bool_),
+    )

@@ -1,0 +1,47 @@
+"""A batch and whom it is for: what the scheduler remembers of a step until it is collected.
+
+The runner gets the batch alone. Who sits in which row changes while a step runs, so each step
+brings its own map from places of the batch to the sequences that they belonged to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sharegen.engine.batch import DecodeBatch, PrefillBatch
+from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.cache.prompt_logprobs import Asked
+from sharegen.engine.schedule.sequence import Group, Sequence
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Tokens [start, end) of a node, prefilled in one go."""
+
+    node: Node
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class PrefillStep:
+    """chunks: of which nodes. groups: the requests whose first tokens are drawn, in the order of
+    the batch's drawings. asked: [n] who wants what the batch says about prompt tokens."""
+
+    batch: PrefillBatch
+    chunks: list[Chunk]
+    groups: list[Group]
+    asked: list[Asked]
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """sequences: [num_rows] who sits in each row (None: a hole). index: [num_rows] which of its
+    output tokens the row draws."""
+
+    batch: DecodeBatch
+    sequences: list[Sequence | None]
+    index: list[int]
+
+
+Step = PrefillStep | DecodeStep

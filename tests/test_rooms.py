@@ -1,0 +1,138 @@
+"""The house: no circle of imports, which room may know which, and what runs without torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Modules at the top of `engine/` that all its rooms may know; they know only each other.
+NOUNS = {"request", "batch", "random_key"}
+
+# A room and the others that it may know, late and type-only imports included.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "common": set(),
+    "kernels": set(),
+    "nouns": {"errors", "kernels"},
+    "engine/text": {"nouns", "errors"},
+    "engine/cache": {"nouns"},
+    "engine/schedule": {"nouns", "engine/cache", "kernels", "errors"},
+    "engine/sample": {"nouns", "engine/text", "kernels", "errors"},
+    "engine/model": {"common", "errors"},
+    "engine/execute": {"nouns", "engine/model", "engine/sample", "kernels", "errors"},
+    "engine": {
+        "nouns", "engine/text", "engine/cache", "engine/schedule", "engine/model",
+        "engine/execute", "kernels", "errors",
+    },
+    "workload": {"common", "errors"},
+    "results": {"common", "errors"},
+    "job": {
+        "nouns", "engine", "engine/cache", "engine/schedule", "engine/model", "engine/execute",
+        "kernels", "workload", "results", "common", "errors",
+    },
+    "llm": {
+        "nouns", "engine", "engine/cache", "engine/model", "workload", "results", "errors",
+    },
+    "sharegen": {"nouns", "llm"},
+    "bench": {
+        "nouns", "engine", "engine/cache", "engine/sample", "engine/model",
+        "engine/execute", "kernels", "job", "workload", "results", "common", "errors",
+    },
+    "cli": {"engine", "bench", "job", "workload", "results", "common", "sharegen", "errors"},
+}  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """All modules of sharegen and of its kernels, by name."""
+    found = {}
+    for folder, package in (("sharegen", "sharegen"), ("kernels", "sharegen.kernels")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if any(part.is_symlink() for part in path.parents):
+                continue  # the kernels, which are read where they lie
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found[".".join((package, *parts))] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules that one imports, at its head, in a function or for its types alone."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = name.split(".")[: -node.level] if node.level else []
+            module = ".".join([*package, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield inner if inner in MODULES else module
+
+
+ARROWS = {
+    name: {other for other in imports(name) if other in MODULES and other != name}
+    for name in MODULES
+}
+
+
+def room(name: str) -> str:
+    """engine/cache, job, ...; what lies at the top of a wing is the wing's, but for the nouns."""
+    parts = name.split(".")[1:]
+    if not parts:
+        return "sharegen"
+    if parts[0] != "engine":
+        return parts[0]
+    if len(parts) > 1 and parts[1] in NOUNS:
+        return "nouns"
+    is_room = len(parts) > 2 or (MODULES[name].name == "__init__.py" and len(parts) == 2)
+    return f"engine/{parts[1]}" if is_room else "engine"
+
+
+def test_no_circle_of_imports() -> None:
+    """What imports nothing of the rest goes, again and again: nothing may be left."""
+    left = {name: set(others) for name, others in ARROWS.items()}
+    while free := [name for name, others in left.items() if not others]:
+        for name in free:
+            del left[name]
+        for others in left.values():
+            others.difference_update(free)
+    assert not left
+
+
+def test_rooms_know_only_those_they_may() -> None:
+    for name, others in ARROWS.items():
+        for other in others:
+            known = {room(other)} - {room(name)}
+            assert known <= ALLOWED[room(name)], f"{name} imports {other}"
+
+
+WITHOUT_TORCH = {"nouns", "engine/schedule", "engine/cache", "engine/text"}
+
+
+def test_who_decides_needs_no_torch() -> None:
+    """The scheduler, the cache and the text import where there is no torch at all."""
+    names = [name for name in MODULES if room(name) in WITHOUT_TORCH]
+    assert len(names) > 12
+    blocked = ("torch", "transformers", "triton")
+    lines = [
+        "import sys",
+        *(f"sys.modules[{name!r}] = None" for name in blocked),
+        *(f"import {name}" for name in names),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_results_import_no_torch() -> None:
+    for name in MODULES:
+        if room(name) == "results":
+            assert not {"torch", "transformers"} & {other.split(".")[0] for other in imports(name)}
