@@ -102,7 +102,7 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
         note = "a run that was killed left no counts"
         table.add_row("", f"[dim]speed and prompt tokens: of {told:,} of {known:,} completions on "
                           f"record, {note}[/]")  # fmt: skip
-    for name, value in _accuracy_rows(run, votes):
+    for name, value in (*_answer_rows(run, drawn, votes), *_accuracy_rows(run, votes)):
         table.add_row(f"[dim]{name}[/]", value)
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     if used is not None:
@@ -159,6 +159,26 @@ def _bad_rows(records: list[Record]) -> int:
         else:
             bad.add(record.problem_id)
     return len(bad)
+
+
+def _answer_rows(
+    run: RunFile, drawn: list[Record], votes: list[Vote]
+) -> list[tuple[str, str]]:
+    """How many answers could be read, where the job looks for any, and what to do about none."""
+    wanted = run.configuration.get("answer")
+    if not wanted or not drawn:
+        return []
+    read = sum(record.answer is not None for record in drawn)
+    rows = [("answers", f"read in {read:,} of {len(drawn):,} completions")]
+    if not read:
+        rows.append(("", "[red]no answer could be read: see answer.patterns, --max-tokens[/]"))
+    if wanted.get("gold"):
+        known = sum(vote.gold is not None for vote in votes)
+        rows.append(("gold answers", f"of {known:,} of {len(votes):,} problems"))
+        if not known:
+            field = visible(str(wanted["gold"].get("field")))
+            rows.append(("", f"[red]no gold answer is known: no row has a text {field!r}[/]"))
+    return rows
 
 
 def _accuracy_rows(run: RunFile, votes: list[Vote]) -> list[tuple[str, str]]:

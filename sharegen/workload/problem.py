@@ -21,7 +21,7 @@ from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.prompt import Prompt, PromptTemplate
 from sharegen.workload.recipe import Dataset, FewShot, Gold
-from sharegen.workload.template import RenderError
+from sharegen.workload.template import RenderError, is_text
 
 
 @dataclass(frozen=True)
@@ -209,14 +209,14 @@ def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
 
 
 def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:
-    if gold is None or gold.field not in fields:
+    """The answer that the pattern finds, or the whole field: plain answers have no marker."""
+    value = None if gold is None else fields.get(gold.field)
+    if gold is None or not is_text(value):
         return None
-    text = str(fields[gold.field])
-    if gold.pattern is None:
-        return text
-    match = re.search(gold.pattern, text)
+    text = str(value)
+    match = re.search(gold.pattern, text) if gold.pattern is not None else None
     if match is None:
-        return None
+        return text if text.strip() else None
     return next((group for group in match.groups() if group is not None), match[0]).strip()
 
 

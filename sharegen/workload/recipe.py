@@ -145,7 +145,7 @@ class Sampling(Strict):
 
 
 class Gold(Strict):
-    """The known answer of a row: what `pattern`'s group finds in a field (all of it without)."""
+    """The known answer of a row: what `pattern`'s group finds in a field, or all of the field."""
 
     field: str
     pattern: Pattern | None = None

@@ -8,19 +8,41 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from datetime import date, time
+from numbers import Number
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta
+from jinja2 import StrictUndefined, TemplateError, Undefined, UndefinedError, meta
 from jinja2 import Template as Compiled
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-_ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
-)
 
 
 class RenderError(Exception):
     """What a template could not do with a row, in words that complete '<row>: ...'."""
+
+
+class _NotText(Exception):
+    """A template writes what would be Python's own spelling of it; value: what it is."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def is_text(value: Any) -> bool:
+    """Whether a field reads as text: a text, a number, a date; no list and no object."""
+    return isinstance(value, (str, Number, date, time))
+
+
+def _written(value: Any) -> Any:
+    """What a template writes out, as it is."""
+    if is_text(value) or isinstance(value, Undefined):  # the latter has an error of its own
+        return value
+    raise _NotText(value)
+
+
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False, finalize=_written
+)
 
 
 @functools.cache
@@ -45,7 +67,8 @@ def names(text: str) -> set[str]:
 def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
     """The template of a recipe's `key` with a row's fields.
 
-    Raises RenderError naming the template, the missing field and the fields that there are.
+    Raises RenderError naming the template, the missing field and the fields that there are, or the
+    field that is written and is no text.
     """
     try:
         rendered = _compiled(text).render(fields)
@@ -58,6 +81,13 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
                 f"(it has {has})"
             ) from None
         raise RenderError(f"the template '{key}' fails: {error}") from None
+    except _NotText as error:
+        name = next((name for name, value in fields.items() if value is error.value), None)
+        what = "a value" if name is None else f"the field {name!r}"
+        raise RenderError(
+            f"the template '{key}' writes {what}, which is no text but of type "
+            f"{type(error.value).__name__}: let it name what is inside, or join it"
+        ) from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise RenderError(f"the template '{key}' fails: {error}") from None
     place = half_character(rendered)

@@ -108,6 +108,21 @@ def test_how_the_steps_went(summarise, stats: dict[str, object], said: str) -> N
     assert said in " ".join(out.split())
 
 
+def test_how_many_answers_could_be_read(summarise) -> None:  # type: ignore[no-untyped-def]
+    answer = {"patterns": [r"\d+"], "gold": {"field": "solution"}}
+    run = replace(RUN, configuration={"answer": answer})
+    known = [sample("p", 0, "7"), sample("p", 1, None), sample("q", 0, None, gold=None)]
+    out = summarise(known, run, p="?", q="?")
+    assert "read in 1 of 3 completions" in out and "of 1 of 2 problems" in out
+    assert "no answer could be read" not in out and "no gold answer" not in out
+    out = summarise([sample("p", 0, None, gold=None)], run, p="?")
+    assert "read in 0 of 1 completions" in out and "no answer could be read" in out
+    assert "no gold answer is known: no row has a text 'solution'" in out
+    out = summarise(known, replace(RUN, configuration={"answer": {"patterns": ["x"]}}), p="?")
+    assert "gold answers" not in out
+    assert "read in" not in summarise(known, p="?")
+
+
 def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyped-def]
     records = [sample(problem, index, "7") for problem in "pq" for index in range(5)]
     records.append(Record("r", None, None, error="no"))

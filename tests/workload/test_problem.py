@@ -44,8 +44,27 @@ def test_problems_have_id_prompt_and_gold(load: Any) -> None:
     problems = load(rows).problems
     assert [problem.id for problem in problems] == ["0", "t/2", "2", "3"]
     assert [problem.prompt.content for problem in problems[:2]] == ["Q: one\nA:", "Q: two\nA:"]
-    assert [problem.gold for problem in problems] == ["1", "2", None, None]
+    assert [problem.gold for problem in problems] == ["1", "2", "no number here", None]
     assert len({problem.prompt_hash for problem in problems}) == 4
+
+
+def test_a_gold_answer_without_a_marker_is_taken_whole(load: Any) -> None:
+    answers = ["5", 5, " 5 apples", "so #### 5", "", ["5"], {"a": 5}, None]
+    problems = load([{"question": "?", "answer": answer} for answer in answers]).problems
+    wanted = ["5", "5", " 5 apples", "5", None, None, None, None]
+    assert [problem.gold for problem in problems] == wanted
+
+
+def test_a_field_that_is_no_text_is_a_bad_row(load: Any) -> None:
+    """Python's own spelling of a list is nothing to ask."""
+    fields: list[Any] = [["a", "b"], {"a": 1}, 7, 1.5, True, "ok"]
+    workload = load([{"question": field} for field in fields])
+    assert [p.prompt.content for p in workload.problems] == [
+        "Q: 7\nA:", "Q: 1.5\nA:", "Q: True\nA:", "Q: ok\nA:"
+    ]  # fmt: skip
+    first, second = (bad.error for bad in workload.bad_rows)
+    assert "line 1: the template 'prompt' writes the field 'question'" in first
+    assert "of type list" in first and "of type dict" in second
 
 
 def test_bad_rows_are_left_out_and_named(load: Any) -> None:
