@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_DEPTH = 200
@@ -28,17 +28,27 @@ class JsonLimitError(JsonError):
     """A text that is JSON, but too deep or with too long a number."""
 
 
-def parse(text: str | bytes) -> Any:
-    """The value of a JSON text, bytes being UTF-8. Raises JsonError."""
+def parse(
+    text: str | bytes,
+    *,
+    parse_int: Callable[[str], Any] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
+    """The value of a JSON text, bytes being UTF-8. Raises JsonError.
+
+    parse_int, parse_float: what makes a value of a number, as for `json.loads`.
+    """
     try:
         whole = text if isinstance(text, str) else text.decode()
-        value = json.loads(whole)
+        value = json.loads(whole, parse_int=parse_int, parse_float=parse_float)
     except UnicodeDecodeError as error:
         raise JsonError(f"not UTF-8 text at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise JsonError(error.msg, error.lineno) from None
     except RecursionError:
         raise JsonLimitError(_TOO_DEEP) from None
+    except JsonError:  # of what makes the numbers
+        raise
     except ValueError:  # Python's own limit
         raise JsonLimitError("a number has too many digits") from None
     if whole.count("[") + whole.count("{") > MAX_DEPTH and _is_deep(value):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sharegen.common.program_tests import NoTests, ProgramProblem
+from sharegen.common.remarks import remark
 from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Generation, format_of, read_generations
@@ -161,12 +162,7 @@ def score_programs(
     Everything is checked before anything runs. Raises DataError, JournalError and SandboxError.
     """
     problems = ProblemSet(dataset)
-    keys = []
-    for generation in samples.generations():
-        try:
-            keys.append((problems.id_of(generation.problem_id), generation.sample))
-        except DataError as error:
-            raise DataError(f"{samples.path}: {error}") from None
+    keys = [(name, generation.sample) for name, generation in _of_dataset(samples, problems)]
     if not keys:
         raise DataError(f"{samples.path}: holds no samples")
     settings = {
@@ -180,18 +176,49 @@ def score_programs(
         done = sum(key in file.verdicts for key in keys)
         if planned is not None:
             planned(len(keys), done)
-        if done == len(keys):
-            return [file.verdicts[key] for key in keys]
-        tasks = _tasks(samples, problems, set(file.verdicts))
-        difficulty: dict[str, str | None] = {}
-        with contextlib.closing(score_all(tasks, isolate(), limits, workers)) as scores:
-            for (problem_id, sample), score in scores:
-                if problem_id not in difficulty:
-                    difficulty[problem_id] = problems.problem(problem_id).difficulty
-                file.append(problem_id, sample, score, difficulty[problem_id])
-                if scored is not None:
-                    scored(score)
-        return [file.verdicts[key] for key in keys]
+        if done < len(keys):
+            tasks = _tasks(samples, problems, set(file.verdicts))
+            difficulty: dict[str, str | None] = {}
+            with contextlib.closing(score_all(tasks, isolate(), limits, workers)) as scores:
+                for (problem_id, sample), score in scores:
+                    if problem_id not in difficulty:
+                        difficulty[problem_id] = problems.problem(problem_id).difficulty
+                    file.append(problem_id, sample, score, difficulty[problem_id])
+                    if scored is not None:
+                        scored(score)
+        verdicts = [file.verdicts[key] for key in keys]
+    _name_unscorable(verdicts, problems)
+    return verdicts
+
+
+def _of_dataset(samples: Samples, problems: ProblemSet) -> Iterator[tuple[str, Generation]]:
+    """The samples of the dataset's problems, each behind its problem's id.
+
+    Others are remarked and left out. Raises DataError where there are no samples but others.
+    """
+    faults: dict[str | int, str] = {}
+    number = 0
+    for generation in samples.generations():
+        try:
+            name = problems.id_of(generation.problem_id)
+        except DataError as error:
+            faults[generation.problem_id] = f"{samples.path}: {error}"
+        else:
+            number += 1
+            yield name, generation
+    if faults and not number:
+        raise DataError(next(iter(faults.values())))
+    for fault in faults.values():
+        remark(f"{fault}; it is left out")
+
+
+def _name_unscorable(verdicts: Iterable[Verdict], problems: ProblemSet) -> None:
+    """Remark each problem that no program can be judged by, and why."""
+    counts = Counter(v.problem_id for v in verdicts if v.result == "unscorable")
+    for problem_id, number in counts.items():
+        tests = problems.problem(problem_id).tests
+        reason = tests.reason if isinstance(tests, NoTests) else "its tests cannot be run"
+        remark(f"problem {problem_id}: {number:,} unscorable: {reason}")
 
 
 def _tasks(samples: Samples, problems: ProblemSet, done: set[Sample]) -> Iterator[Task]:
@@ -208,8 +235,7 @@ def _tasks(samples: Samples, problems: ProblemSet, done: set[Sample]) -> Iterato
         ]
         return Task(problem_id, dataclasses.replace(problem, stub=stub), texts)
 
-    for generation in samples.generations():
-        problem_id = problems.id_of(generation.problem_id)
+    for problem_id, generation in _of_dataset(samples, problems):
         if (problem_id, generation.sample) in done:
             continue
         key = (problem_id, generation.is_program)

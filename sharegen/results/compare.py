@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-8
@@ -18,7 +19,8 @@ def same_output(written: str, expected: str) -> bool:
 
     Tokens are equal as text, or as numbers of which at least one is no integer, within the
     tolerance of APPS (numpy.allclose: 1e-5 of the expected value plus 1e-8). Integers are exact:
-    APPS lets them differ by 1e-5 of their value too, which passes wrong counts.
+    APPS lets them differ by 1e-5 of their value too, which passes wrong counts. So are numbers
+    that overflow a float.
     """
     ours, theirs = written.split(), expected.split()
     return len(ours) == len(theirs) and all(map(_same_token, ours, theirs))
@@ -32,7 +34,17 @@ def _same_token(ours: str, theirs: str) -> bool:
     if _INTEGER.fullmatch(ours) and _INTEGER.fullmatch(theirs):
         return False
     got, wanted = float(ours), float(theirs)
-    return math.isfinite(got) and abs(got - wanted) <= _ABSOLUTE + _RELATIVE * abs(wanted)
+    if math.isinf(got) or math.isinf(wanted):
+        return _exactly_equal(ours, theirs)
+    return abs(got - wanted) <= _ABSOLUTE + _RELATIVE * abs(wanted)
+
+
+def _exactly_equal(ours: str, theirs: str) -> bool:
+    """For numbers that no float holds, whose difference would be infinite or nothing."""
+    try:
+        return Decimal(ours) == Decimal(theirs)
+    except InvalidOperation:  # an exponent beyond any number's
+        return False
 
 
 def same_value(encoded: Any, expected: Any) -> bool:

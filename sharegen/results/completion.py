@@ -5,17 +5,29 @@ from __future__ import annotations
 import ast
 import re
 
-_FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
-_OPENED = re.compile(r"^[ \t]*```[^\n`]*\n", re.MULTILINE)
+from sharegen.common.python_source import parsed
+
+_OPENS = re.compile(r"[ \t]*```[^`]*")
+_CLOSES = re.compile(r"[ \t]*```[ \t]*")
 
 
 def last_fenced_block(text: str) -> str:
     """The last fenced block; one that was never closed where there is no other, else the text."""
-    blocks = _FENCED.findall(text)
-    if blocks:
-        return str(blocks[-1])
-    opened = list(_OPENED.finditer(text))
-    return text[opened[-1].end() :] if opened else text
+    lines = text.split("\n")
+    block: tuple[int, int] | None = None
+    opened: int | None = None  # the line under the fence of the block that is open
+    last_opened = 0
+    for number, line in enumerate(lines):
+        if "```" not in line:
+            continue
+        if opened is not None and _CLOSES.fullmatch(line):
+            block, opened = (opened, number), None
+        elif _OPENS.fullmatch(line) and number + 1 < len(lines):
+            last_opened = number + 1
+            opened = last_opened if opened is None else opened
+    if block is None:
+        return "\n".join(lines[last_opened:])
+    return "".join(f"{line}\n" for line in lines[slice(*block)])
 
 
 def completion_of(text: str, is_chat: bool, stub: str = "") -> str:
@@ -31,8 +43,8 @@ def completion_of(text: str, is_chat: bool, stub: str = "") -> str:
 
 
 def _defines_something(code: str) -> bool:
-    try:
-        body = ast.parse(code).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(code)
+    if tree is None:
         return code.startswith(("def ", "class ", "import ", "from ", "@"))
-    return any(isinstance(n, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) for n in body)
+    defines = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
+    return any(isinstance(node, defines) for node in tree.body)

@@ -113,7 +113,10 @@ class Scorer:
             written = answer.output.decode(errors="replace")
             return "passed" if same_output(written, tests.outputs[index]) else "wrong answer"
         if isinstance(tests, CallTests):
-            arguments = literal.encode(list(tests.arguments[index]))
+            try:
+                arguments = literal.encode(list(tests.arguments[index]))
+            except literal.NotLiteral:  # more items than any test has
+                return "unscorable"
             return _judge_call(program.call(tests.function, arguments), tests.results[index])
         return self._check(program, tests, tests.checks[index])
 

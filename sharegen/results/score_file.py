@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
 from sharegen.results.lock import hold, let_go
 from sharegen.results.output import begins_as_journal
@@ -120,9 +121,8 @@ class ScoreFile:
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    fields = json.loads(line)
-                    assert all(type(fields[name]) is kind for name, kind in _TYPES.items())
-                except (ValueError, RecursionError, AssertionError, KeyError, TypeError):
+                    fields = _fields_of(line)
+                except ValueError:
                     if line.endswith(b"\n"):
                         raise JournalError(
                             f"{self.path}, line {number}: is not a score: remove the line, or "
@@ -147,6 +147,18 @@ class ScoreFile:
                 "ones, or start again with --overwrite"
             )
         asked.write(beside)
+
+
+def _fields_of(line: bytes) -> dict[str, Any]:
+    fields = json_values.parse(line)
+    if not isinstance(fields, dict):
+        raise ValueError("is not a JSON object")
+    for name, kind in _TYPES.items():
+        if type(fields.get(name)) is not kind:
+            raise ValueError(f"has no valid `{name}`")
+    if not isinstance(fields.get("difficulty"), str | None):
+        raise ValueError("has no valid `difficulty`")
+    return fields
 
 
 _TYPES: dict[str, type] = {"problem_id": str, "sample": int, "passed": bool, "result": str}

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.common.program_tests import (
     CallTests,
     CheckTests,
@@ -20,9 +22,11 @@ from sharegen.common.program_tests import (
     ProgramProblem,
     ScriptTests,
 )
+from sharegen.common.python_source import parsed
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.dataset import Rows
 from sharegen.workload.recipe import named, nearest
+from sharegen.workload.template import half_character
 
 Row = Mapping[str, Any]
 
@@ -96,7 +100,7 @@ def _fitting(row: Row) -> Schema | None:
 def _apps_fields(row: Row) -> dict[str, Any]:
     _require(row, "question")
     solution = min(_apps_solutions(row), key=len, default=None)
-    starter_code = row.get("starter_code") or ""
+    starter_code = _text(row.get("starter_code"))
     return {
         **row,
         "starter_code": starter_code,
@@ -110,42 +114,41 @@ def _apps_fields(row: Row) -> dict[str, Any]:
 def _apps_solutions(row: Row) -> list[str]:
     """The accepted solutions; none where the column is empty or no JSON."""
     try:
-        found = json.loads(row.get("solutions") or "[]")
-    except (ValueError, RecursionError):
+        found = json_values.parse(_text(row.get("solutions")))
+    except JsonError:
         return []
     return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
 
 def _apps_function(row: Row) -> str | None:
     """The name of the function to write; None for a script."""
-    text = row.get("input_output") or ""
+    text = _text(row.get("input_output"))
     if '"fn_name"' not in text:  # most tests are long, and this is all that is asked of them here
         return None
     try:
-        tests = json.loads(text, parse_int=str)  # whatever the length of its numbers
-    except (ValueError, RecursionError):
+        tests = json_values.parse(text, parse_int=str)  # whatever the length of its numbers
+    except JsonError:
         return None
     name = tests.get("fn_name") if isinstance(tests, dict) else None
     return name if isinstance(name, str) and name else None
 
 
 def _apps_problem(row: Row) -> ProgramProblem:
-    difficulty = row.get("difficulty") or None
-    return ProgramProblem(_apps_tests(row), "", APPS_PRELUDE, difficulty)
+    difficulty = row.get("difficulty")
+    level = str(difficulty) if difficulty and isinstance(difficulty, str | int) else None
+    return ProgramProblem(_apps_tests(row), "", APPS_PRELUDE, level)
 
 
 def _apps_tests(row: Row) -> ScriptTests | CallTests | NoTests:
-    text = row.get("input_output")
-    if not isinstance(text, str) or not text.strip():
+    text = _text(row.get("input_output"))
+    if not text.strip():
         return NoTests("its input_output is empty")
     try:
-        tests = json.loads(text)
-    except RecursionError:
-        return NoTests("its input_output is nested too deeply")
-    except json.JSONDecodeError:
+        tests = json_values.parse(text, parse_float=_finite)
+    except JsonLimitError as error:
+        return NoTests(f"its input_output cannot be used: {error}")
+    except JsonError:
         return NoTests("its input_output is not JSON")
-    except ValueError:  # Python's own limit on the digits of an int
-        return NoTests("its input_output has a number with too many digits")
     if not isinstance(tests, dict):
         return NoTests("its input_output is not a JSON object")
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
@@ -156,9 +159,23 @@ def _apps_tests(row: Row) -> ScriptTests | CallTests | NoTests:
     function = tests.get("fn_name")
     if not function:
         return ScriptTests([_lines(text) for text in inputs], [_lines(text) for text in outputs])
+    if not isinstance(function, str) or not function.isidentifier():
+        return NoTests("its fn_name is no name")
     if not all(isinstance(arguments, list) for arguments in inputs):
         return NoTests("its input_output has arguments that are no list")
-    return CallTests(str(function), [_with_int_keys(each) for each in inputs], outputs)
+    try:
+        arguments = [_with_int_keys(each) for each in inputs]
+    except ValueError:  # Python's limit on the digits of an int
+        return NoTests("its input_output has a key with too many digits")
+    return CallTests(function, arguments, outputs)
+
+
+def _finite(text: str) -> float:
+    """A number that a float can hold: infinity would be right for every larger one."""
+    number = float(text)
+    if math.isinf(number):
+        raise JsonLimitError("a number is larger than any float")
+    return number
 
 
 def _lines(value: Any) -> str:
@@ -190,9 +207,14 @@ def _humaneval_fields(row: Row) -> dict[str, Any]:
 
 def _humaneval_problem(row: Row) -> ProgramProblem:
     for column in ("prompt", "test", "entry_point"):
-        if not isinstance(row.get(column), str):
-            return ProgramProblem(NoTests(f"it has no {column!r}"), str(row.get("prompt") or ""))
+        text = row.get(column)
+        if not isinstance(text, str):
+            return ProgramProblem(NoTests(f"it has no {column!r}"), _text(row.get("prompt")))
+        if half_character(text) is not None:
+            return ProgramProblem(NoTests(f"its {column!r} holds half of a character"))
     prompt, name = row["prompt"], row["entry_point"]
+    if not name.isidentifier():
+        return ProgramProblem(NoTests("its 'entry_point' is no name"), prompt)
     # The prompt brings the imports and helpers that a check uses besides the function itself.
     check = f"{row['test']}\ncheck({name})\n"
     return ProgramProblem(CheckTests([check], [name], _closed(prompt)), prompt)
@@ -200,55 +222,48 @@ def _humaneval_problem(row: Row) -> ProgramProblem:
 
 def _closed(stub: str) -> str:
     """A function's beginning as whole code: a body is added where there is not even a docstring."""
-    try:
-        ast.parse(stub)
-    except SyntaxError:
-        return stub.rstrip() + "\n    pass\n"
-    return stub
+    return stub if parsed(stub) is not None else stub.rstrip() + "\n    pass\n"
 
 
 def _mbpp_fields(row: Row) -> dict[str, Any]:
-    question = row.get("text") or row.get("prompt")
+    question = _text(row.get("text")) or _text(row.get("prompt"))
     if not question:
         raise DataError("the field 'text' is missing")
-    tests = row.get("test_list")
-    if not isinstance(tests, list) or not tests:
+    tests = _texts(row.get("test_list"))
+    if not tests:
         raise DataError("the field 'test_list' is missing")
     code = row.get("code")
     answer = code.replace("\r\n", "\n").strip("\n") if isinstance(code, str) else None
-    return {**row, "question": question, "tests": "\n".join(map(str, tests)), "answer": answer}
+    return {**row, "question": question, "tests": "\n".join(tests), "answer": answer}
 
 
 def _mbpp_problem(row: Row) -> ProgramProblem:
-    checks = row.get("test_list")
-    if not isinstance(checks, list) or not checks:
-        return ProgramProblem(NoTests("its test_list is empty"))
-    imports = row.get("test_imports")
-    parts = [*(imports if isinstance(imports, list) else ()), row.get("test_setup_code") or ""]
-    setup = "\n".join(map(str, parts))
-    checks = [str(check) for check in checks]
-    try:
-        called = _called("\n".join(checks)) - _defined(setup)
-        # a task may ask for a function of a builtin's name, which its own solution then defines
-        others = set(dir(builtins)) - _defined(_python(row.get("code")))
-        functions = sorted(called - others)
-    except SyntaxError:
+    checks = _texts(row.get("test_list"))
+    if not checks:
+        return ProgramProblem(NoTests("its test_list is empty or holds what is no text"))
+    setup = "\n".join([*_texts(row.get("test_imports")), _text(row.get("test_setup_code"))])
+    tests, own = parsed("\n".join(checks)), parsed(setup)
+    if tests is None or own is None:
         return ProgramProblem(NoTests("its tests are not Python"))
+    # a task may ask for a function of a builtin's name, which its own solution then defines
+    solution = parsed(_text(row.get("code")))
+    others = set(dir(builtins)) - (_defined(solution) if solution is not None else set())
+    functions = sorted(_called(tests) - _defined(own) - others)
     if not functions:
         return ProgramProblem(NoTests("its tests call no function of the program"))
     return ProgramProblem(CheckTests(checks, functions, setup))
 
 
-def _called(code: str) -> set[str]:
+def _called(tree: ast.Module) -> set[str]:
     """Names that are called as functions and not bound in the code itself."""
-    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
-    return {node.id for node in calls if isinstance(node, ast.Name)} - _defined(code)
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {node.id for node in calls if isinstance(node, ast.Name)} - _defined(tree)
 
 
-def _defined(code: str) -> set[str]:
+def _defined(tree: ast.Module) -> set[str]:
     """Names that the code imports, defines or assigns."""
     names = set()
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -258,13 +273,15 @@ def _defined(code: str) -> set[str]:
     return names
 
 
-def _python(code: Any) -> str:
-    """The code if it is some, else nothing."""
-    try:
-        ast.parse(code)
-    except (SyntaxError, TypeError, ValueError):
-        return ""
-    return str(code)
+def _text(value: Any) -> str:
+    """The text of a column; nothing for what is none."""
+    return value if isinstance(value, str) else ""
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts of a column that holds a list of them; nothing for what is none."""
+    is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return value if is_list else []
 
 
 def _require(row: Row, column: str) -> None:

@@ -23,6 +23,8 @@ from sharegen.results.sandbox.literal import encode
         ("1e3", "1000.0"),
         (".5", "0.50"),
         ("100000.9", "100000.0"),
+        ("1e400", "10.0e399"),
+        ("9" * 400, "9" * 400 + ".0"),
     ],
 )
 def test_same_tokens(written: str, expected: str) -> None:
@@ -45,6 +47,13 @@ def test_same_tokens(written: str, expected: str) -> None:
         ("", "0"),
         ("٣", "3.0"),
         ("9" * 5000, "9" * 5000 + ".5"),
+        ("0.5", "9" * 400),
+        ("5", "1e400"),
+        ("1e400", "1e401"),
+        ("-1e400", "1e400"),
+        ("1e308", "1e309"),
+        ("1e400", "1e" + "9" * 30),
+        ("0", "1e" + "9" * 30),
     ],
 )
 def test_other_tokens(written: str, expected: str) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sharegen.results.completion import completion_of, last_fenced_block
 
@@ -24,6 +29,29 @@ from sharegen.results.completion import completion_of, last_fenced_block
 )
 def test_last_fenced_block(text: str, program: str) -> None:
     assert last_fenced_block(text.replace("\r", "")) == program.replace("\r", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```\n" * 250_000, "```python\n" * 100_000, "``` " * 250_000, " " * 10**6, "\n" * 10**6],
+)
+def test_a_long_answer_takes_a_moment(text: str) -> None:
+    started = time.perf_counter()
+    last_fenced_block(text + "```python\nx = 1\n" * 2)
+    assert time.perf_counter() - started < 2  # 68 s for a sixth of it, looking back at every fence
+
+
+FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+OPENED = re.compile(r"^[ \t]*```[^\n`]*\n", re.MULTILINE)
+LINES = st.lists(st.sampled_from(["```", "```py", " ```\t", "a", "", "```a`b", "`"]))
+
+
+@given(LINES.map("\n".join) | LINES.map("".join))
+def test_the_block_is_the_one_that_an_expression_finds(text: str) -> None:
+    blocks = FENCED.findall(text)
+    opened = list(OPENED.finditer(text))
+    rest = text[opened[-1].end() :] if opened else text
+    assert last_fenced_block(text) == (blocks[-1] if blocks else rest)
 
 
 STUB = 'def f(x):\n    """Doc."""\n'

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError
 from sharegen.errors import DataError
 from sharegen.results.score_file import scores_path
 
@@ -77,8 +78,8 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, line in enumerate(file, start=1):
             where = f"{path}, line {number}"
             try:
-                fields = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                fields = json_values.parse(line)
+            except JsonError as error:
                 if not line.endswith(b"\n"):
                     return
                 raise DataError(
