@@ -239,6 +239,14 @@ class RunOptions(JobOptions):
     strict: Annotated[
         bool, _option("--strict", help="Stop at the first bad row.", panel="Output")
     ] = False
+    retry_failed: Annotated[
+        bool,
+        _option(
+            "--retry-failed",
+            help="Draw samples again that failed (their logits were NaN or infinite).",
+            panel="Output",
+        ),
+    ] = False
     verify: Annotated[
         int | None,
         _option(

@@ -71,6 +71,7 @@ def run_recipe(
         shard=shard,
         overwrite=options.overwrite,
         strict=options.strict,
+        retry_failed=options.retry_failed,
         verify=options.verify,
         watcher=None if options.quiet else _terminal_watcher(errors),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sharegen.errors import DataError, JournalError
+from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.plan import Plan
 from sharegen.results.journal import OTHER
 from sharegen.results.record import Key, read
@@ -33,13 +33,26 @@ class Outcome:
         return Plan.from_json(plan) if plan else None
 
 
+def all_failed(key: Key, error: str | None) -> ModelError:
+    """What a job ends with of which not one sample was drawn."""
+    return ModelError(
+        f"every sample failed: problem {key.problem_id}, sample {key.sample}: {error} "
+        "(--retry-failed draws them again)"
+    )
+
+
 def outcome_on_record(
-    configuration: Configuration, path: Path, workload: Workload, strict: bool
+    configuration: Configuration,
+    path: Path,
+    workload: Workload,
+    strict: bool,
+    retry_failed: bool = False,
 ) -> Outcome | None:
     """The outcome from the journal alone, where it has every sample that is asked; else None.
 
-    Raises JournalError where the journal comes from another configuration: known before a model
-    is loaded; DataError for a bad row if strict.
+    retry_failed: samples that failed are asked again. Raises JournalError where the journal comes
+    from another configuration: known before a model is loaded; DataError for a bad row if strict;
+    ModelError where every sample failed.
     """
     if not path.exists():
         return None
@@ -56,8 +69,8 @@ def outcome_on_record(
     if not records:
         return None
     differ = differences(recorded.identity, asked.identity)
-    if differ and all(key.sample is None for key in records):
-        return None  # bad rows alone: the new configuration starts the journal anew
+    if differ and all(key.sample is None or error is not None for key, error in records.items()):
+        return None  # nothing was drawn: the new configuration starts the journal anew
     if differ:
         raise JournalError(
             f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
@@ -72,14 +85,19 @@ def outcome_on_record(
     if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
         return None  # what did not fit the memory then may fit it now
     hashes = ((p.id, p.prompt_hash) for p in workload.problems if p.id not in failed)
-    wanted = (
+    wanted = [
         Key(name, digest, sample)
         for name, digest in hashes
         for sample in range(configuration.sampling.samples)
-    )
+    ]
     known = all(bad.id in failed for bad in workload.bad_rows)
     if not known or not all(key in records for key in wanted):
         return None
+    undrawn = [key for key in wanted if records[key] is not None]
+    if undrawn and retry_failed:
+        return None
+    if undrawn and len(undrawn) == len(wanted):
+        raise all_failed(undrawn[0], records[undrawn[0]])
     for problem in workload.problems if strict else ():
         if problem.id in failed:
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")

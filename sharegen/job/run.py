@@ -23,7 +23,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.machine import kv_cache_limit, load
-from sharegen.job.outcome import Outcome, outcome_on_record
+from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import Share, share_of
 from sharegen.results.answer import extract
@@ -76,6 +76,7 @@ def run_job(
     shard: Shard | None = None,
     overwrite: bool = False,
     strict: bool = False,
+    retry_failed: bool = False,
     verify: int | None = None,
     watcher: Watcher | None = None,
 ) -> Outcome:
@@ -83,7 +84,8 @@ def run_job(
 
     output: the journal; by default where the same configuration always finds it.
     shard: the part of the job to do, into a journal of its own beside `output`.
-    overwrite: start the journal anew. strict: a bad row stops the job.
+    overwrite: start the journal anew. strict: a bad row stops the job. retry_failed: samples that
+        failed are drawn again.
     verify: how many random steps to check against the model's own attention when all is drawn.
 
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
@@ -103,13 +105,13 @@ def run_job(
             for bad in own.bad_rows:
                 remark(f"{bad.error}: it is left out")
             if not overwrite:
-                complete = outcome_on_record(configuration, path, own, strict)
+                complete = outcome_on_record(configuration, path, own, strict, retry_failed)
                 if complete is not None:
                     return complete
             _make_folder(path)
             job = _Job(configuration, path, own, watcher, verify, share)
             with job.open_journal(overwrite) as journal:
-                drawn = job.sample(journal, strict, held)
+                drawn = job.sample(journal, strict, retry_failed, held)
                 return Outcome(path, journal.run, own, drawn)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
@@ -190,9 +192,12 @@ class _Job:
             overwrite=overwrite,
         )
 
-    def sample(self, journal: Journal, strict: bool, held: Any) -> int:
-        """Draw what the journal lacks and close it; returns how many samples that were."""
-        asked, requests = self._ask(journal, strict)
+    def sample(self, journal: Journal, strict: bool, retry_failed: bool, held: Any) -> int:
+        """Draw what the journal lacks and close it; returns how many samples that were.
+
+        Raises ModelError where not one sample came out, of this run and those before it.
+        """
+        asked, requests = self._ask(journal, strict, retry_failed)
         by_key = {item.request.key: item for item in asked}
         left = {item.request.key: len(item.request.samples) for item in asked}
         assert len(by_key) == len(asked)
@@ -213,7 +218,7 @@ class _Job:
                         drawn += 1
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
-                    if self.verification is not None:
+                    if self.verification is not None and completion.error is None:
                         self.verification.note(completion)
                     if progress is not None:
                         progress.advance(left[key] == 0)
@@ -222,6 +227,9 @@ class _Job:
         finally:
             seconds = (ended or time.monotonic()) - started
             self._close(journal, plan, drawn, seconds, pace, verified)
+        if journal.undrawn and journal.undrawn == journal.finished:
+            failed = next(record for record in journal.records() if record.is_sample)
+            raise all_failed(failed.key, failed.error)
         return drawn
 
     def _verify(self) -> Verified | None:
@@ -232,7 +240,9 @@ class _Job:
         self.engine.close()
         return self.verification.check(self.model)
 
-    def _ask(self, journal: Journal, strict: bool) -> tuple[list[_Asked], list[Request]]:
+    def _ask(
+        self, journal: Journal, strict: bool, retry_failed: bool
+    ) -> tuple[list[_Asked], list[Request]]:
         """The problems that can run, and the requests to put to the engine.
 
         The other problems become lines of the journal. They stay among the requests without
@@ -245,7 +255,8 @@ class _Job:
         asked: list[_Asked] = []
         requests: list[Request] = []
         first_error: RequestError | CapacityError | None = None
-        begun = {key[:2] for key in journal.finished}
+        finished = journal.finished - journal.undrawn if retry_failed else journal.finished
+        begun = {key[:2] for key in finished}
         every = range(self.configuration.sampling.samples)
         for problem, prompt, splits in zip(
             self.workload.problems, self.prompts, self.splits, strict=True
@@ -253,7 +264,7 @@ class _Job:
             digest = problem.prompt_hash
             samples: Sequence[int] = every  # no list of a million where none is finished
             if (problem.id, digest) in begun:
-                samples = [i for i in every if Key(problem.id, digest, i) not in journal.finished]
+                samples = [i for i in every if Key(problem.id, digest, i) not in finished]
             key = random_key(problem.id)
             request = Request(key, prompt, self.params, samples, splits=splits)
             try:
@@ -277,9 +288,13 @@ class _Job:
         return asked, requests
 
     def _record(self, item: _Asked, completion: Completion) -> Record:
-        answer = None
+        from sharegen.engine.model.probe import remedy
+
+        answer = error = None
         text = completion.text or ""
-        if self.configuration.answer is not None:
+        if completion.error is not None:
+            error = f"{completion.error}: {remedy(self.model.dtype)}"
+        elif self.configuration.answer is not None:
             wanted = self.configuration.answer
             answer = extract(text, wanted.patterns, wanted.match)
         return Record(
@@ -293,6 +308,7 @@ class _Job:
             answer=answer,
             gold=item.problem.gold,
             token_ids=list(completion.token_ids) if self.configuration.token_ids else None,
+            error=error,
         )
 
     def _plan(self, asked: list[_Asked]) -> Plan:

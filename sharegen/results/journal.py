@@ -41,8 +41,9 @@ class Journal:
     """A journal open for appending, by one process at a time.
 
     path: the JSONL file; run: its run.json (of the earlier run, until `close` updates it).
-    finished: keys of the samples on record; a bad row is in `failed` instead, by problem id, until
-        a later run has samples of it.
+    finished: keys of the samples on record, those that failed included; a bad row is in `failed`
+        instead, by problem id, until a later run has samples of it.
+    undrawn: keys of the samples that failed, until a later run draws them.
     recovered: bytes of a line cut short that were truncated on opening.
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
@@ -58,6 +59,7 @@ class Journal:
         self.path = path
         self.run = run
         self.finished: set[Key] = set()
+        self.undrawn: set[Key] = set()
         self.failed: dict[str, str | None] = {}
         for record in reader:
             self._note(record)
@@ -130,11 +132,14 @@ class Journal:
     def append(self, record: Record) -> None:
         """Write one line; it survives this process from the moment this returns.
 
-        The same bad row, met again by a later run, is not written twice. Raises JournalError
-        when the line cannot be written whole (disk full): what it left is taken back, and the
-        journal is closed with every earlier line in place.
+        The same bad row, met again by a later run, is not written twice, nor is a sample that fails
+        again. Raises JournalError when the line cannot be written whole (disk full): what it left
+        is taken back, and the journal is closed with every earlier line in place.
         """
-        if record.is_sample:
+        if record.key in self.undrawn:
+            if not record.is_drawn:
+                return
+        elif record.is_sample:
             assert record.key not in self.finished, f"{record.key} is already on record"
         elif record.problem_id in self.failed:
             return
@@ -165,6 +170,8 @@ class Journal:
         if self._descriptor is None:
             return
         own = {"samples": len(self.finished), "bad_rows": len(self.failed)}
+        if self.undrawn:
+            own["failed_samples"] = len(self.undrawn)
         self.run = replace(
             self.run,
             stats=as_json(stats) if stats is not None else self.run.stats,
@@ -211,6 +218,7 @@ class Journal:
         if record.is_sample:
             self.finished.add(record.key)
             self.failed.pop(record.problem_id, None)
+            (self.undrawn.discard if record.is_drawn else self.undrawn.add)(record.key)
         else:
             self.failed[record.problem_id] = record.error
 
@@ -316,7 +324,7 @@ def _clear(path: Path, descriptor: int) -> None:
 def _recorded(path: Path, asked: RunFile) -> RunFile | None:
     """The run.json of a journal that has lines, if what is asked now may go on with them.
 
-    None where it may not but there is nothing to lose: no line is a sample.
+    None where it may not but there is nothing to lose: no line is a sample that was drawn.
     """
     beside = run_file_path(path)
     recorded = RunFile.read(beside, OTHER)
@@ -325,7 +333,7 @@ def _recorded(path: Path, asked: RunFile) -> RunFile | None:
             f"{path}: exists without {beside.name}, so what made it is not known: {OTHER}"
         )
     differ = differences(recorded.identity, asked.identity)
-    if differ and not any(record.is_sample for record in read(path)):
+    if differ and not any(record.is_drawn for record in read(path)):
         return None
     if differ:
         raise JournalError(

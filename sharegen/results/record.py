@@ -35,7 +35,9 @@ class Key(NamedTuple):
 class Record:
     """One finished sample, or one row of the dataset that could not be asked.
 
-    sample: the sample's index, from 0; None marks a bad row, and `error` then says why in a line.
+    sample: the sample's index, from 0; None marks a bad row.
+    error: in a line, why a row could not be asked, or why a sample failed: it is finished, and has
+        no completion and no answer.
     prompt_hash: of the whole prompt, so that a key never outlives the prompt it answers.
     completion: what the model wrote, cut at the stop string, without the prompt.
     num_tokens: tokens drawn, the ones cut from the text included.
@@ -65,11 +67,16 @@ class Record:
         """False for a bad row."""
         return self.sample is not None
 
+    @property
+    def is_drawn(self) -> bool:
+        """False for a bad row and for a sample that failed: for what has nothing to lose."""
+        return self.is_sample and self.error is None
+
     def to_line(self) -> bytes:
         """The record as one line of UTF-8 JSON, its newline included.
 
-        A bad row keeps the four fields that it has. `answer` and `gold` are left out where the
-        job knows neither.
+        A bad row keeps the four fields that it has, a failed sample has an `error` instead of a
+        `completion`. `answer` and `gold` are left out where the job knows neither.
         """
         fields: dict[str, Any] = {
             "problem_id": self.problem_id,
@@ -79,8 +86,8 @@ class Record:
         if self.is_sample:
             logprob = self.cumulative_logprob
             finite = logprob is not None and math.isfinite(logprob)
+            fields |= {"completion": self.completion} if self.is_drawn else {"error": self.error}
             fields |= {
-                "completion": self.completion,
                 "num_tokens": self.num_tokens,
                 "finish_reason": self.finish_reason,
                 "cumulative_logprob": logprob if finite else None,  # JSON has no infinity
@@ -108,7 +115,8 @@ class Record:
             raise ValueError(f"is not JSON: {error}") from error
         if not isinstance(fields, dict):
             raise ValueError("is not a JSON object")
-        text = "error" if fields.get("sample", 0) is None else "completion"
+        failed = fields.get("sample", 0) is None or fields.get("error") is not None
+        text = "error" if failed else "completion"
         for name in ("problem_id", "sample", text):
             if name not in fields:
                 raise ValueError(f"has no field `{name}`")
@@ -154,6 +162,8 @@ def _one_line(text: str) -> str:
 class Reader(Iterator[Record]):
     """Iterates over the records of a journal; a key's first record wins over later ones.
 
+    Of a sample that failed the first one drawn wins, and it comes last where none was.
+
     duplicates: numbers of the lines that were left out because their key came before.
     end: the length in bytes of the whole lines read so far; what follows was cut short.
     odd: numbers of the lines that were left out because they are no records.
@@ -169,6 +179,7 @@ class Reader(Iterator[Record]):
         self.end = 0
         self.unterminated = False
         self._seen: set[Key] = set()
+        self._failed: dict[Key, Record] = {}  # until one of the key is drawn
         self._records = self._read()
 
     def __next__(self) -> Record:
@@ -198,17 +209,21 @@ class Reader(Iterator[Record]):
                 self.unterminated = not whole
                 if record is None:
                     continue
-                if record.key in self._seen:
+                if record.is_sample and not record.is_drawn and record.key not in self._seen:
+                    self._failed.setdefault(record.key, record)
+                elif record.key in self._seen:
                     self.duplicates.append(number)
                 else:
                     self._seen.add(record.key)
+                    self._failed.pop(record.key, None)
                     yield record
-        if odd and not self._seen:
+        if odd and not self._seen and not self._failed:
             raise JournalError(
                 f"{odd[0]}, so this is not a journal or it was edited: repair or remove the line"
             )
         for line in odd:
             remark(f"{line}: it is left out")
+        yield from self._failed.values()
 
 
 def _is_cut_short(error: ValueError) -> bool:

@@ -52,7 +52,10 @@ def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
             yield f"[red]{visible(record.error or 'no reason on record')}[/]"
             continue
         yield _sample_heading(record, gold)
-        yield visible(record.completion)
+        if record.error is not None:
+            yield f"[red]{visible(record.error)}[/]"
+        else:
+            yield visible(record.completion)
     for vote in votes:
         if vote.counts or vote.gold is not None:
             yield ""

@@ -64,6 +64,10 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
     rows = f" [red]({bad:,} bad row{'s' if bad > 1 else ''})[/]" if bad else ""
     table.add_row("[dim]problems[/]", f"{len(votes):,}{rows}")
     table.add_row("[dim]completions[/]", f"{len(drawn):,}, {tokens:,} tokens ({visible(ends)})")
+    failed = [record for record in drawn if record.error is not None]
+    if failed:
+        why = f"problem {failed[0].problem_id}, sample {failed[0].sample}: {failed[0].error}"
+        table.add_row("[dim]failed[/]", f"[red]{len(failed):,}[/], {visible(why)}")
     seconds = run.timings.get("sampling_seconds")
     stats = run.stats
     if seconds and stats.get("generated_tokens"):

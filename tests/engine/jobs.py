@@ -68,6 +68,15 @@ def requests_of(
     return [Request(i, prompt, params, range(samples)) for i, prompt in enumerate(prompts)]
 
 
+def poison(model: LoadedModel, token: int, value: float = torch.nan) -> None:
+    """Hidden states of the token become `value`, and with them its keys, values and logits."""
+
+    def hook(_: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output.masked_fill((inputs[0] == token)[..., None], value)
+
+    model.on_release(model.model.get_input_embeddings().register_forward_hook(hook).remove)
+
+
 class CheckedEngine(Engine):
     """Asserts after every step that all books agree, and at the end that nothing is left."""
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Completion, Request, SamplingParams
-from tests.engine.jobs import make_engine, random_tokens, requests_of
+from tests.engine.jobs import make_engine, poison, random_tokens, requests_of
 from tests.engine.tiny_models import make_tiny
 
 BAD = 127
@@ -27,15 +26,6 @@ PARAMS = {
     "random": RANDOM,
     "logprobs": replace(RANDOM, logprobs=3, prompt_logprobs=1, repetition_penalty=1.2),
 }
-
-
-def poison(model: LoadedModel, token: int, value: float = torch.nan) -> None:
-    """Hidden states of the token become `value`, and with them its keys, values and logits."""
-
-    def hook(_: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        return output.masked_fill((inputs[0] == token)[..., None], value)
-
-    model.on_release(model.model.get_input_embeddings().register_forward_hook(hook).remove)
 
 
 def drawn(completions: Iterator[Completion]) -> dict[tuple[int, int], tuple[Any, ...]]:

@@ -133,6 +133,18 @@ def test_the_first_of_two_lines_with_one_key_wins(tmp_path: Path) -> None:
     assert reader.duplicates == [3]
 
 
+def test_of_a_sample_that_failed_the_drawn_line_wins(tmp_path: Path) -> None:
+    def failed(problem: str, index: int) -> bytes:
+        return Record(problem, index, "h", finish_reason="error", error="no numbers").to_line()
+
+    path = write(
+        tmp_path / "j.jsonl", failed("a", 0), failed("a", 1), line("a", 2), line("a", 0, "y"),
+        failed("a", 0),
+    )  # fmt: skip
+    found = [(record.sample, record.is_drawn, record.completion) for record in read(path)]
+    assert found == [(2, True, "x"), (0, True, "y"), (1, False, "")]
+
+
 def test_empty_lines_and_an_empty_file_hold_nothing(tmp_path: Path) -> None:
     assert list(read(write(tmp_path / "empty", b""))) == []
     reader = read(write(tmp_path / "j", b"\n", line("a", 0), b"  \n", line("a", 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -65,6 +66,12 @@ def test_without_answers_or_gold_nothing_is_made_up() -> None:
 def test_a_bad_row_says_why() -> None:
     text = shown([Record("7", None, None, error="row 7: no field `question`")])
     assert text.splitlines() == ["", "not sampled", "row 7: no field `question`"]
+
+
+def test_a_failed_sample_says_why() -> None:
+    failed = replace(sample(1, "", None), finish_reason="error", error="no [numbers]")
+    out = shown([sample(0, "18 eggs", "18"), failed])
+    assert "no [numbers]" in out and "1 of 2 samples have no answer" in out
 
 
 def test_what_a_model_wrote_is_neither_markup_nor_terminal_control() -> None:

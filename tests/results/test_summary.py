@@ -142,6 +142,12 @@ def test_what_a_killed_run_did_not_count_is_said(summarise) -> None:  # type: ig
     assert "left no counts" not in " ".join(summarise(records, told, p="?").split())
 
 
+def test_failed_samples_are_counted_and_one_is_told(summarise) -> None:  # type: ignore[no-untyped-def]
+    failed = Record("p", 1, "h", finish_reason="error", error="NaN: use another dtype")
+    out = " ".join(summarise([sample("p", 0, "7"), failed], p="?").split())
+    assert "error 1" in out and "failed 1, problem p, sample 1: NaN: use another dtype" in out
+
+
 def test_a_bad_row_that_has_been_asked_since_is_none(summarise) -> None:  # type: ignore[no-untyped-def]
     bad = Record("p", None, None, error="no room")
     assert "1 bad row" in summarise([bad, sample("q", 0, "7")], p="?", q="?")

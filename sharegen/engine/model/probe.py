@@ -223,11 +223,24 @@ def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
     depth = getattr(text_config, "num_hidden_layers", 0)
     if len(recording.layers) < depth:
         raise refusal(name, f"only {len(recording.layers)} of its {depth} layers call attention")
-    if logits.device.type != "meta" and not torch.allclose(
-        logits[1].float(), changed[1].float(), rtol=1e-2, atol=1e-3
-    ):
-        raise refusal(name, "it mixes tokens outside attention (a state or convolution)")
+    if logits.device.type != "meta":
+        check_numbers(torch.stack([logits[1], changed[1]]), name)
+        if not torch.allclose(logits[1].float(), changed[1].float(), rtol=1e-2, atol=1e-3):
+            raise refusal(name, "it mixes tokens outside attention (a state or convolution)")
     return recording, logits.shape[-1]
+
+
+def check_numbers(logits: torch.Tensor, name: str) -> None:
+    """Raise ModelError where some row of logits [n, vocabulary] is no distribution."""
+    if not logits.float().amax(-1).isfinite().all():  # single ones may be -inf
+        raise ModelError(f"model {name}: its logits are NaN or infinite: {remedy(logits.dtype)}")
+
+
+def remedy(dtype: torch.dtype) -> str:
+    """What to do about logits in `dtype` that are no numbers."""
+    if dtype == torch.float16:
+        return "float16 holds no number above 65,504: use --dtype bfloat16"
+    return "the checkpoint seems to be broken"
 
 
 def _record(model: PreTrainedModel, name: str, tokens: list[int]) -> tuple[Recording, torch.Tensor]:
