@@ -264,7 +264,7 @@ def _programs(
     from sharegen.cli.score_progress import ScoreProgress
     from sharegen.job.interrupt import Interrupted, interrupts
     from sharegen.job.scoring import dataset_of, score_programs
-    from sharegen.results.sandbox.host import choose_isolation
+    from sharegen.results.sandbox.host import choose_isolation, memory_in_words
     from sharegen.results.sandbox.limits import MIB, Limits
     from sharegen.results.score_file import scores_path
     from sharegen.results.workers import available_cores
@@ -280,6 +280,8 @@ def _programs(
         isolation = choose_isolation(unsafe)
         if isolation == "none":
             errors.print("the programs run without isolation", style="bold red")
+        said = f"sandbox: {isolation}; {memory_in_words(isolation)}"
+        errors.print(said, style="dim", soft_wrap=True)
         return isolation
 
     if memory < MIB:

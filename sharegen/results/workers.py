@@ -1,7 +1,8 @@
 """Many programs on all cores: one process a core, each with a sandbox of its own.
 
 The workers are fresh interpreters, not forks, so that nothing of this process is in them; they are
-handed a problem with a few of its programs at a time and send back one score a program.
+handed a problem with a few of its programs at a time and send back one score a program. Each stays
+on one core, with all that it runs, so that no program takes time from another.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import signal
 import threading
 from collections import deque
@@ -16,6 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TypeAlias
 
 from sharegen.common.program_tests import ProgramProblem
@@ -46,6 +49,26 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _cores() -> list[int]:
+    """Numbers of the available cores, in the order to use them: in none that is known, but the
+    second halves of those that run two threads come last."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cores = list(os.sched_getaffinity(0))
+    random.shuffle(cores)  # two commands at a time should not take the same ones
+    return sorted(cores, key=_rank)
+
+
+def _rank(core: int) -> int:
+    """Which of the threads of its core this one is."""
+    try:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+        first = siblings.read_text().replace("-", ",").split(",")[0]
+        return int(int(first) != core)
+    except (OSError, ValueError):
+        return 0
+
+
 def score_all(
     tasks: Iterator[Task], isolation: Isolation, limits: Limits, workers: int
 ) -> Generator[tuple[Sample, Score], None, None]:
@@ -56,13 +79,15 @@ def score_all(
     """
     chunks = (chunk for task in tasks for chunk in _chunks(task))
     context = multiprocessing.get_context("spawn")
+    cores = _cores()
     crew: dict[Connection, BaseProcess] = {}
     waiting: dict[Connection, deque[Sample]] = {}
     try:
         for chunk in chunks:
             ours, theirs = context.Pipe()
+            core = cores[len(crew) % len(cores)] if cores else None
             crew[ours] = context.Process(
-                target=_work, args=(theirs, isolation, limits), daemon=True
+                target=_work, args=(theirs, isolation, limits, core), daemon=True
             )
             with _deaf():
                 crew[ours].start()
@@ -126,9 +151,13 @@ def _receive(connection: Connection) -> Score:
     return said
 
 
-def _work(connection: Connection, isolation: Isolation, limits: Limits) -> None:
-    """In a worker: score what comes until nothing more does."""
+def _work(connection: Connection, isolation: Isolation, limits: Limits, core: int | None) -> None:
+    """In a worker: score what comes until nothing more does, on one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if core is not None:
+        with contextlib.suppress(OSError):  # it was taken from us meanwhile
+            os.sched_setaffinity(0, {core})
     try:
         with Scorer(isolation, limits) as scorer:
             while True:
@@ -139,3 +168,11 @@ def _work(connection: Connection, isolation: Isolation, limits: Limits) -> None:
         return
     except SandboxError as error:
         connection.send(str(error))
+
+
+def _end_with_parent() -> None:
+    """Do not outlive the command, however it ends; the sandbox ends with us."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -126,6 +126,8 @@ def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> 
     journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
     ran = sharegen("score", journal, "--execute")
     assert ran.code == 0
+    said = next(line for line in ran.err.splitlines() if line.startswith("sandbox: "))
+    assert "memory is limited by a cgroup" in said or "no memory cgroup" in said
     by_sample = {
         (s["problem_id"], s["sample"]): s for s in lines(tmp_path / "a.jsonl.scores.jsonl")
     }

@@ -43,7 +43,7 @@ def attempt(sandbox: Sandbox, source: str) -> str:
     """What a program prints that tries something: 'denied' where an error stopped it."""
     body = "\n".join("    " + line for line in source.strip().splitlines())
     wrapped = (
-        "import ctypes, os, socket, sys\n"
+        "import ctypes, fcntl, os, signal, socket, sys\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
         "def call(name, *args):\n"
         "    if getattr(libc, name)(*args) < 0:\n"
@@ -57,3 +57,8 @@ def attempt(sandbox: Sandbox, source: str) -> str:
     answer = run(sandbox, wrapped)
     assert answer.status == "ok"
     return answer.output.decode().strip()
+
+
+def skip_uncounted(sandbox: Sandbox) -> None:
+    if not sandbox.is_counted:
+        pytest.skip("no memory cgroup can be had here: programs cannot share anonymous memory")

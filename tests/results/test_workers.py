@@ -75,6 +75,100 @@ def test_a_worker_without_a_sandbox_is_one_line(monkeypatch: pytest.MonkeyPatch)
         list(score_all(iter([Task("a", ADD, COMPLETIONS)]), "bubblewrap", Limits(), 1))
 
 
+def test_each_worker_stays_on_a_core_of_its_own(isolation: Isolation) -> None:
+    slow = [(n, "print(2)" if n % 8 == 0 else "while True: pass") for n in range(16)]
+    workers = min(2, available_cores())
+    scores = score_all(iter([Task("a", ADD, slow)]), isolation, Limits(), workers)
+    next(scores)
+    crew = [psutil.Process(worker.pid) for worker in multiprocessing.active_children()]
+    cores = [worker.cpu_affinity() for worker in crew]
+    for worker, own in zip(crew, cores, strict=True):
+        assert own is not None and len(own) == 1
+        deadline = time.monotonic() + 10  # another may only be starting
+        while not (family := worker.children(recursive=True)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert family and all(process.cpu_affinity() == own for process in family)
+    assert len({tuple(own or []) for own in cores}) == workers
+    scores.close()
+
+
+CROWD = (
+    "import os, time\n"
+    "for _ in range(28):\n"
+    "    if os.fork() == 0:\n        while True: pass\n"
+    "time.sleep(60)"
+)
+ALONE = (
+    "import time\n"
+    "started, work = time.monotonic(), time.process_time()\n"
+    "while time.process_time() - work < 3: pass\n"
+    "print(time.monotonic() - started < 1.1 * 3)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
+def test_a_crowd_of_processes_takes_no_time_from_a_neighbour(isolation: Isolation) -> None:
+    """The same program beside nobody tells whether this machine is quiet enough to say so."""
+    timed = ProgramProblem(ScriptTests([""], ["True"]))
+    limits = Limits(cpu_seconds=9, wall_seconds=12)
+    quiet = 0
+    for _ in range(6):
+        tasks = [Task("crowd", timed, [(0, CROWD)]), Task("alone", timed, [(0, ALONE)])]
+        scores = dict(score_all(iter(tasks), isolation, limits, 2))
+        assert scores["crowd", 0].result == "timeout"
+        if scores["alone", 0].passed:
+            return
+        ((_, score),) = score_all(iter(tasks[1:]), isolation, limits, 1)
+        quiet += score.passed
+    if quiet < 4:
+        pytest.skip("this machine is too busy to tell")
+    pytest.fail("it took more than a tenth longer beside the crowd, time and again")
+
+
+def test_a_killed_command_leaves_nothing_running(isolation: Isolation, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(
+        '{"problem_id": 1, "question": "", "input_output": "{\\"inputs\\": [\\"\\"], '
+        '\\"outputs\\": [\\"1\\"]}"}\n'
+    )
+    line = '{"task_id": 1, "completion": "while True: pass"}\n'
+    (tmp_path / "samples.jsonl").write_text(line * 8)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from sharegen.cli import main; main()"),
+            *("score", "samples.jsonl", "--dataset", "rows.jsonl", "--execute"),
+            *("--workers", "2", "--timeout", "60"),
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    command = psutil.Process(process.pid)
+    while not _busy(command) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    family = command.children(recursive=True)
+    assert _busy(command)
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(family, timeout=3)
+    assert not alive
+
+
+def _busy(command: psutil.Process) -> bool:
+    """Whether a program of those that it scores has used a quarter of a second."""
+    for process in command.children(recursive=True):
+        try:
+            is_inside = process.uids().real != os.getuid() or len(process.parents()) > 5
+            if is_inside and not process.children() and process.cpu_times().user > 0.25:
+                return True
+        except psutil.NoSuchProcess:
+            continue
+    return False
+
+
 def test_available_cores_counts_what_we_may_use() -> None:
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
 

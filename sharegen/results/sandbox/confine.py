@@ -8,24 +8,26 @@ import resource
 import sys
 
 from . import namespaces, seccomp
-from .limits import MIB, Limits
+from .limits import MIB, OPEN_FILES, Limits
 
 _INTERPRETER_MEMORY = 256 * MIB
 _STACK = 64 * MIB
-_OPEN_FILES = 64  # each may be one end of a socket pair full of data, which no limit counts
+_PENDING_SIGNALS = 256  # and timers, which the user has a limited number of
 
 
-def confine(limits: Limits, others: int, is_isolated: bool) -> None:
+def confine(limits: Limits, others: int, is_isolated: bool, is_counted: bool) -> None:
     """Limit this process and its children-to-be, and drop every privilege, for good.
 
     others: processes of the same user namespace that count towards its limit.
+    is_counted: by a memory cgroup; else memory is denied that only such a group can count.
     """
     os.umask(0o077)
-    seconds = math.ceil(limits.cpu_seconds)
+    # The supervisor counts the seconds of all processes, so that it is the first to see too many.
+    seconds = math.ceil(limits.cpu_seconds) + is_isolated
     wanted = {
         resource.RLIMIT_CPU: (seconds, seconds + 1),
         resource.RLIMIT_FSIZE: (limits.disk, limits.disk),
-        resource.RLIMIT_NOFILE: (_OPEN_FILES, _OPEN_FILES),
+        resource.RLIMIT_NOFILE: (OPEN_FILES, OPEN_FILES),
         resource.RLIMIT_CORE: (0, 0),
         resource.RLIMIT_STACK: (_STACK, _STACK),
     }
@@ -34,6 +36,7 @@ def confine(limits: Limits, others: int, is_isolated: bool) -> None:
         wanted[resource.RLIMIT_AS] = (memory, memory)
         wanted[resource.RLIMIT_MSGQUEUE] = (0, 0)
         wanted[resource.RLIMIT_MEMLOCK] = (0, 0)
+        wanted[resource.RLIMIT_SIGPENDING] = (_PENDING_SIGNALS, _PENDING_SIGNALS)
     if is_isolated:  # elsewhere this would count all the processes that the user has
         wanted[resource.RLIMIT_NPROC] = (limits.processes + others,) * 2
     for kind, (soft, hard) in wanted.items():
@@ -44,5 +47,6 @@ def confine(limits: Limits, others: int, is_isolated: bool) -> None:
     if is_isolated:
         namespaces.drop_privileges()
         namespaces.own_proc_files(True)
-        if seccomp.available:
-            seccomp.install()
+        if not is_counted:
+            namespaces.forbid_huge_pages()
+        seccomp.install(is_counted)

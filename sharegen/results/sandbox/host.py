@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from sharegen.errors import SharegenError
-from sharegen.results.sandbox import system, wire
+from sharegen.results.sandbox import cgroup, system, wire
 from sharegen.results.sandbox.limits import Limits
-from sharegen.results.sandbox.process import Status
+from sharegen.results.sandbox.process import WATCH_SECONDS, Status
 from sharegen.results.sandbox.system import Isolation
 
 _START_SECONDS = 60
@@ -113,7 +113,11 @@ class Sandbox:
 
     isolation: "bubblewrap", "namespaces", or "none" for the user who insists (see
         `choose_isolation`). Raises SandboxError when it cannot be had.
+
+    is_counted: whether a memory cgroup counts what programs hold.
     """
+
+    is_counted: bool
 
     def __init__(self, isolation: Isolation, limits: Limits | None = None):
         self.isolation = isolation
@@ -164,36 +168,48 @@ class Sandbox:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+        self._remove_group()
 
     def _start(self) -> None:
         self._control, theirs = socket.socketpair()
         _set_timeout(self._control, _START_SECONDS)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._group = cgroup.create() if self.isolation != "none" else None
+        counted_in = self._group.descriptors if self._group is not None else []
         with theirs:
+            descriptors = [theirs.fileno(), *counted_in]
             try:
                 plan = {"isolation": self.isolation, "binds": system.binds()}
                 self._process = subprocess.Popen(
-                    system.command(self.isolation, theirs.fileno()),
+                    system.command(self.isolation, descriptors),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors,
                     env=system.environment(),
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=descriptors,
                     start_new_session=True,
                     cwd="/",
                 )
             except OSError as error:
+                self._remove_group()
                 raise SandboxError(f"{self.isolation}: {error.strerror}") from error
+        if self._group is not None:
+            self._group.close()
         try:
             wire.send(self._control.fileno(), plan)
             answer, _ = wire.receive(self._control.fileno())
             reason = answer.get("error")
+            self.is_counted = answer.get("is_counted", False)
         except (wire.Closed, OSError):
             reason = self._last_words() or "it ended without a word"
         if reason:
             self.close()
             raise SandboxError(f"{self.isolation}: {reason}")
         _set_timeout(self._control, _GRACE_SECONDS)
+
+    def _remove_group(self) -> None:
+        if self._group is not None:
+            self._group.remove()
 
     def _hand_over(self, channel: socket.socket) -> None:
         try:
@@ -237,21 +253,45 @@ def choose_isolation(unsafe: bool = False) -> Isolation:
     )
 
 
-@functools.cache
 def fault_of(kind: Isolation) -> str | None:
     """Why this isolation cannot be had here, found out by a first program; None where it can."""
+    return _trial(kind).fault
+
+
+def memory_in_words(isolation: Isolation) -> str:
+    """What holds programs to their limit of memory here, to tell the user."""
+    if isolation == "none":
+        return "memory is limited for each process alone"
+    if _trial(isolation).is_counted:
+        return "memory is limited by a cgroup"
+    return (
+        "no memory cgroup can be had here, so memory is looked at "
+        f"{round(1 / WATCH_SECONDS)} times a second, and programs cannot share anonymous memory"
+    )
+
+
+@dataclass(frozen=True)
+class _Trial:
+    fault: str | None
+    is_counted: bool = False
+
+
+@functools.cache
+def _trial(kind: Isolation) -> _Trial:
+    """A first program in this isolation."""
     if not sys.platform.startswith("linux"):
-        return f"{kind}: {sys.platform} has no namespaces"
+        return _Trial(f"{kind}: {sys.platform} has no namespaces")
     if kind == "bubblewrap" and shutil.which("bwrap") is None:
-        return "bubblewrap: not installed"
+        return _Trial("bubblewrap: not installed")
     try:
         with Sandbox(kind) as sandbox, sandbox.program("print(input())") as program:
             answer = program.run_script("here")
+            is_counted = sandbox.is_counted
     except SandboxError as error:
-        return str(error)
+        return _Trial(str(error))
     if answer.output == b"here\n":
-        return None
-    return f"{kind}: a first program ended with {answer.status}"
+        return _Trial(None, is_counted)
+    return _Trial(f"{kind}: a first program ended with {answer.status}")
 
 
 def _set_timeout(sock: socket.socket, seconds: float) -> None:

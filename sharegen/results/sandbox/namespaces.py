@@ -29,6 +29,7 @@ _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_THP_DISABLE = 41
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -130,3 +131,8 @@ def drop_privileges() -> None:
 
 def forbid_new_privileges() -> None:
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+
+
+def forbid_huge_pages() -> None:
+    """Pages of the usual size only, here and in children. A huge one is held whole for a part."""
+    _check(_libc.prctl(_PR_SET_THP_DISABLE, 1, 0, 0, 0), "prctl")

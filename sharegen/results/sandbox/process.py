@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from . import candidate, wire
 from .limits import Limits
+from .memory import Group, Sum, others
 
 Status = Literal["ok", "error", "compile", "memory", "timeout", "output"]
 """How a run ended: by itself and well; with an exception, a signal, an exit status or no answer; it
 is no Python; out of memory, of time, or over the limit of output."""
 
-_WATCH_SECONDS = 0.05
+WATCH_SECONDS = 0.02
+"""From one look at what a program uses to the next. It may use more than its limits for so long."""
+
 _POLL_SECONDS = 0.002  # where the system cannot tell us of a process's end
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _DESCRIPTORS = 256  # more than a supervisor ever has
+_TICKS = os.sysconf("SC_CLK_TCK")
 _HANGUP = getattr(select, "POLLRDHUP", select.POLLHUP)
 _EXITS: dict[int, Status] = {
     0: "ok",
@@ -38,6 +42,7 @@ class Process:
         returns.
     standard_input: of a script; None opens a session instead, which takes and gives messages.
     is_isolated: whether the caller is the first process of a PID namespace.
+    memory: what counts the memory of all its processes; None where nothing can.
 
     verdict: the limit that it broke, or how it ended, once that is known.
     received: what it wrote and nobody took yet; seconds: wall time so far.
@@ -49,12 +54,15 @@ class Process:
         standard_input: int | None,
         limits: Limits,
         is_isolated: bool,
+        memory: Group | Sum | None,
     ):
         self.limits = limits
         self.is_isolated = is_isolated
+        self._memory = memory
+        self._cpu_before = _reaped_seconds()
         self.verdict: Status | None = None
         self.received = bytearray()
-        self._exit: tuple[int, float] | None = None
+        self._exit: int | None = None
         self._output, output_end = os.pipe()
         self._requests: int | None = None
         request_end: int | None = None
@@ -65,12 +73,14 @@ class Process:
         if self.pid == 0:
             try:
                 os.setsid()
+                if isinstance(memory, Group):
+                    memory.offer_victim()
                 nothing = os.open(os.devnull, os.O_RDWR)
                 if standard_input is not None:
-                    _keep_only([standard_input, output_end, nothing])
+                    keep_only([standard_input, output_end, nothing])
                 else:
                     assert request_end is not None
-                    _keep_only([nothing, nothing, nothing, request_end, output_end])
+                    keep_only([nothing, nothing, nothing, request_end, output_end])
                 become()
             finally:
                 os._exit(candidate.FAILED)
@@ -112,12 +122,10 @@ class Process:
 
     def check_limits(self) -> None:
         """Set the verdict when its time is over or it uses too much memory."""
-        if self.verdict is not None:
-            return
-        if self.seconds > self.limits.wall_seconds:
-            self.verdict = "timeout"
-        elif self.is_isolated and _uses_too_much(self.limits.memory):
-            self.verdict = "memory"
+        self._has_ended()
+        if self.verdict is None:
+            is_over = self.seconds > self.limits.wall_seconds
+            self.verdict = "timeout" if is_over else self._spent_too_much()
 
     def end(self) -> None:
         """Kill what is left of it, take what it wrote last, and settle the verdict."""
@@ -126,16 +134,14 @@ class Process:
         if self._exit is None:
             self._has_ended()
         exits = sweep(self.is_isolated, self.pid if self._exit is None else 0)
-        code, cpu_seconds = self._exit or exits.get(self.pid, (candidate.FAILED, 0.0))
+        code = exits.get(self.pid, candidate.FAILED) if self._exit is None else self._exit
         self.pid = 0
         with contextlib.suppress(OSError):
             self._read()
         for descriptor in (self._handle, self._output, self._requests):
             if descriptor is not None:
                 os.close(descriptor)
-        if self.verdict is None and cpu_seconds > self.limits.cpu_seconds:
-            self.verdict = "timeout"
-        self.verdict = self.verdict or _EXITS.get(code, "error")
+        self.verdict = self.verdict or self._spent_too_much() or _EXITS.get(code, "error")
 
     def _pump(self, listener: int, outgoing: bytes, is_complete: Callable[[], bool]) -> None:
         poll = select.poll()
@@ -146,7 +152,7 @@ class Process:
         view = memoryview(outgoing)
         if view and self._requests is not None:
             poll.register(self._requests, select.POLLOUT)
-        pause = _POLL_SECONDS if self._handle is None else _WATCH_SECONDS
+        pause = _POLL_SECONDS if self._handle is None else WATCH_SECONDS
         watched = time.monotonic()
         while not is_complete() and self.verdict is None:
             events = dict(poll.poll(pause * 1000))
@@ -161,16 +167,36 @@ class Process:
                 poll.unregister(self._output)
             if (self._handle is None or self._handle in events) and self._has_ended():
                 return
-            if time.monotonic() - watched >= _WATCH_SECONDS:
+            if time.monotonic() - watched >= WATCH_SECONDS:
                 watched = time.monotonic()
                 self.check_limits()
 
     def _has_ended(self) -> bool:
-        pid, status, usage = os.wait4(self.pid, os.WNOHANG)
-        if pid:
-            seconds = usage.ru_utime + usage.ru_stime
-            self._exit = (os.waitstatus_to_exitcode(status), seconds)
-        return pid != 0
+        """Reap what has ended by now, orphans too; whether the first process is among it."""
+        with contextlib.suppress(ChildProcessError):
+            while self._exit is None:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return False
+                if pid == self.pid:
+                    self._exit = os.waitstatus_to_exitcode(status)
+        return True
+
+    def _spent_too_much(self) -> Status | None:
+        if self._cpu_seconds() > self.limits.cpu_seconds:
+            return "timeout"
+        if self._memory is not None and self._memory.exceeds(self.limits.memory):
+            return "memory"
+        return None
+
+    def _cpu_seconds(self) -> float:
+        """Of all its processes, whether they run, have ended or were left alone.
+
+        None escapes: who ends is reaped by its parent or by us in the end, and takes along what it
+        has reaped itself; and no process can have its children go unreaped (see `seccomp.py`).
+        """
+        running = sum(map(_running_seconds, others())) if self.is_isolated else 0.0
+        return _reaped_seconds() - self._cpu_before + running
 
     def _read(self) -> bool:
         """Take what it has written so far; False at the end of it."""
@@ -187,12 +213,12 @@ class Process:
                 return True
 
 
-def sweep(is_isolated: bool, leader: int = 0) -> dict[int, tuple[int, float]]:
-    """Kill and reap every process but this one; by process: exit code and CPU seconds.
+def sweep(is_isolated: bool, leader: int = 0) -> dict[int, int]:
+    """Kill and reap every process but this one; exit codes by process.
 
     leader: without isolation, the process whose group is killed, besides what was adopted from it.
     """
-    ended: dict[int, tuple[int, float]] = {}
+    ended: dict[int, int] = {}
     while True:
         if is_isolated:
             assert os.getpid() == 1  # anywhere else, -1 is everything that the user runs
@@ -202,10 +228,10 @@ def sweep(is_isolated: bool, leader: int = 0) -> dict[int, tuple[int, float]]:
             for pid in {leader, *_children()} - {0, *ended}:
                 _kill_group(pid)
         try:
-            pid, status, usage = os.wait4(-1, 0)
+            pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
             return ended
-        ended[pid] = (os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime)
+        ended[pid] = os.waitstatus_to_exitcode(status)
 
 
 def _children() -> list[int]:
@@ -222,34 +248,18 @@ def _kill_group(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _uses_too_much(limit: int) -> bool:
-    """Whether the processes of the namespace, besides this one, hold more bytes than that.
-
-    What they hold together counts once, and what is in files not at all. To know that takes time,
-    so it is asked only where the pages of each, added up, are too many.
-    """
-    pids = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-    return sum(map(_resident, pids)) > limit and sum(map(_own, pids)) > limit
+def _reaped_seconds() -> float:
+    """Of all that this process has reaped, with all that these had reaped."""
+    reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return reaped.ru_utime + reaped.ru_stime
 
 
-def _resident(pid: str) -> int:
-    """Bytes that a process has in memory, alone or with others; 0 when it is gone."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * _PAGE
-    return 0
-
-
-def _own(pid: str) -> int:
-    """Bytes of a process that are in no file of the system, its share of what others map too.
-
-    A process can keep that to itself; then all that it has in memory counts.
-    """
-    held = 0
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
-        for line in file:
-            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
-                held += int(line.split()[1]) * 1024
-    return held or _resident(pid)
+def _running_seconds(pid: str) -> float:
+    """CPU seconds of a process so far, with all that it has reaped; 0 when it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        after_name = file.read().rpartition(")")[2].split()
+        return sum(map(int, after_name[11:15])) / _TICKS
+    return 0.0
 
 
 def _pipe_in() -> tuple[int, int]:
@@ -259,12 +269,12 @@ def _pipe_in() -> tuple[int, int]:
     return write_end, read_end
 
 
-def _keep_only(wanted: list[int]) -> None:
-    """Make `wanted` the descriptors 0, 1, 2 ... and close all others."""
+def keep_only(wanted: Sequence[int], most: int = _DESCRIPTORS) -> None:
+    """Make `wanted` the descriptors 0, 1, 2 ... and close all others below `most`."""
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, len(wanted)) for descriptor in wanted]
     for number, descriptor in enumerate(high):
         os.dup2(descriptor, number)
-    os.closerange(len(wanted), _DESCRIPTORS)
+    os.closerange(len(wanted), most)
 
 
 def _write_some(descriptor: int, view: memoryview) -> memoryview:

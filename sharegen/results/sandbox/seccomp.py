@@ -1,9 +1,13 @@
 """A filter on the system calls of a program: the second wall behind the namespaces.
 
 It denies what no solution of a programming problem needs and what kernels had holes in: new
-namespaces and mounts, tracing, sockets, memory that is not counted anywhere else (System V shared
-memory, memfd), keys, BPF, io_uring, splicing, locks on files. Source: seccomp(2),
-Documentation/userspace-api/seccomp_filter.
+namespaces and mounts, tracing, sockets, keys, BPF, io_uring, splicing. It denies memory that is
+counted nowhere (System V shared memory, memfd, huge pages from the system's pool, larger pipes and
+sockets), what the whole system has a limited number of (asynchronous input and output, locks on
+files), watching files that others use, leaving the core that a program was given, and handling
+SIGCHLD: a child whose end is ignored would leave without its CPU time being counted. Where no
+memory cgroup counts, it denies shared anonymous memory as well, whose pages stay when they are
+unmapped. Source: seccomp(2), Documentation/userspace-api/seccomp_filter.
 """
 
 from __future__ import annotations
@@ -11,54 +15,83 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import struct
+from dataclasses import dataclass
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _ALLOW = 0x7FFF0000
 _DENY = 0x00050000 | errno.EPERM
 _ABSENT = 0x00050000 | errno.ENOSYS
-_LOAD, _JUMP_EQUAL, _JUMP_ABOVE, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_EQUAL, _ABOVE = 0x15, 0x25
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+_X32 = 0x40000000
+
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x01, 0x20, 0x40000
+_F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 1024, 1026, 1031
+_PR_SET_THP_DISABLE = 41
 
 _EVERYWHERE = (
     # io_uring_setup, io_uring_enter, io_uring_register; open_tree ... fspick; pidfd_getfd;
-    # process_madvise; mount_setattr; memfd_secret
+    # process_madvise; mount_setattr; memfd_secret; cachestat
     *(425, 426, 427),
     *range(428, 434),
-    *(438, 440, 442, 447),
+    *(438, 440, 442, 447, 451),
 )
 _X86_64 = (
     # ptrace, process_vm_readv, process_vm_writev; unshare, setns, mount, umount2, pivot_root,
     # chroot
     *(101, 310, 311, 272, 308, 165, 166, 155, 161),
-    # socket; shmget, semget, msgget, mq_open, memfd_create; add_key, request_key, keyctl
-    *(41, 29, 64, 68, 240, 319, 248, 249, 250),
-    # bpf, perf_event_open, userfaultfd, kexec_load, name_to_handle_at, open_by_handle_at,
-    # fanotify_init; syslog; splice, tee, vmsplice; flock, which locks files of others
-    *(321, 298, 323, 246, 303, 304, 300),
-    *(103, 275, 276, 278, 73),
+    # socket, setsockopt; shmget, semget, msgget, mq_open, memfd_create; add_key, request_key,
+    # keyctl
+    *(41, 54, 29, 64, 68, 240, 319, 248, 249, 250),
+    # bpf, perf_event_open, userfaultfd, kexec_load, name_to_handle_at, open_by_handle_at
+    *(321, 298, 323, 246, 303, 304),
+    # syslog; splice, tee, vmsplice; flock, which locks files of others; io_setup
+    *(103, 275, 276, 278, 73, 206),
+    # fanotify_init, fanotify_mark, inotify_init1, inotify_add_watch, inotify_init;
+    # sched_setaffinity
+    *(300, 301, 294, 254, 253, 203),
 )
 _AARCH64 = (
     *(117, 270, 271, 97, 268, 40, 39, 41, 51),
-    *(198, 194, 190, 186, 180, 279, 217, 218, 219),
-    *(280, 241, 282, 104, 264, 265, 262),
-    *(116, 76, 77, 75, 32),
+    *(198, 208, 194, 190, 186, 180, 279, 217, 218, 219),
+    *(280, 241, 282, 104, 264, 265),
+    *(116, 76, 77, 75, 32, 0),
+    *(262, 263, 26, 27, 122),
 )
 _CLONE3 = 435
-_X32 = 0x40000000
 
-_MACHINES = {  # audit architecture, denied calls, clone
-    "x86_64": (0xC000003E, _X86_64, 56),
-    "aarch64": (0xC00000B7, _AARCH64, 220),
+
+@dataclass(frozen=True)
+class _Machine:
+    """The audit architecture, and numbers of system calls."""
+
+    architecture: int
+    denied: tuple[int, ...]
+    clone: int
+    mmap: int
+    fcntl: int
+    prctl: int
+    sigaction: int
+
+
+_MACHINES = {
+    "x86_64": _Machine(0xC000003E, _X86_64, 56, 9, 72, 157, 13),
+    "aarch64": _Machine(0xC00000B7, _AARCH64, 220, 222, 25, 167, 134),
 }
 
-available = os.uname().machine in _MACHINES
+_Step = tuple[int, int, int, int]
 
 
-def install() -> None:
-    """Put the filter on this process and all its children, for good (needs no_new_privs)."""
-    program = _program(os.uname().machine)
+def install(is_counted: bool) -> None:
+    """Put the filter on this process and all its children, for good (needs no_new_privs).
+
+    is_counted: whether a memory cgroup counts what they hold.
+    """
+    program = _program(_MACHINES[os.uname().machine], is_counted)
     buffer = ctypes.create_string_buffer(program, len(program))
     # struct sock_fprog: the number of instructions and where they are
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
@@ -68,26 +101,49 @@ def install() -> None:
         raise OSError(number, f"seccomp: {os.strerror(number)}")
 
 
-def _program(machine: str) -> bytes:
-    architecture, denied, clone = _MACHINES[machine]
-    steps = [
+def _program(machine: _Machine, is_counted: bool) -> bytes:
+    steps: list[_Step] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_JUMP_EQUAL, 1, 0, architecture),
+        (_EQUAL, 1, 0, machine.architecture),
         (_RETURN, 0, 0, _DENY),
         (_LOAD, 0, 0, _NUMBER),
-        (_JUMP_ABOVE, 0, 1, _X32),
+        (_ABOVE, 0, 1, _X32 - 1),
         (_RETURN, 0, 0, _DENY),
         # glibc falls back from clone3, whose flags a filter cannot see, to clone
-        (_JUMP_EQUAL, 0, 1, _CLONE3),
+        (_EQUAL, 0, 1, _CLONE3),
         (_RETURN, 0, 0, _ABSENT),
     ]
-    for number in (*denied, *_EVERYWHERE):
-        steps += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
-    steps += [
-        (_JUMP_EQUAL, 0, 3, clone),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
-        (_RETURN, 0, 0, _DENY),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
+    for number in (*machine.denied, *_EVERYWHERE):
+        steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _DENY)]
+    steps += _deny(machine.clone, 0, _has_any(_NEW_NAMESPACES))
+    steps += _deny(machine.sigaction, 0, _is(signal.SIGCHLD))
+    steps += _deny(machine.fcntl, 1, _is(_F_SETLEASE), _is(_F_NOTIFY), _is(_F_SETPIPE_SZ))
+    mappings = [_has_any(_MAP_HUGETLB)]
+    if not is_counted:
+        mappings.append(_has_all(_MAP_SHARED | _MAP_ANONYMOUS))
+        steps += _deny(machine.prctl, 0, _is(_PR_SET_THP_DISABLE))
+    steps += _deny(machine.mmap, 3, *mappings)
+    steps.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
+
+
+def _deny(number: int, argument: int, *tests: list[_Step]) -> list[_Step]:
+    """Deny a system call where its argument passes a test; each test ends in a jump over one."""
+    body: list[_Step] = []
+    for test in tests:
+        # the lower half of the argument, which is all of what these calls look at
+        body += [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *test, (_RETURN, 0, 0, _DENY)]
+    body.append((_RETURN, 0, 0, _ALLOW))
+    return [(_EQUAL, 0, len(body), number), *body]
+
+
+def _is(value: int) -> list[_Step]:
+    return [(_EQUAL, 0, 1, value)]
+
+
+def _has_any(bits: int) -> list[_Step]:
+    return [(_AND, 0, 0, bits), (_ABOVE, 0, 1, 0)]
+
+
+def _has_all(bits: int) -> list[_Step]:
+    return [(_AND, 0, 0, bits), (_EQUAL, 0, 1, bits)]

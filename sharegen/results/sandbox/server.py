@@ -12,6 +12,7 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -20,6 +21,8 @@ from typing import Any, NoReturn
 
 from . import namespaces as ns
 from . import tree, wire
+from .memory import Group
+from .process import keep_only
 from .supervisor import Supervisor
 
 PACKAGES = "/packages"
@@ -35,15 +38,19 @@ _WARM = (
 )
 
 
-def main(control: int) -> None:
-    """Serve on the descriptor `control` (3 or higher) until the other side closes it.
+def main(control: int, *cgroup: int) -> None:
+    """Serve on the descriptor `control` until the other side closes it.
 
-    The first frame says how to isolate: {"isolation", "binds"}. The answer is {"ready": true} or
-    {"error": why}. Then each byte that arrives brings one program's socket, and each that leaves
-    says that a program is gone, with its processes and files.
+    cgroup: descriptors of the memory cgroup to be in, where there is one.
+
+    The first frame says how to isolate: {"isolation", "binds"}. The answer is {"is_counted":
+    whether the cgroup could be joined} or {"error": why}. Then each byte that arrives brings one
+    program's socket, and each that leaves says that a program is gone, with its processes and
+    files.
     """
-    control = os.dup2(control, 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may have ignored it
+    keep_only([0, 1, 2, control, *cgroup], os.sysconf("SC_OPEN_MAX"))
+    control, *cgroup_here = range(3, 4 + len(cgroup))
     plan, _ = wire.receive(control)
     is_isolated = plan["isolation"] != "none"
     try:
@@ -56,10 +63,17 @@ def main(control: int) -> None:
     except OSError as error:
         wire.send(control, {"error": str(error)})
         return
+    group = _join(cgroup_here)
     _warm()
-    wire.send(control, {"ready": True})
+    wire.send(control, {"is_counted": group is not None})
     with contextlib.suppress(OSError), socket.socket(fileno=control) as sock:
-        _serve(sock, is_isolated)
+        _serve(sock, is_isolated, group)
+
+
+def _join(cgroup: list[int]) -> Group | None:
+    with contextlib.suppress(OSError):
+        return Group(cgroup) if cgroup else None
+    return None
 
 
 def _leave_system(binds: list[Any]) -> None:
@@ -116,7 +130,7 @@ def _warm() -> None:
     gc.freeze()
 
 
-def _serve(control: socket.socket, is_isolated: bool) -> None:
+def _serve(control: socket.socket, is_isolated: bool, group: Group | None) -> None:
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if is_isolated else -1
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -128,7 +142,7 @@ def _serve(control: socket.socket, is_isolated: bool) -> None:
         pid = os.fork()
         if pid == 0:
             control.close()
-            _supervise(channel, is_isolated)
+            _supervise(channel, is_isolated, group)
         os.close(channel)
         if is_isolated:
             ns.setns(own, ns.CLONE_NEWPID)
@@ -136,10 +150,10 @@ def _serve(control: socket.socket, is_isolated: bool) -> None:
         control.send(b".")
 
 
-def _supervise(channel: int, is_isolated: bool) -> NoReturn:
+def _supervise(channel: int, is_isolated: bool, group: Group | None) -> NoReturn:
     status = 1
     try:
-        Supervisor(channel, is_isolated).serve()
+        Supervisor(channel, is_isolated, group).serve()
         status = 0
     except (wire.Closed, BrokenPipeError):
         status = 0

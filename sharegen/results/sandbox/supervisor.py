@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import tempfile
 from typing import IO
 
@@ -18,9 +19,9 @@ from . import candidate, checker, tree, wire
 from . import namespaces as ns
 from .confine import confine
 from .limits import Limits
-from .process import Process, sweep
+from .memory import Group, Sum
+from .process import WATCH_SECONDS, Process, sweep
 
-_WATCH_SECONDS = 0.05
 _OTHERS = 3
 """Processes of the user namespace that are not the program's: two of the server, and this one."""
 
@@ -34,11 +35,17 @@ class Supervisor:
     session, {"op": "ask"} sends it the payload as a message and waits for one, {"op": "close"}
     ends it. Script and ask are answered by {"status", "seconds"} with what the program wrote as
     payload.
+
+    group: the memory cgroup that this process is in.
     """
 
-    def __init__(self, channel: int, is_isolated: bool):
+    def __init__(self, channel: int, is_isolated: bool, group: Group | None):
         self.channel = channel
         self.is_isolated = is_isolated
+        if is_isolated:
+            ns.die_with_parent()
+            # With a handler of Python's this one signal would end it, whoever sends it.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         job, source = wire.receive(channel)
         self.limits = Limits(**job["limits"])
         self.source = source.decode(errors="replace")
@@ -46,8 +53,11 @@ class Supervisor:
         self.checks: bool = job["checks"]
         self.session: Process | None = None
         self.folder: str | None = None
+        self.memory: Group | Sum | None = None
         if is_isolated:
-            ns.die_with_parent()
+            if group is not None:
+                group.begin(self.limits)
+            self.memory = group or Sum()
             ns.own_proc_files(False)
             tree.make_private(self.limits.disk)
             return
@@ -96,7 +106,9 @@ class Supervisor:
 
     def _start(self, standard_input: int | None) -> Process:
         def become_program() -> None:
-            confine(self.limits, _OTHERS, self.is_isolated)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            is_counted = isinstance(self.memory, Group)
+            confine(self.limits, _OTHERS, self.is_isolated, is_counted)
             if standard_input is not None:
                 candidate.run_script(self.source, self.prelude)
             elif self.checks:
@@ -104,13 +116,13 @@ class Supervisor:
             else:
                 candidate.serve_calls(self.source, self.prelude)
 
-        return Process(become_program, standard_input, self.limits, self.is_isolated)
+        return Process(become_program, standard_input, self.limits, self.is_isolated, self.memory)
 
     def _watch_session(self) -> None:
         """While a session waits for its next message, its limits hold on."""
         run = self.session
         while run is not None and run.verdict is None:
-            if select.select([self.channel], [], [], _WATCH_SECONDS)[0]:
+            if select.select([self.channel], [], [], WATCH_SECONDS)[0]:
                 return
             run.check_limits()
             if run.verdict is not None:

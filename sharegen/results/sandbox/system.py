@@ -7,8 +7,11 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+
+from sharegen.results.sandbox.tree import DEVICE_LINKS, DEVICES, PRIVATE
 
 Isolation = Literal["bubblewrap", "namespaces", "none"]
 
@@ -36,11 +39,11 @@ def environment() -> dict[str, str]:
     return _ENVIRONMENT | kept
 
 
-def python_command(folder: str, control: int) -> list[str]:
+def python_command(folder: str, descriptors: Sequence[int]) -> list[str]:
     """Start the warmed parent with the package `sandbox` found in `folder`."""
     code = (
         f"import sys; sys.path.insert(0, {folder!r}); "
-        f"from sandbox.server import main; main({control})"
+        f"from sandbox.server import main; main({', '.join(map(str, descriptors))})"
     )
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     return [python, "-s", "-S", "-P", "-c", code]
@@ -67,10 +70,10 @@ def binds() -> list[tuple[str, str]]:
     return sorted(shown.items(), key=lambda item: item[1])
 
 
-def command(isolation: Isolation, control: int) -> list[str]:
-    """The command line of the warmed parent, which serves on descriptor `control`."""
+def command(isolation: Isolation, descriptors: Sequence[int]) -> list[str]:
+    """The command line of the warmed parent; its descriptors are as `server.main` takes them."""
     if isolation != "bubblewrap":
-        return python_command(str(_HERE.parent), control)
+        return python_command(str(_HERE.parent), descriptors)
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise FileNotFoundError(errno.ENOENT, "not installed")
@@ -86,8 +89,12 @@ def command(isolation: Isolation, control: int) -> list[str]:
         else:
             wrap += ["--ro-bind", source, target]
     # bwrap hides parts of root's /proc; then nobody could mount another, so root does it inside
-    wrap += ["--dev", "/dev", *(["--proc", "/proc"] if os.getuid() else ["--dir", "/proc"])]
-    for folder in ("/home", "/tmp"):
+    wrap += ["--proc", "/proc"] if os.getuid() else ["--dir", "/proc"]
+    for folder in ("/dev", *PRIVATE):
         wrap += ["--dir", folder]
-    wrap += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"]
-    return wrap + python_command(INSIDE, control)
+    for name in DEVICES:
+        wrap += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for name, there in DEVICE_LINKS.items():
+        wrap += ["--symlink", there, f"/dev/{name}"]
+    wrap += ["--remount-ro", "/", "--chdir", "/", "--"]
+    return wrap + python_command(INSIDE, descriptors)

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from . import namespaces as ns
 
 _OLD = "/old"
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+DEVICES = ("null", "full", "random", "urandom")
+"""What a program finds in /dev. Mapping /dev/zero would give it memory that nothing counts."""
+
+DEVICE_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
 HOME, TEMPORARY, SHARED_MEMORY = "/home", "/tmp", "/dev/shm"
 PRIVATE = (HOME, TEMPORARY, SHARED_MEMORY)
@@ -33,11 +35,11 @@ def build(binds: Sequence[tuple[str, str]]) -> None:
     mount_proc()
     for folder in ("/dev", *PRIVATE):
         os.mkdir(folder)
-    for name in _DEVICES:
+    for name in DEVICES:
         open(f"/dev/{name}", "x").close()
         ns.mount(f"{_OLD}/dev/{name}", f"/dev/{name}", None, ns.MS_BIND)
         ns.make_read_only(f"/dev/{name}", devices=True)
-    for name, target in _LINKS.items():
+    for name, target in DEVICE_LINKS.items():
         os.symlink(target, f"/dev/{name}")
     ns.detach(_OLD)
     os.rmdir(_OLD)
