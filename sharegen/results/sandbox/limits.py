@@ -19,12 +19,12 @@ class Limits:
     memory: bytes, of all its processes together, wherever they lie: in memory of their own or
         shared, files in memory, pipes, sockets, page tables (and the most address space of each,
         with some room for the interpreter).
-
-    What is spent is looked at every 20 milliseconds, so it may be more by what one core spends in
-    that time; a memory cgroup stops it at once.
     processes: processes and threads at a time.
     disk: bytes in its home and in its temporary folder, each, and of one file.
     output: bytes that it may write; an answer of a function may have a quarter of that.
+
+    What is spent is looked at every 20 milliseconds, so it may be more by what one core spends in
+    that time. A memory cgroup leaves it no more than four times `output` besides, at any time.
     """
 
     cpu_seconds: float = 4.0
