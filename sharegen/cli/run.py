@@ -53,21 +53,18 @@ def run_recipe(
     flags: more of what `options.flags()` gives, on top; schema: see `configuration.resolve`.
     """
     from sharegen.job.run import run_job
-    from sharegen.results.family import journal_path
     from sharegen.results.summary import print_summary
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
 
     configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
     shard = options.part
-    output = options.output or configuration.default_output
-    path = journal_path(output, shard)
     errors = Console(stderr=True, highlight=False)
     if not options.quiet:
-        print_configuration(configuration, path, errors)
+        print_configuration(configuration, errors)
     outcome = run_job(
         configuration,
-        output,
+        options.output,
         shard=shard,
         overwrite=options.overwrite,
         strict=options.strict,
@@ -77,6 +74,7 @@ def run_recipe(
     )
     if options.verify and outcome.drawn == 0:
         errors.print("Nothing was drawn, so there is nothing to verify.", style="dim")
+    path = outcome.path
     if options.quiet:
         print(path)
         return path
@@ -92,8 +90,8 @@ _SAMPLING = {"samples", "temperature", "top_p", "top_k", "max_tokens", "stop", "
 """What is said of the sampling also where it is the default."""
 
 
-def print_configuration(configuration: Configuration, path: Path, console: Console) -> None:
-    """The resolved configuration as YAML, bar what is off, and where it goes."""
+def print_configuration(configuration: Configuration, console: Console) -> None:
+    """The resolved configuration as YAML, bar what is off."""
     unused = None if configuration.chat.enabled else {"chat"}
     values = configuration.model_dump(exclude_defaults=True, exclude=unused)
     sampling = configuration.sampling.model_dump(include=_SAMPLING)
@@ -105,7 +103,6 @@ def print_configuration(configuration: Configuration, path: Path, console: Conso
         console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))
     else:
         print(text.rstrip(), file=console.file)
-    console.print(f"[dim]journal:[/] {visible(str(path))}\n", soft_wrap=True)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -124,7 +121,10 @@ def _terminal_watcher(console: Console) -> Any:
     from sharegen.results.progress import Progress
 
     class TerminalWatcher(Watcher):
-        """The sharing tree, then a progress bar, on stderr."""
+        """The journal's name, the sharing tree, then a progress bar, on stderr."""
+
+        def located(self, path: Path) -> None:
+            console.print(f"[dim]journal:[/] {visible(str(path))}\n", soft_wrap=True)
 
         def planned(self, plan: Plan) -> None:
             console.print(sharing_tree(plan))

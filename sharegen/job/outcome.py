@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
+from sharegen.job.identity import Content
 from sharegen.job.plan import Plan
-from sharegen.results.journal import OTHER
+from sharegen.results.journal import OTHER, note_row, refuse_other_job
 from sharegen.results.record import Key, read
-from sharegen.results.run_file import RunFile, differences, run_file_path
-from sharegen.workload.configuration import Configuration
+from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.problem import Workload
 
 
@@ -42,44 +42,41 @@ def all_failed(key: Key, error: str | None) -> ModelError:
 
 
 def outcome_on_record(
-    configuration: Configuration,
-    path: Path,
-    workload: Workload,
-    strict: bool,
-    retry_failed: bool = False,
+    content: Content, path: Path, strict: bool, retry_failed: bool = False
 ) -> Outcome | None:
     """The outcome from the journal alone, where it has every sample that is asked; else None.
 
     retry_failed: samples that failed are asked again. Raises JournalError where the journal comes
-    from another configuration: known before a model is loaded; DataError for a bad row if strict;
-    ModelError where every sample failed.
+    from another configuration, or answers other rows: known before a model is loaded; DataError
+    where no row could be asked, and for a bad row if strict; ModelError where every sample failed.
     """
     if not path.exists():
         return None
+    configuration, workload = content.configuration, content.workload
     recorded = RunFile.read(run_file_path(path), OTHER)
     if recorded is None:
         return None
-    identity = configuration.identity
-    if identity["dtype"] == "auto":  # whatever the model was loaded as then
-        identity["dtype"] = recorded.configuration.get("dtype")
-    fingerprints = {**recorded.fingerprints, **workload.fingerprints}
-    asked = RunFile(configuration=identity, fingerprints=fingerprints)
-    reader = read(path)
-    records = {record.key: record.error for record in reader}
-    if not records:
+    records: dict[Key, str | None] = {}
+    rows: dict[str, str | None] = {}
+    for record in read(path):
+        records[record.key] = record.error
+        if record.is_sample:
+            note_row(rows, record)
+    if not rows and not records:
         return None
-    differ = differences(recorded.identity, asked.identity)
-    if differ and all(key.sample is None or error is not None for key, error in records.items()):
+    try:
+        refuse_other_job(path, recorded, content.before_loading(recorded))
+    except JournalError:
+        if any(key.sample is not None and error is None for key, error in records.items()):
+            raise
         return None  # nothing was drawn: the new configuration starts the journal anew
-    if differ:
-        raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
-        )
-    sampled = {key.problem_id for key in records if key.sample is not None}
+    content.refuse_changed_rows(path, rows)
+    if recorded.fingerprints.get("files") != content.files:
+        return None  # whether the tokenizer is the same takes loading it
     failed = {
         key.problem_id: error
         for key, error in records.items()
-        if key.sample is None and key.problem_id not in sampled
+        if key.sample is None and key.problem_id not in rows
     }
     unfit = failed.keys() - {bad.id for bad in workload.bad_rows}
     if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
@@ -101,4 +98,7 @@ def outcome_on_record(
     for problem in workload.problems if strict else ():
         if problem.id in failed:
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
+    if not any(problem.id in rows for problem in workload.problems):
+        error = next(failed[problem.id] for problem in workload.problems)
+        raise DataError(f"no row can be asked: {error}")
     return Outcome(path, recorded, workload, drawn=0)

@@ -126,6 +126,18 @@ def make_plan(
     )
 
 
+def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]) -> int:
+    """Tokens of the tree that some of its prompts share with others, told by prompt."""
+    below: dict[int, tuple[bool, bool]] = {}
+    tokens = 0
+    for node in reversed(list(tree.nodes())):
+        marks = [below[id(child)] for child in node.children]
+        marks += [(some[index], others[index]) for index in node.requests]
+        below[id(node)] = has_some, has_others = any(m[0] for m in marks), any(m[1] for m in marks)
+        tokens += node.length if has_some and has_others else 0
+    return tokens
+
+
 def most_blocks(tree: PrefixTree, samples: int, max_tokens: int, max_sequences: int) -> int:
     """KV blocks that a job can use at most: every node, and a full batch at its full length.
 

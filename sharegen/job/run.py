@@ -21,10 +21,12 @@ from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
+from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.machine import kv_cache_limit, load
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
-from sharegen.job.plan import Plan, make_plan
+from sharegen.job.output import find_output
+from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.share import Share, share_of
 from sharegen.results.answer import extract
 from sharegen.results.family import journal_path
@@ -32,8 +34,8 @@ from sharegen.results.journal import Journal, Key, Record
 from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import Problem, Workload, load_workload, random_key
-from sharegen.workload.prompt import tokenise, tokenizer_fingerprint
+from sharegen.workload.problem import Problem, load_workload, random_key
+from sharegen.workload.prompt import tokenise
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
@@ -46,6 +48,9 @@ _PEAKS = ("peak_blocks",)
 
 class Watcher:
     """Is told how a job goes; this one keeps it to itself."""
+
+    def located(self, path: Path) -> None:
+        """It is known where the journal is."""
 
     def planned(self, plan: Plan) -> None:
         """The prompts are tokenised and their sharing is known."""
@@ -62,11 +67,12 @@ class Watcher:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A problem, ready for the engine."""
+    """A problem, ready for the engine; begun: earlier runs have samples of it."""
 
     problem: Problem
     request: Request
     prompt_hash: str
+    begun: bool
 
 
 def run_job(
@@ -82,7 +88,7 @@ def run_job(
 ) -> Outcome:
     """Sample everything that the configuration asks and the journal does not have yet.
 
-    output: the journal; by default where the same configuration always finds it.
+    output: the journal; by default where the same job always finds it.
     shard: the part of the job to do, into a journal of its own beside `output`.
     overwrite: start the journal anew. strict: a bad row stops the job. retry_failed: samples that
         failed are drawn again.
@@ -91,32 +97,37 @@ def run_job(
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
     Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
     """
-    path = journal_path(output or configuration.default_output, shard)
     watcher = watcher or Watcher()
-    if path.is_dir():
+    path = output and journal_path(output, shard)
+    if path is not None and path.is_dir():
         raise JournalError(f"{path}: is a folder: --output is the journal's file")
     with interrupts() as held:
         try:
             workload = load_workload(configuration)
+            content = Content.of(configuration, workload)
+            path = path or journal_path(find_output(content), shard)
+            watcher.located(path)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
             share = None if shard is None else share_of(configuration, workload, shard)
             own = workload if share is None else share.workload
+            content = replace(content, workload=own)
             for bad in own.bad_rows:
                 remark(f"{bad.error}: it is left out")
             if not overwrite:
-                complete = outcome_on_record(configuration, path, own, strict, retry_failed)
+                complete = outcome_on_record(content, path, strict, retry_failed)
                 if complete is not None:
                     return complete
             _make_folder(path)
-            job = _Job(configuration, path, own, watcher, verify, share)
+            job = _Job(content, path, watcher, verify, share)
             with job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, retry_failed, held)
                 return Outcome(path, journal.run, own, drawn)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:
-            finished = f"what was finished is in {path}" if path.exists() else "nothing was sampled"
+            is_there = path is not None and path.exists()
+            finished = f"what was finished is in {path}" if is_there else "nothing was sampled"
             raise Interrupted(
                 f"interrupted: {finished}; run the same command again to continue"
             ) from None
@@ -127,9 +138,8 @@ class _Job:
 
     def __init__(
         self,
-        configuration: Configuration,
+        content: Content,
         path: Path,
-        workload: Workload,
         watcher: Watcher,
         verify: int | None = None,
         share: Share | None = None,
@@ -139,9 +149,10 @@ class _Job:
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
-        self.configuration = configuration
+        self.content = content
+        self.configuration = configuration = content.configuration
+        self.workload = workload = content.workload
         self.path = path
-        self.workload = workload
         self.share = share
         self.watcher = watcher
         self.params = sampling_params(configuration)
@@ -177,16 +188,11 @@ class _Job:
         self.loading_seconds = time.monotonic() - started
 
     def open_journal(self, overwrite: bool) -> Journal:
-        fingerprints = {
-            "model": self.model.fingerprint,
-            "tokenizer": tokenizer_fingerprint(self.tokenizer),
-            **self.workload.fingerprints,
-        }
         dtype = str(self.model.dtype).removeprefix("torch.")
         return Journal.open(
             self.path,
             self.configuration.identity | {"dtype": dtype},
-            fingerprints=fingerprints,
+            fingerprints=self.content.fingerprints(self.model, self.tokenizer),
             extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
             versions=_versions(),
             overwrite=overwrite,
@@ -201,7 +207,9 @@ class _Job:
         by_key = {item.request.key: item for item in asked}
         left = {item.request.key: len(item.request.samples) for item in asked}
         assert len(by_key) == len(asked)
-        plan = self._plan(asked)
+        paths = [(item.request.prompt_token_ids, item.request.splits) for item in asked]
+        tree = self._tree(paths)
+        plan = self._plan(asked, tree)
         self.watcher.planned(plan)
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
         pace = Pace(journal.run.timings, journal.run.stats)
@@ -226,7 +234,10 @@ class _Job:
             verified = self._verify()
         finally:
             seconds = (ended or time.monotonic()) - started
-            self._close(journal, plan, drawn, seconds, pace, verified)
+            again = shared_tokens(
+                tree, [item.begun for item in asked], [bool(item.request.samples) for item in asked]
+            )
+            self._close(journal, plan, drawn, seconds, pace, verified, again)
         if journal.undrawn and journal.undrawn == journal.finished:
             failed = next(record for record in journal.records() if record.is_sample)
             raise all_failed(failed.key, failed.error)
@@ -250,6 +261,7 @@ class _Job:
         """
         from sharegen.engine.request import Request
 
+        self.content.refuse_changed_rows(self.path, journal.rows)
         for bad in self.workload.bad_rows:
             journal.append(Record(bad.id, None, None, error=bad.error))
         asked: list[_Asked] = []
@@ -263,7 +275,8 @@ class _Job:
         ):
             digest = problem.prompt_hash
             samples: Sequence[int] = every  # no list of a million where none is finished
-            if (problem.id, digest) in begun:
+            is_begun = (problem.id, digest) in begun
+            if is_begun:
                 samples = [i for i in every if Key(problem.id, digest, i) not in finished]
             key = random_key(problem.id)
             request = Request(key, prompt, self.params, samples, splits=splits)
@@ -278,7 +291,7 @@ class _Job:
                 journal.append(Record(problem.id, None, None, error=str(error)))
                 request = replace(request, samples=())
             else:
-                asked.append(_Asked(problem, request, digest))
+                asked.append(_Asked(problem, request, digest, is_begun))
             if prompt:
                 requests.append(request)
         if not asked:
@@ -309,13 +322,13 @@ class _Job:
             gold=item.problem.gold,
             token_ids=list(completion.token_ids) if self.configuration.token_ids else None,
             error=error,
+            row_hash=item.problem.row_hash,
         )
 
-    def _plan(self, asked: list[_Asked]) -> Plan:
-        requests = [item.request for item in asked]
+    def _plan(self, asked: list[_Asked], tree: PrefixTree) -> Plan:
         return make_plan(
-            self._tree([(request.prompt_token_ids, request.splits) for request in requests]),
-            [request.prompt_token_ids for request in requests],
+            tree,
+            [item.request.prompt_token_ids for item in asked],
             [item.problem.id for item in asked],
             self.configuration.sampling.samples,
             self.configuration.sampling.max_tokens,
@@ -338,9 +351,18 @@ class _Job:
         seconds: float,
         pace: Pace,
         verified: Verified | None,
+        again: int,
     ) -> None:
+        """again: prompt tokens that an earlier run of the journal computed too, if it counted."""
         before = journal.run.timings
         counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
+        again = min(
+            again,
+            counted["prompt_tokens_computed"],
+            journal.run.stats.get("prompt_tokens_computed", 0),
+        )
+        counted["prompt_tokens_computed"] -= again  # in the whole job they are computed once
+        counted["prompt_tokens_resumed"] = again
         stats = _add(journal.run.stats, counted) | {"plan": plan.to_json()}
         if verified is not None:
             stats["verified"] = asdict(verified)

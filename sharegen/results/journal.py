@@ -20,19 +20,18 @@ from typing import Any
 from filelock import SoftFileLock
 
 from sharegen.errors import JournalError
+from sharegen.results.identity import VERSION, causes, differences
 from sharegen.results.lock import hold, let_go
 from sharegen.results.record import Key, Reader, Record, StrPath, read
-from sharegen.results.run_file import (
-    RunFile,
-    as_json,
-    differences,
-    run_file_path,
-    sync_folder,
-)
+from sharegen.results.run_file import RunFile, as_json, run_file_path, sync_folder
 
 __all__ = ["Journal", "Key", "Record", "read"]
 
 _SYNC_SECONDS = 1.0
+_RESULTS = ("counts", "timings", "stats")
+"""What a run file keeps when its journal goes on. What is sampled into a conversion is nowhere
+else, so it is one no longer."""
+
 OTHER = "choose another --output, or start again with --overwrite"
 """What to do about a journal that this run cannot continue."""
 
@@ -44,6 +43,7 @@ class Journal:
     finished: keys of the samples on record, those that failed included; a bad row is in `failed`
         instead, by problem id, until a later run has samples of it.
     undrawn: keys of the samples that failed, until a later run draws them.
+    rows: of the samples on record, what each row is known by (`Record.row`), by problem id.
     recovered: bytes of a line cut short that were truncated on opening.
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
@@ -61,6 +61,7 @@ class Journal:
         self.finished: set[Key] = set()
         self.undrawn: set[Key] = set()
         self.failed: dict[str, str | None] = {}
+        self.rows: dict[str, str | None] = {}
         for record in reader:
             self._note(record)
         self.duplicates = reader.duplicates
@@ -110,8 +111,7 @@ class Journal:
                 os.ftruncate(descriptor, 0)
             run = asked
             if recorded is not None:
-                # What is sampled into a conversion is nowhere else, so it is one no longer.
-                run = replace(recorded, extent=asked.extent, versions=asked.versions, conversion={})
+                run = replace(asked, **{name: getattr(recorded, name) for name in _RESULTS})
             journal = cls(path, descriptor, lock, run, read(path))
             journal._start(is_news=run != recorded)
         except BaseException:
@@ -219,6 +219,7 @@ class Journal:
             self.finished.add(record.key)
             self.failed.pop(record.problem_id, None)
             (self.undrawn.discard if record.is_drawn else self.undrawn.add)(record.key)
+            note_row(self.rows, record)
         else:
             self.failed[record.problem_id] = record.error
 
@@ -332,11 +333,31 @@ def _recorded(path: Path, asked: RunFile) -> RunFile | None:
         raise JournalError(
             f"{path}: exists without {beside.name}, so what made it is not known: {OTHER}"
         )
-    differ = differences(recorded.identity, asked.identity)
-    if differ and not any(record.is_drawn for record in read(path)):
+    try:
+        refuse_other_job(path, recorded, asked)
+    except JournalError:
+        if any(record.is_drawn for record in read(path)):
+            raise
         return None
+    return recorded
+
+
+def refuse_other_job(path: Path, recorded: RunFile, asked: RunFile) -> None:
+    """Raises JournalError where a journal of `recorded` is not of the job that is asked."""
+    if recorded.identity_version > VERSION:
+        raise JournalError(
+            f"{path}: was written by a later version of sharegen: update sharegen, or {OTHER}"
+        )
+    before, now = recorded.identity, asked.identity
+    differ = differences(before, now)
     if differ:
+        differ += causes(before, now, recorded.settings, asked.settings)
         raise JournalError(
             f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
         )
-    return recorded
+
+
+def note_row(rows: dict[str, str | None], record: Record) -> None:
+    """Keep what the row of a sample is known by; a hash of the whole row tells more."""
+    if record.row_hash is not None or record.problem_id not in rows:
+        rows[record.problem_id] = record.row

@@ -44,6 +44,8 @@ class Record:
     cumulative_logprob: natural log under the model's raw distribution; None if not finite.
     answer: as extracted from the completion, not normalised; gold: as the dataset has it.
     token_ids: only where they were asked for.
+    row_hash: of all that a row brings to its samples: prompt, gold answer, tests. Journals of
+        early versions have none.
     """
 
     problem_id: str
@@ -57,6 +59,12 @@ class Record:
     gold: str | None = None
     token_ids: list[int] | None = None
     error: str | None = None
+    row_hash: str | None = None
+
+    @property
+    def row(self) -> str | None:
+        """What the row is known by: of an early journal its prompt alone."""
+        return self.row_hash or self.prompt_hash
 
     @property
     def key(self) -> Key:
@@ -83,6 +91,8 @@ class Record:
             "sample": self.sample,
             "prompt_hash": self.prompt_hash,
         }
+        if self.row_hash is not None:
+            fields["row_hash"] = self.row_hash
         if self.is_sample:
             logprob = self.cumulative_logprob
             finite = logprob is not None and math.isfinite(logprob)
@@ -149,6 +159,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "gold": (str, type(None)),
     "token_ids": (list, type(None)),
     "error": (str, type(None)),
+    "row_hash": (str, type(None)),
 }
 
 

@@ -2,31 +2,34 @@
 
 `configuration` and `fingerprints` are the journal's identity: whatever changes the samples. A
 journal is only continued under the same identity. `extent` is what may change from one run to
-the next because it only extends the journal or changes how fast it grows.
+the next: where model and rows lie, how many are asked, how fast the journal grows.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from sharegen.errors import JournalError
+from sharegen.results.identity import VERSION, identity_of
 
 
 @dataclass(frozen=True)
 class RunFile:
     """The content of a run.json; every section is a plain JSON object.
 
-    configuration: the resolved settings that change the samples (model, tokenizer, prompts,
-        few-shot, dataset, dtype, sampling, stops, max tokens, seed).
-    fingerprints: of the model and the dataset themselves, whatever their names.
-    extent: settings that may change (samples, limit, display, memory, batch).
+    configuration: the resolved settings that change the samples (prompts, dtype, sampling, stops,
+        max tokens, seed).
+    fingerprints: of model, tokenizer and examples, whatever their names; for information also of
+        the `dataset` and of the model's other `files`.
+    extent: settings that may change (model, dataset, samples, limit, display, memory, batch).
     versions: of Python and the packages of the latest run; counts, timings, stats: its results.
     conversion: only beside a copy that `sharegen convert` made: the `journal` that holds all of it.
+    identity_version: how to read the identity; a file without it has the first.
     """
 
     configuration: dict[str, Any] = field(default_factory=dict)
@@ -37,10 +40,13 @@ class RunFile:
     timings: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     conversion: dict[str, Any] = field(default_factory=dict)
+    identity_version: int = VERSION
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self.configuration | {"fingerprints": self.fingerprints}
+        """What two journals of one job have in common (see identity.py)."""
+        settings = self.configuration | {"fingerprints": self.fingerprints}
+        return identity_of(settings, self.identity_version)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -68,13 +74,16 @@ class RunFile:
             raise JournalError(f"{path}: is not JSON: {to_do}") from error
         if not isinstance(sections, dict):
             raise JournalError(f"{path}: is not a JSON object: {to_do}")
+        version = sections.pop("identity_version", 1)
+        if type(version) is not int or version < 1:
+            raise JournalError(f"{path}: `identity_version` is not a number: {to_do}")
         known = {f.name: sections[f.name] for f in fields(cls) if f.name in sections}
         for name, value in known.items():
             if not isinstance(value, dict):
                 raise JournalError(f"{path}: `{name}` is not a JSON object: {to_do}")
         if "configuration" not in known:
             raise JournalError(f"{path}: has no `configuration`: {to_do}")
-        return cls(**known)
+        return cls(**known, identity_version=version)
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
@@ -86,22 +95,6 @@ def run_file_path(journal: str | os.PathLike[str]) -> Path:
 def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:
     """The section as reading it back will give it (tuples become lists, paths strings)."""
     return json.loads(json.dumps(dict(section or {}), default=str))
-
-
-def differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """One phrase per field that differs, nested fields by their dotted name."""
-    before, now = dict(_flatten(recorded)), dict(_flatten(given))
-    names = [*before, *(name for name in now if name not in before)]
-    phrases = []
-    for name in names:
-        if name not in before:
-            phrases.append(f"{name} was not set and is now {_shorten(now[name])}")
-        elif name not in now:
-            phrases.append(f"{name} was {_shorten(before[name])} and is no longer set")
-        elif before[name] != now[name]:
-            old, new = _from_first_difference(_show(before[name]), _show(now[name]))
-            phrases.append(f"{name} was {old} and is now {new}")
-    return phrases
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -138,39 +131,3 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         nested = isinstance(below, Mapping) and isinstance(value, Mapping)
         merged[name] = _merge(below, value) if nested else value  # type: ignore[arg-type]
     return merged
-
-
-def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _show(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-_WIDTH = 60
-
-
-def _shorten(value: Any) -> str:
-    text = _show(value)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
-
-
-def _from_first_difference(old: str, new: str) -> tuple[str, str]:
-    """Both cut to one line's width, such that where they differ stays visible."""
-    if max(len(old), len(new)) <= _WIDTH:
-        return old, new
-    pairs = zip(old, new, strict=False)
-    same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
-    start = max(0, same - 20)
-
-    def cut(text: str) -> str:
-        head = "…" if start else ""
-        tail = "…" if len(text) > start + _WIDTH else ""
-        return head + text[start : start + _WIDTH] + tail
-
-    return cut(old), cut(new)

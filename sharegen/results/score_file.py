@@ -12,9 +12,10 @@ from typing import Any
 
 from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
+from sharegen.results.identity import differences, identity_of
 from sharegen.results.lock import hold, let_go
 from sharegen.results.output import begins_as_journal
-from sharegen.results.run_file import RunFile, as_json, differences, run_file_path
+from sharegen.results.run_file import RunFile, as_json, run_file_path
 from sharegen.results.score import Score
 
 
@@ -140,7 +141,7 @@ class ScoreFile:
         beside = run_file_path(self.path)
         asked = RunFile(configuration=as_json(settings))
         recorded = RunFile.read(beside, "start again with --overwrite") if self.verdicts else None
-        differ = differences(recorded.identity, asked.identity) if recorded else []
+        differ = differences(_settings(recorded), _settings(asked)) if recorded else []
         if differ:
             raise JournalError(
                 f"{self.path}: was made with other settings: {'; '.join(differ)}: give the same "
@@ -159,6 +160,12 @@ def _fields_of(line: bytes) -> dict[str, Any]:
     if not isinstance(fields.get("difficulty"), str | None):
         raise ValueError("has no valid `difficulty`")
     return fields
+
+
+def _settings(run: RunFile) -> dict[str, Any]:
+    """What verdicts hang on; of the samples, what makes them those of one job."""
+    samples = run.configuration.get("samples") or {}
+    return run.configuration | {"samples": identity_of(samples, run.identity_version)}
 
 
 _TYPES: dict[str, type] = {"problem_id": str, "sample": int, "passed": bool, "result": str}

@@ -49,7 +49,7 @@ def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str
     commands = [f"show {file} --problem {shlex.quote(some)}"]
     if any(vote.counts for vote in votes):
         commands.insert(0, f"vote {file} --at {max(1, samples // 4)}")
-    if (run.configuration.get("dataset") or {}).get("rows"):
+    if (run.settings.get("dataset") or {}).get("rows"):
         commands.insert(0, f"score {file} --execute")
     _print_next(console, path, commands)
 
@@ -87,6 +87,8 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
         times = f"{asked / computed:,.1f}x fewer"
         if again := stats.get("prompt_tokens_recomputed"):
             times += f"; {again:,} of them again, for want of KV cache"
+        if again := stats.get("prompt_tokens_resumed"):
+            times += f"; {again:,} once more, as the job was continued"
         table.add_row("[dim]prompt tokens[/]",
                       f"{asked:,} asked, [bold]{computed:,} computed[/] ({times})")  # fmt: skip
     plan = stats.get("plan")
@@ -165,9 +167,7 @@ def _bad_rows(records: list[Record]) -> int:
     return len(bad)
 
 
-def _answer_rows(
-    run: RunFile, drawn: list[Record], votes: list[Vote]
-) -> list[tuple[str, str]]:
+def _answer_rows(run: RunFile, drawn: list[Record], votes: list[Vote]) -> list[tuple[str, str]]:
     """How many answers could be read, where the job looks for any, and what to do about none."""
     wanted = run.configuration.get("answer")
     if not wanted or not drawn:

@@ -1,14 +1,13 @@
 """One job, resolved: recipe, preset and flags merged, checked, with paths made absolute.
 
 The configuration has two halves. Its identity decides the samples: a journal is continued only
-under the same identity. Its extent (how many samples, how many problems, memory, batch) may change
-from one run to the next, since it only extends a journal or changes how fast it grows.
+under the same identity. Its extent may change from one run to the next: how many samples and rows
+(every record says by a hash which row it answers), memory and batch, and where the model, the
+dataset and the examples lie, whose fingerprints count in place of their names.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +52,8 @@ SECTIONS = ("dataset", "few_shot", "chat", "sampling", "machine")
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
+_PLACES = ("model", "adapter", "few_shot", "machine")  # and how wide to run
+
 _OWN = "model"  # the folder of a model that comes with a recipe's data
 
 
@@ -86,42 +87,31 @@ class Configuration(Job):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that changes the samples. The dtype is the one asked for, maybe "auto"."""
-        values = self.model_dump(exclude={"recipe", "preset", "machine", "vote", "token_ids"})
-        values["dataset"].pop("limit")
+        """All that changes the samples, but for the content of files.
+
+        The dtype is the one asked for, maybe "auto". Of the templates those in use: what the
+        others say is of no matter.
+        """
+        values = self.model_dump(exclude={"recipe", "preset", "vote", "token_ids", *_PLACES})
+        values["dataset"] = {"id": self.dataset.id}  # what samples are keyed and drawn by
         values["sampling"].pop("samples")
+        values["chat"].pop("stop")  # those in use are the sampling's
+        if self.chat.enabled:
+            del values["prompt"], values["example"]
+        else:
+            values["chat"] = {"enabled": False}
         return values | {"dtype": self.machine.dtype}
 
     @property
     def extent(self) -> dict[str, Any]:
         """All that may change within a journal."""
-        return {
-            "recipe": self.recipe,
-            "dataset": {"limit": self.dataset.limit},
-            "sampling": {"samples": self.sampling.samples},
-            "machine": self.machine.model_dump(),
-            "vote": self.vote,
-            "preset": self.preset,
-            "token_ids": self.token_ids,
-        }
+        return _without(self.model_dump(), self.identity)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
         values = {key: value for key, value in settings.items() if key not in ("dtype", "shard")}
         return validate(cls, values, "the recorded configuration")
-
-    @property
-    def default_output(self) -> Path:
-        """`runs/<recipe>-<hash of the identity>.jsonl`: the same job finds its journal again.
-
-        The name does not hang on where the package, with what ships in it, is installed.
-        """
-        text = json.dumps(self.identity, sort_keys=True)
-        for place in (RECIPES, RECIPES.resolve()):  # a link in a clone
-            text = text.replace(json.dumps(str(place))[1:-1], "recipes")
-        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-        return Path("runs") / f"{self.recipe}-{digest}.jsonl"
 
 
 def resolve(
@@ -194,6 +184,17 @@ def resolve(
             ),
         }
     )
+
+
+def _without(values: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` without those that stand in `taken` too, section by section."""
+    left: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in taken:
+            left[name] = value
+        elif isinstance(value, Mapping) and (below := _without(value, taken[name])):
+            left[name] = below
+    return left
 
 
 def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, str | None]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,16 @@ from sharegen.workload.template import RenderError, is_text
 
 @dataclass(frozen=True)
 class Problem:
-    """One row to be asked: its id in the journal, its fields, the prompt and the gold answer."""
+    """One row to be asked: its id in the journal, its fields, the prompt and the gold answer.
+
+    row_hash: of all that it brings to its samples: prompt, gold answer, tests.
+    """
 
     id: str
     fields: Mapping[str, Any]
     prompt: Prompt
     gold: str | None
+    row_hash: str
 
     @property
     def prompt_hash(self) -> str:
@@ -52,7 +56,7 @@ class BadRow:
 class Workload:
     """Everything a configuration asks.
 
-    fingerprints: of the dataset and of the few-shot text, as the journal keeps them.
+    fingerprints: of the few-shot text, the document and, for information, the dataset.
     """
 
     problems: list[Problem]
@@ -87,6 +91,7 @@ def load_workload(configuration: Configuration) -> Workload:
     if not items and not bad:
         wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
         raise DataError(f"{_name(dataset)}: no row with {wanted}")
+    tests_of = _tests_of(dataset)
     problems: list[Problem] = []
     for item in items:
         try:
@@ -95,7 +100,12 @@ def load_workload(configuration: Configuration) -> Workload:
             bad.append(BadRow(item.id, f"{item.row.where}: {error}"))
             continue
         gold = _gold(item.fields, configuration.answer.gold if configuration.answer else None)
-        problems.append(Problem(item.id, item.fields, prompt, gold))
+        try:
+            digest = _row_hash(prompt, gold, tests_of(item.row.values))
+        except RecursionError:
+            bad.append(BadRow(item.id, f"{item.row.where}: its tests are nested too deeply"))
+            continue
+        problems.append(Problem(item.id, item.fields, prompt, gold, digest))
     if not problems:
         others = len(bad) - 1
         more = f" (and {others} more row{'s' if others > 1 else ''} like it)" if others else ""
@@ -206,6 +216,21 @@ def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
         return f"row {row.index}" if str(row.index) in taken else str(row.index)
 
     return [by_index(row) if name is None else name for name, row in zip(given, rows, strict=True)]
+
+
+def _tests_of(dataset: Dataset) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """What a row's programs are judged by, as it stands there."""
+    if dataset.rows is None:
+        return lambda values: []
+    from sharegen.workload.code import schema_named
+
+    columns = sorted(schema_named(dataset.rows).tests)
+    return lambda values: [values.get(column) for column in columns]
+
+
+def _row_hash(prompt: Prompt, gold: str | None, tests: list[Any]) -> str:
+    content = json.dumps([prompt.content, gold, tests], default=str)
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.plan import Branch, Plan, make_plan, most_blocks
+from sharegen.job.plan import Branch, Plan, make_plan, most_blocks, shared_tokens
 
 SHOT = list(range(100))
 
@@ -94,3 +94,11 @@ def test_prompts_that_go_on_from_each_other_without_end() -> None:
         [branch], levels = branch.children, levels + 1
     assert levels < 20 and branch.repeat > 900 and branch.problems == branch.repeat
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_tokens_that_some_prompts_share_with_others() -> None:
+    tree = tree_of(prompts(3))  # 100 tokens of all, 30 of each
+    assert shared_tokens(tree, [True, False, False], [False, True, True]) == 100
+    assert shared_tokens(tree, [True, True, False], [False, True, True]) == 130
+    assert shared_tokens(tree, [True, True, True], [True, True, True]) == tree.num_tokens
+    assert shared_tokens(tree, [False, False, False], [True, True, True]) == 0

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from sharegen.errors import JournalError, UsageError
+from sharegen.errors import JournalError, SharegenError, UsageError
 from sharegen.job.dry_run import plan_job
+from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import Watcher, _Job, run_job
 from sharegen.workload.configuration import Configuration, resolve
@@ -129,12 +130,33 @@ def test_a_complete_journal_needs_no_model(
     assert path.read_bytes() == before
 
 
+def test_a_resumed_job_counts_what_its_prompts_share_once(configure: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(samples=2, limit=3), path)
+    run_job(configure(samples=4, limit=5), path)
+    run_job(configure(samples=4, limit=5), tmp_path / "b.jsonl")
+    resumed, whole = stats(path), stats(tmp_path / "b.jsonl")
+    for name in ("prompt_tokens_asked", "prompt_tokens_computed"):
+        assert resumed[name] == whole[name] == whole["plan"][name.rpartition("_")[2]]
+    first = plan_job(configure(samples=2, limit=3)).computed
+    assert (resumed["prompt_tokens_resumed"], whole["prompt_tokens_resumed"]) == (first, 0)
+
+
+def test_a_job_without_a_row_that_fits_says_so_again(configure: Any, tmp_path: Path) -> None:
+    path, job = tmp_path / "a.jsonl", configure()
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "long " * 4000}) + "\n")
+    for _ in range(2):
+        with pytest.raises(SharegenError, match="no row can be asked: "):
+            run_job(job, path)
+    assert len(lines(path)) == 1
+
+
 @pytest.mark.parametrize("compile", [True, False])
 def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: bool) -> None:
     job = configure()
     machine = job.machine.model_copy(update={"compile": compile})
     job = job.model_copy(update={"machine": machine})
-    sampler = _Job(job, tmp_path / "a.jsonl", load_workload(job), Watcher())
+    sampler = _Job(Content.of(job, load_workload(job)), tmp_path / "a.jsonl", Watcher())
     assert sampler.engine.config.compile == compile
 
 

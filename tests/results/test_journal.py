@@ -139,15 +139,36 @@ def test_another_configuration_is_refused_by_name_and_touches_nothing(tmp_path: 
     run = path.with_name("a.run.json").read_bytes()
     other = {"model": "n", "sampling": {"temperature": 0.8, "stop": ("\n",)}}
     with pytest.raises(JournalError) as caught:
-        Journal.open(path, other, fingerprints={"dataset": "d"})
+        Journal.open(path, other, fingerprints={"few_shot": "d"})
     message = str(caught.value)
     assert 'model was "m" and is now "n"' in message
     assert "sampling.temperature was 0.7 and is now 0.8" in message
-    assert 'fingerprints.dataset was not set and is now "d"' in message
+    assert 'fingerprints.few_shot was not set and is now "d"' in message
     assert "sampling.stop" not in message
     assert str(path) in message and "--overwrite" in message and "\n" not in message
     assert path.read_bytes() == content + b'{"torn'
     assert path.with_name("a.run.json").read_bytes() == run
+
+
+def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    fill(path)
+    run = path.with_name("a.run.json")
+    assert '"identity_version": 2' in run.read_text()
+    run.write_text(run.read_text().replace('"identity_version": 2', '"identity_version": 3'))
+    with pytest.raises(JournalError, match=r"a\.jsonl: was written by a later version"):
+        Journal.open(path, CONFIGURATION)
+
+
+def test_it_knows_the_row_of_every_sample(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    early, late = (Record("a", sample, "p", row_hash=row) for sample, row in ((0, None), (1, "r")))
+    bare, bad = Record("b", 0, "q"), Record("c", None, None, error="no")
+    fill(path, [early, late, bare, bad])
+    with Journal.open(path, CONFIGURATION) as journal:
+        assert journal.rows == {"a": "r", "b": "q"}
+        journal.append(Record("d", 0, "p", row_hash="s"))
+        assert journal.rows["d"] == "s"
 
 
 def test_an_empty_journal_takes_any_configuration(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ samples = st.builds(
     answer=optional_text,
     gold=optional_text,
     token_ids=st.none() | st.lists(st.integers(0, 200_000), max_size=5),
+    row_hash=optional_text,
 )
 bad_rows = st.builds(
     Record, problem_id=text, sample=st.none(), prompt_hash=st.none(), error=optional_text

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import JournalError
-from sharegen.results.run_file import RunFile, as_json, differences, run_file_path
+from sharegen.results.identity import differences
+from sharegen.results.run_file import RunFile, as_json, run_file_path
 
 
 def test_its_name_stands_beside_the_journal() -> None:
@@ -52,6 +53,7 @@ def test_settings_merge_the_extent_into_the_configuration() -> None:
         ("[]", "is not a JSON object"),
         ("{}", "has no `configuration`"),
         ('{"configuration": 3}', "`configuration` is not a JSON object"),
+        ('{"configuration": {}, "identity_version": "x"}', "`identity_version` is not a number"),
     ],
 )
 def test_a_broken_one_is_named_in_one_line(tmp_path: Path, content: str, complaint: str) -> None:
@@ -78,32 +80,3 @@ def test_sections_compare_as_they_are_read_back() -> None:
     section = {"stop": ("a", "b"), "path": Path("x"), "n": 1}
     assert as_json(section) == {"stop": ["a", "b"], "path": "x", "n": 1}
     assert differences(as_json(section), json.loads(json.dumps(as_json(section)))) == []
-
-
-def test_differences_name_nested_fields_with_both_values() -> None:
-    before = {"model": "a", "sampling": {"top_p": 1.0, "seed": 0, "min_p": 0.1}, "same": [1]}
-    now = {"model": "b", "sampling": {"top_p": 1, "seed": 3, "top_k": 5}, "same": [1]}
-    assert differences(before, now) == [
-        'model was "a" and is now "b"',
-        "sampling.seed was 0 and is now 3",
-        "sampling.min_p was 0.1 and is no longer set",
-        "sampling.top_k was not set and is now 5",
-    ]
-
-
-def test_an_empty_section_differs_from_a_filled_one() -> None:
-    assert differences({"where": {}}, {"where": {"level": 1}}) == [
-        "where was {} and is no longer set",
-        "where.level was not set and is now 1",
-    ]
-
-
-def test_long_values_are_cut_to_where_they_differ() -> None:
-    common = "line one\n" * 500
-    (phrase,) = differences({"prompt": common + "A" * 200}, {"prompt": common + "B" * 200})
-    assert len(phrase) < 250 and "\n" not in phrase
-    assert "AAA" in phrase and "BBB" in phrase
-    (phrase,) = differences({"prompt": common}, {"prompt": common + "more"})
-    assert "more" in phrase
-    (phrase,) = differences({}, {"prompt": "x" * 500})
-    assert len(phrase) < 120

@@ -9,7 +9,7 @@ import pytest
 from sharegen.errors import DataError, UsageError
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import RECIPES, merge
+from sharegen.workload.recipe import merge
 
 RECIPE = """\
 default: small
@@ -181,19 +181,34 @@ def test_identity_and_extent_part_the_settings(recipe: str) -> None:
         },
     )
     assert more.identity == job.identity and more.extent != job.extent
-    assert more.default_output == job.default_output
     for changed in (
-        {"model": "a/b"},
         {"sampling": {"temperature": 0.1}},
         {"sampling": {"seed": 1}},
         {"sampling": {"stop": ["x"]}},
         {"sampling": {"max_tokens": 9}},
-        {"few_shot": {"k": 1}},
+        {"dataset": {"id": "name"}},
+        {"prompt": "{{ q }}?"},
         {"machine": {"dtype": "bfloat16"}},
     ):
+        assert resolve(recipe, flags=changed).identity != job.identity
+
+
+def test_where_things_lie_and_what_is_not_in_use_is_no_identity(recipe: str) -> None:
+    """Of files and folders the content counts, which a run fingerprints."""
+    job = resolve(recipe)
+    for changed in (
+        {"model": "a/b"},
+        {"adapter": "lora"},
+        {"few_shot": {"k": 1}},
+        {"dataset": {"split": "train", "fields": {"q": "text"}}},
+        {"chat": {"user": "{{ q }}!", "stop": ["x"]}},
+    ):
         other = resolve(recipe, flags=changed)
-        assert other.identity != job.identity
-        assert other.default_output != job.default_output
+        assert other.identity == job.identity and other.extent != job.extent
+    chat = {"enabled": True, "user": "{{ q }}!"}
+    talk = resolve(recipe, flags={"chat": chat}).identity
+    assert talk != job.identity
+    assert talk == resolve(recipe, flags={"chat": chat, "prompt": "{{ q }}?"}).identity
 
 
 def test_the_settings_come_back_from_a_run_file(recipe: str, tmp_path: Path) -> None:
@@ -239,7 +254,7 @@ def test_names_are_found_whatever_their_case(recipe: str, dataset: str, preset: 
     flags = {"model": "a/b"}
     found = resolve(recipe, dataset, flags)
     assert found == resolve(recipe.lower(), preset, flags)
-    assert found.preset == preset and found.default_output.name.startswith(recipe.lower())
+    assert found.preset == preset and found.recipe == recipe.lower()
 
 
 def test_schemas_and_models_are_found_whatever_their_case(tmp_path: Path) -> None:
@@ -279,19 +294,3 @@ def test_a_file_of_no_known_schema(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"a": 1}')
     with pytest.raises(DataError, match="--schema"):
         resolve("code-sample", str(tmp_path / "rows.jsonl"), {"model": "a/b"})
-
-
-def test_the_default_output_does_not_hang_on_where_the_package_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    here = resolve("self-consistency")
-    assert here.model is not None
-    there = here.model_copy(
-        update={
-            "model": here.model.replace(str(RECIPES.resolve()), "/elsewhere/recipes"),
-            "dataset": here.dataset.model_copy(update={"source": "/elsewhere/recipes/tinymath"}),
-        }
-    )
-    name = here.default_output
-    monkeypatch.setattr("sharegen.workload.configuration.RECIPES", Path("/elsewhere/recipes"))
-    assert there.default_output == name

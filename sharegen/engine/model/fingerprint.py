@@ -11,11 +11,14 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedModel
+from sharegen.errors import ModelError
 
-from sharegen.engine.model.checkpoint import Source
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from sharegen.engine.model.checkpoint import Source
 
 _FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
 _CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
@@ -23,15 +26,38 @@ _CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
 
 def fingerprint_of_source(source: Source, config: Any) -> str:
     """A stable hash of the config and the weights' identity, wherever the folder lies."""
-    digest = hashlib.blake2b(digest_size=16)
     if source.folder is not None:
-        for file in sorted(source.folder.iterdir()):
-            if file.name.endswith((".safetensors", ".bin")) or file.name in _CONFIG_FILES:
+        return fingerprint_of_folder(source.folder)
+    commit = getattr(config, "_commit_hash", None)
+    name = json.dumps([source.name, commit])
+    return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def fingerprint_of_folder(folder: Path) -> str:
+    """The same, told without torch. Raises ModelError for a file that cannot be read."""
+    return _hash_files(folder, _is_model)
+
+
+def fingerprint_of_others(folder: Path) -> str:
+    """Of all other files in a model's folder: while they stay, its tokenizer does."""
+    return _hash_files(folder, lambda name: not _is_model(name))
+
+
+def _is_model(name: str) -> bool:
+    return name.endswith((".safetensors", ".bin")) or name in _CONFIG_FILES
+
+
+def _hash_files(folder: Path, is_wanted: Callable[[str], bool]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for file in sorted(folder.iterdir()):
+            if is_wanted(file.name) and not file.is_dir():
                 digest.update(f"{file.name}:{file.stat().st_size}:".encode())
                 _hash_file(file, digest.update)
-    else:
-        commit = getattr(config, "_commit_hash", None)
-        digest.update(json.dumps([source.name, commit]).encode())
+    except OSError as error:
+        raise ModelError(
+            f"model folder {folder}: {error.filename} cannot be read: {error.strerror}"
+        ) from None
     return digest.hexdigest()
 
 

@@ -111,7 +111,7 @@ class Run:
     @property
     def is_code(self) -> bool:
         """Whether its completions are programs, which scores alone can judge."""
-        dataset = self.file.configuration.get("dataset")
+        dataset = self.file.settings.get("dataset")
         return isinstance(dataset, dict) and bool(dataset.get("rows"))
 
     @cached_property

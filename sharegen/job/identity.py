@@ -1,0 +1,99 @@
+"""Which job this is, by the content of what it is made from.
+
+The model and the tokenizer as they were loaded say it in full. Before they are, the files of the
+model's folder say as much as it takes to find the job's journal, and to tell a finished one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sharegen.engine.model.fingerprint import fingerprint_of_folder, fingerprint_of_others
+from sharegen.errors import JournalError
+from sharegen.results.journal import OTHER
+from sharegen.results.run_file import RunFile
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import Problem, Workload
+from sharegen.workload.prompt import tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from sharegen.engine.model.load import LoadedModel
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a job asks, and what is known of its model before that is loaded.
+
+    weights: what `LoadedModel.fingerprint` will be; files: a fingerprint of what else lies in the
+        model's folder. None for a model from the hub.
+    """
+
+    configuration: Configuration
+    workload: Workload
+    weights: str | None
+    files: str | None
+
+    @classmethod
+    def of(cls, configuration: Configuration, workload: Workload) -> Content:
+        names = (configuration.model, configuration.adapter)
+        folders = [Path(name).expanduser() for name in names if name is not None]
+        if not all(folder.is_dir() for folder in folders):
+            return cls(configuration, workload, None, None)
+        weights = "+".join(fingerprint_of_folder(folder) for folder in folders)
+        return cls(configuration, workload, weights, fingerprint_of_others(folders[0]))
+
+    def fingerprints(self, model: LoadedModel, tokenizer: Any) -> dict[str, str]:
+        """All of them, as the journal keeps them."""
+        found = {"model": model.fingerprint, "tokenizer": tokenizer_fingerprint(tokenizer)}
+        return found | self.workload.fingerprints | ({"files": self.files} if self.files else {})
+
+    def before_loading(self, recorded: RunFile) -> RunFile:
+        """The run that is asked; what cannot be told yet is taken to be as recorded.
+
+        That is the tokenizer, what dtype "auto" is, and the weights of a model that is not in a
+        folder, if it has the recorded name.
+        """
+        asked, settings = self.configuration, recorded.settings
+        identity = asked.identity
+        if identity["dtype"] == "auto":
+            identity["dtype"] = recorded.configuration.get("dtype")
+        known = self.workload.fingerprints
+        if self.weights is not None:
+            known = known | {"model": self.weights}
+        as_recorded = {"tokenizer"}
+        if [settings.get("model"), settings.get("adapter")] == [asked.model, asked.adapter]:
+            as_recorded.add("model")
+        kept = {n: value for n, value in recorded.fingerprints.items() if n in as_recorded}
+        return RunFile(identity, kept | known, asked.extent)
+
+    def refuse_changed_rows(self, path: Path, sampled: Mapping[str, str | None]) -> None:
+        """Raises JournalError where a row is not the one that its samples on record answer.
+
+        sampled: what the row is known by (`Record.row`), by problem id.
+        """
+        changed = [p for p in self.workload.problems if _is_changed(p, sampled)]
+        ids = [problem.id for problem in changed]
+        ids += [bad.id for bad in self.workload.bad_rows if bad.id in sampled]
+        if not ids:
+            return
+        more = f", and {len(ids) - 1:,} more" if len(ids) > 1 else ""
+        what = f"problem {ids[0]!r}{more}: its prompt, gold answer or tests changed since"
+        dataset = self.configuration.dataset
+        has_id = not changed or any(changed[0].fields.get(name) is not None for name in dataset.id)
+        if has_id or dataset.source is None:
+            to_do = "put the row back, give the new one another id"
+        else:
+            to_do = (
+                "rows without an id are known by their place, and one in front shifts them all:"
+                f" put them back, or give them a column {dataset.id[-1]!r} (--set"
+                " dataset.id=COLUMN names another) and start anew"
+            )
+        raise JournalError(f"{path}: {what} it was sampled: {to_do}, or {OTHER}")
+
+
+def _is_changed(problem: Problem, sampled: Mapping[str, str | None]) -> bool:
+    row = sampled.get(problem.id)
+    return row is not None and row not in (problem.row_hash, problem.prompt_hash)

@@ -1,0 +1,76 @@
+"""Where a job's journal is when nobody says: the same job finds it again.
+
+What a journal is named by follows content, so that a model or the package may move. One that was
+renamed, or begun under a name that an earlier version gave, is found by what it holds.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from sharegen.errors import JournalError
+from sharegen.job.identity import Content
+from sharegen.results.identity import identity_of
+from sharegen.results.record import read
+from sharegen.results.run_file import RunFile, run_file_path
+
+_FOLDER = Path("runs")
+_DIGITS = 8
+
+
+def default_output(content: Content) -> Path:
+    """`runs/<recipe>-<hash>.jsonl`, the name of a new journal.
+
+    The dataset's name counts, though no part of the identity, and so does what is taken from it:
+    the rows of two datasets should not meet in one journal unasked.
+    """
+    configuration = content.configuration
+    name = [
+        identity_of(configuration.identity),
+        content.weights or [configuration.model, configuration.adapter],
+        _without_folder(configuration.dataset.model_dump(exclude_defaults=True), "source"),
+        _without_folder(configuration.few_shot.model_dump(exclude_defaults=True), "file"),
+    ]
+    text = json.dumps(name, sort_keys=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
+    return _FOLDER / f"{configuration.recipe}-{digest}.jsonl"
+
+
+def find_output(content: Content) -> Path:
+    """The job's journal: under its name, or whichever has samples of these rows by this job."""
+    named = default_output(content)
+    if named.exists():
+        return named
+    recipe = glob.escape(content.configuration.recipe)
+    earlier = sorted(_FOLDER.glob(f"{recipe}-{'[0-9a-f]' * _DIGITS}.jsonl"))
+    return next((path for path in earlier if _is_of(path, content)), named)
+
+
+def _without_folder(section: dict[str, Any], key: str) -> dict[str, Any]:
+    """A section with a file's or a folder's name alone; without what only extends a journal."""
+    section.pop("limit", None)
+    section.pop("document", None)  # of which each row's prompt has what counts
+    if key in section and Path(section[key]).is_absolute():
+        section[key] = Path(section[key]).name
+    return section
+
+
+def _is_of(path: Path, content: Content) -> bool:
+    try:
+        recorded = RunFile.read(run_file_path(path))
+        if recorded is None or recorded.conversion:
+            return False
+        if recorded.identity != content.before_loading(recorded).identity:
+            return False
+        rows = {problem.id: problem for problem in content.workload.problems}
+        return any(
+            record.row in (rows[record.problem_id].row_hash, rows[record.problem_id].prompt_hash)
+            for record in read(path)
+            if record.is_sample and record.problem_id in rows
+        )
+    except JournalError:  # broken, and not asked for by name
+        return False

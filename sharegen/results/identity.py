@@ -1,0 +1,151 @@
+"""What makes a journal's job the one that is asked: nothing that changes its samples differs.
+
+An identity is one flat mapping of dotted names: the settings that change the samples, and the
+fingerprints of model, tokenizer and examples. Where these lie, and which rows were asked, is no
+part of it: files move, and rows come and go within one job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+VERSION = 2
+"""Of the identities written now. 1 named model, dataset and examples by their places as well."""
+
+FORMER: dict[str, Any] = {}
+"""What a name that an identity lacks stands for: how things were before there was such a name.
+
+A setting that is new takes a line here, and every journal from before it goes on:
+`"machine.kv_dtype": "model"`.
+"""
+
+_INFORMATION = ("fingerprints.dataset", "fingerprints.files")
+_PLACES = ("model", "adapter", "dataset", "few_shot")  # in version 1
+
+_WORDS = {
+    "fingerprints.model": "another checkpoint",
+    "fingerprints.tokenizer": "another tokenizer or chat template",
+    "fingerprints.few_shot": "other few-shot examples",
+    "fingerprints.document": "another document",
+    "prompt": "another template",
+    "example": "another template",
+    "chat.system": "another template",
+    "chat.user": "another template",
+    "chat.assistant": "another template",
+}
+
+_SOURCES = {
+    "fingerprints.model": ("model", "adapter"),
+    "fingerprints.few_shot": ("few_shot",),
+    "fingerprints.document": ("dataset.document",),
+}
+"""The settings that say where the content comes from that a fingerprint is of."""
+
+
+def identity_of(settings: Mapping[str, Any], version: int = VERSION) -> dict[str, Any]:
+    """The identity in `settings`, nested or flat, as a run file of this version has them."""
+    flat = dict(flatten(settings))
+    if version == 1:
+        flat = _without_places(flat)
+    return {
+        name: value
+        for name, value in flat.items()
+        if name not in _INFORMATION and not (name in FORMER and FORMER[name] == value)
+    }
+
+
+def _without_places(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A version 1 in the terms of version 2: without places, and templates that are not in use."""
+    is_chat = flat.get("chat.enabled")
+    unused = {"prompt", "example"} if is_chat else {"chat.system", "chat.user", "chat.assistant"}
+    return {
+        name: value
+        for name, value in flat.items()
+        if name == "dataset.id" or name.partition(".")[0] not in _PLACES
+        if name not in unused and name != "chat.stop"
+    }
+
+
+def differences(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """One phrase per field that differs, nested fields by their dotted name."""
+    before, now = dict(flatten(recorded)), dict(flatten(given))
+    names = [*before, *(name for name in now if name not in before)]
+    return [
+        f"{_WORDS[name]} ({phrase})" if name in _WORDS else phrase
+        for name in names
+        if (phrase := _difference(name, before, now)) is not None
+    ]
+
+
+def causes(
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    recorded: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> list[str]:
+    """Where the content of two identities that differ came from, as the settings of each say."""
+    sources = [
+        source
+        for name, sources in _SOURCES.items()
+        if before.get(name) != now.get(name)
+        for source in sources
+    ]
+
+    def of_sources(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in flatten(settings)
+            if any(f"{name}.".startswith(f"{source}.") for source in sources)
+        }
+
+    return differences(of_sources(recorded), of_sources(given))
+
+
+def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    if name not in before:
+        return f"{name} was not set and is now {_shorten(now[name])}"
+    if name not in now:
+        return f"{name} was {_shorten(before[name])} and is no longer set"
+    if before[name] == now[name]:
+        return None
+    old, new = _from_first_difference(_show(before[name]), _show(now[name]))
+    return f"{name} was {old} and is now {new}"
+
+
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value by its dotted name; an empty mapping is a value."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_WIDTH = 60
+
+
+def _shorten(value: Any) -> str:
+    text = _show(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _from_first_difference(old: str, new: str) -> tuple[str, str]:
+    """Both cut to one line's width, such that where they differ stays visible."""
+    if max(len(old), len(new)) <= _WIDTH:
+        return old, new
+    pairs = zip(old, new, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(old), len(new)))
+    start = max(0, same - 20)
+
+    def cut(text: str) -> str:
+        head = "…" if start else ""
+        tail = "…" if len(text) > start + _WIDTH else ""
+        return head + text[start : start + _WIDTH] + tail
+
+    return cut(old), cut(new)

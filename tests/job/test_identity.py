@@ -1,0 +1,248 @@
+"""A journal belongs to its job by content: files move, and what really differs is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.errors import JournalError
+from sharegen.job.run import run_job
+from sharegen.results.pool import pool
+from sharegen.results.run_file import RunFile
+from sharegen.workload.configuration import Configuration, resolve
+from tests.tiny import save_tiny_model
+
+ROWS = [{"question": f"Tom has {n} apples. How many?", "answer": f"#### {n}"} for n in range(3, 10)]
+EXAMPLES = [{"question": "How many?", "answer": f"#### {n}"} for n in range(2)]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny: Path) -> Path:
+    """A folder with a model, rows and examples of its own."""
+    shutil.copytree(tiny, tmp_path / "model")
+    write(tmp_path / "rows.jsonl", ROWS)
+    write(tmp_path / "examples.jsonl", EXAMPLES)
+    return tmp_path
+
+
+def configure(
+    place: Path, samples: int = 2, rows: str = "rows.jsonl", model: str = "model", **flags: Any
+) -> Configuration:
+    given: dict[str, Any] = {
+        "model": str(place / model),
+        "few_shot": {"k": 2, "file": str(place / "examples.jsonl")},
+        "sampling": {"samples": samples, "max_tokens": 4, "temperature": 1.0},
+        "machine": {"device": "cpu", "kv_cache_memory": 1 << 22},
+    }
+    return resolve("self-consistency", str(place / rows), given | flags)
+
+
+def test_it_goes_on_when_everything_has_moved(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place), path)
+    before = path.read_bytes()
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    shutil.move(place / "model", moved / "other")
+    shutil.move(place / "rows.jsonl", moved / "questions.jsonl")
+    shutil.move(place / "examples.jsonl", moved / "examples.jsonl")
+    job = configure(moved, rows="questions.jsonl", model="other", samples=3)
+    assert run_job(job, path).drawn == len(ROWS)
+    assert path.read_bytes().startswith(before)
+    run = RunFile.read(tmp_path / "a.run.json")
+    assert run is not None and Configuration.from_settings(run.settings).model == job.model
+
+
+def test_a_finished_job_that_moved_is_told_without_its_model(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place), path)
+    shutil.copytree(place / "model", place / "copy")
+    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    assert run_job(configure(place, model="copy"), path).drawn == 0
+
+
+@pytest.mark.parametrize("samples", [2, 3])  # finished, and not
+def test_another_checkpoint_is_refused_by_name(place: Path, tmp_path: Path, samples: int) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place), path)
+    before = path.read_bytes()
+    save_tiny_model(place / "model", seed=1)  # in the same folder
+    with pytest.raises(JournalError, match=r"another checkpoint \(fingerprints\.model was "):
+        run_job(configure(place, samples), path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_another_chat_template_is_refused_by_name(
+    place: Path, tmp_path: Path, samples: int
+) -> None:
+    path, chat = tmp_path / "a.jsonl", {"chat": {"enabled": True}}
+    run_job(configure(place, **chat), path)
+    template = place / "model" / "chat_template.jinja"
+    template.write_text(template.read_text() + "\n")
+    with pytest.raises(JournalError, match="another tokenizer or chat template"):
+        run_job(configure(place, samples, **chat), path)
+
+
+def test_another_template_is_refused_by_name(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place), path)
+    changed = {"prompt": "Q: {{ question }}\nA:"}
+    with pytest.raises(JournalError, match=r'another template \(prompt was "Question: .* "Q: '):
+        run_job(configure(place, **changed), path)
+
+
+def test_a_longer_dataset_is_the_same_job(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    write(place / "rows.jsonl", ROWS[:4])
+    run_job(configure(place), path)
+    write(place / "rows.jsonl", ROWS)
+    assert run_job(configure(place), path).drawn == 2 * 3
+    assert run_job(configure(place, dataset={"limit": 2}), path).drawn == 0
+
+
+def test_every_line_has_a_hash_of_its_row(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place), path)
+    hashes: dict[str, set[str]] = {}
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        hashes.setdefault(fields["problem_id"], set()).add(fields["row_hash"])
+    assert [len(of_row) for of_row in hashes.values()] == [1] * len(ROWS)
+    assert len(set().union(*hashes.values())) == len(ROWS)
+
+
+def _with_ids(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row | {"id": f"q{index}"} for index, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+@pytest.mark.parametrize("field", ["question", "answer"])
+def test_an_edited_row_is_refused_by_its_id(
+    place: Path, tmp_path: Path, field: str, samples: int
+) -> None:
+    path, rows = tmp_path / "a.jsonl", _with_ids(ROWS)
+    write(place / "rows.jsonl", rows)
+    run_job(configure(place), path)
+    before = path.read_bytes()
+    rows[4][field] = "Who has #### 17 pears?"
+    write(place / "rows.jsonl", rows)
+    with pytest.raises(JournalError, match="problem 'q4': its prompt, gold answer or") as caught:
+        run_job(configure(place, samples), path)
+    assert "another id" in str(caught.value) and "--overwrite" in str(caught.value)
+    assert "\n" not in str(caught.value) and path.read_bytes() == before
+    rows[4] = {"id": "q4"}  # which cannot even be asked
+    write(place / "rows.jsonl", rows)
+    with pytest.raises(JournalError, match="problem 'q4': "):
+        run_job(configure(place, samples), path)
+
+
+def test_an_edited_row_that_was_not_sampled_is_asked(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place, dataset={"limit": 4}), path)
+    write(place / "rows.jsonl", [*ROWS[:4], {"question": "Why?", "answer": "#### 9"}])
+    assert run_job(configure(place), path).drawn == 2
+
+
+def test_rows_in_front_are_refused_with_the_advice_to_give_ids(place: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(place), path)
+    new = {"question": "What is new?", "answer": "#### 1"}
+    write(place / "rows.jsonl", [new, *ROWS])
+    advice = r"problem '0', and 6 more: .* in front shifts them all: .* column 'id' \(--set dataset"
+    with pytest.raises(JournalError, match=advice):
+        run_job(configure(place), path)
+    write(place / "rows.jsonl", _with_ids(ROWS))
+    run_job(configure(place), tmp_path / "b.jsonl")
+    write(place / "rows.jsonl", [new | {"id": "new"}, *_with_ids(ROWS)])
+    assert run_job(configure(place), tmp_path / "b.jsonl").drawn == 2
+
+
+def test_edited_tests_are_refused(place: Path, tmp_path: Path) -> None:
+    row = {"task_id": "t", "prompt": "def f():\n", "entry_point": "f", "test": "def check(f): 0"}
+
+    def job() -> Configuration:
+        flags = {"model": str(place / "model"), "sampling": {"samples": 1, "max_tokens": 4}}
+        return resolve("code-sample", str(place / "programs.jsonl"), flags)
+
+    write(place / "programs.jsonl", [row])
+    run_job(job(), tmp_path / "a.jsonl")
+    write(place / "programs.jsonl", [row | {"canonical_solution": "    return 1"}])
+    assert run_job(job(), tmp_path / "a.jsonl").drawn == 0  # nothing that the samples hang on
+    write(place / "programs.jsonl", [row | {"test": "def check(f): assert f()"}])
+    with pytest.raises(JournalError, match=r"problem 't': its prompt, gold answer or tests"):
+        run_job(job(), tmp_path / "a.jsonl")
+
+
+def test_journals_of_one_job_are_pooled_wherever_they_were_made(
+    place: Path, tmp_path: Path
+) -> None:
+    halves = []
+    for name, rows in (("a", _with_ids(ROWS)[:4]), ("b", _with_ids(ROWS)[4:])):
+        write(place / f"{name}.jsonl", rows)
+        shutil.copytree(place / "model", place / f"model {name}")
+        halves.append(tmp_path / f"half {name}.jsonl")
+        run_job(configure(place, rows=f"{name}.jsonl", model=f"model {name}"), halves[-1])
+    (together,) = pool(halves)
+    assert {record.problem_id for record in together.records()} == {f"q{n}" for n in range(7)}
+
+
+@pytest.fixture
+def bundled() -> Callable[..., Configuration]:
+    """The job of the first version's journal, as it is asked today."""
+
+    def configure(samples: int, limit: int = 3, **flags: Any) -> Configuration:
+        given = {"dataset": {"limit": limit}, "sampling": {"samples": samples}}
+        return resolve("self-consistency", flags=given | flags)
+
+    return configure
+
+
+FIRST_VERSION = Path(__file__).parent / "first_version"
+"""What the first version that recorded an identity, by places then, left of
+`sharegen run self-consistency --limit 3 -n 2`."""
+
+
+def test_a_journal_of_the_first_version_goes_on_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: Callable[..., Configuration]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(FIRST_VERSION, "runs")
+    (journal,) = Path("runs").glob("*.jsonl")
+    before = journal.read_bytes()
+    outcome = run_job(bundled(samples=3, limit=1))
+    assert outcome.path == journal and outcome.drawn == 1
+    assert journal.read_bytes().startswith(before)
+    assert len(journal.read_text().splitlines()) == 7
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_an_edited_row_of_the_first_version_is_told_by_its_prompt(
+    tmp_path: Path, bundled: Callable[..., Configuration]
+) -> None:
+    shutil.copytree(FIRST_VERSION, tmp_path / "runs")
+    (journal,) = (tmp_path / "runs").glob("*.jsonl")
+    text = journal.read_text()
+    journal.write_text(text.replace("dd4381e9ebe880df", "0000000000000000"))
+    with pytest.raises(JournalError, match="problem '1': "):
+        run_job(bundled(samples=3), journal)
+    journal.write_text(text)
+    with pytest.raises(JournalError, match="another template "):
+        run_job(bundled(samples=3, prompt="{{ question }}"), journal)

@@ -1,0 +1,117 @@
+"""The default journal is found again by what it holds, not by where its model and rows lie."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.job.identity import Content
+from sharegen.job.output import default_output, find_output
+from sharegen.results.journal import Journal
+from sharegen.results.record import Record
+from sharegen.workload.configuration import resolve
+from sharegen.workload.problem import load_workload
+
+Job = Callable[..., Content]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job on files beside each other; no model is loaded here."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_text("weights")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n{"prompt": "Two"}\n')
+
+    def job(rows: str = "rows.jsonl", model: str = "model", **flags: Any) -> Content:
+        configuration = resolve("prompts", rows, {"model": model} | flags)
+        return Content.of(configuration, load_workload(configuration))
+
+    return job
+
+
+def begin(content: Content, path: Path) -> None:
+    """A journal with one sample of the job's first row."""
+    configuration, problem = content.configuration, content.workload.problems[0]
+    prints = {"model": content.weights, "tokenizer": "t"} | content.workload.fingerprints
+    identity = configuration.identity | {"dtype": "float32"}
+    with Journal.open(path, identity, fingerprints=prints, extent=configuration.extent) as journal:
+        journal.append(Record(problem.id, 0, problem.prompt_hash, row_hash=problem.row_hash))
+
+
+def test_its_name_follows_content(job: Job, tmp_path: Path) -> None:
+    name = default_output(job())
+    assert name.parent == Path("runs") and name.name.startswith("prompts-")
+    (tmp_path / "deep").mkdir()
+    shutil.copytree("model", "deep/copy")
+    shutil.copy("rows.jsonl", "deep/rows.jsonl")
+    assert default_output(job("deep/rows.jsonl", "deep/copy")) == name
+    more: dict[str, Any] = {"dataset": {"limit": 1}, "sampling": {"samples": 9}}
+    assert default_output(job(**more, machine={"max_sequences": 4})) == name
+    Path("rows.jsonl").write_text('{"prompt": "One"}\n{"prompt": "Two"}\n{"prompt": "Three"}\n')
+    assert default_output(job()) == name
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sampling": {"temperature": 0.1}},
+        {"sampling": {"seed": 1}},
+        {"sampling": {"stop": ["x"]}},
+        {"sampling": {"max_tokens": 9}},
+        {"machine": {"dtype": "bfloat16"}},
+        {"prompt": "{{ prompt }}!"},
+        {"model": "other"},
+        {"rows": "others.jsonl"},
+    ],
+)
+def test_another_job_has_another_name(job: Job, changed: dict[str, Any]) -> None:
+    shutil.copytree("model", "other")
+    Path("other/model.safetensors").write_text("others")
+    shutil.copy("rows.jsonl", "others.jsonl")
+    assert default_output(job(**changed)) != default_output(job())
+
+
+def test_the_bundled_job_has_one_name_wherever_the_package_is(tmp_path: Path) -> None:
+    here = resolve("self-consistency")
+    workload = load_workload(here)
+    assert here.model is not None and here.dataset.source is not None
+    shutil.copytree(here.dataset.source, tmp_path / "recipes" / "tinymath")
+    source = tmp_path / "recipes" / "tinymath"
+    dataset = here.dataset.model_copy(update={"source": str(source)})
+    there = here.model_copy(update={"model": str(source / "model"), "dataset": dataset})
+    names = {default_output(Content.of(job, workload)) for job in (here, there)}
+    assert len(names) == 1
+
+
+def test_a_journal_under_another_name_is_found(job: Job) -> None:
+    begin(job(), Path("runs/prompts-0123abcd.jsonl"))
+    assert find_output(job()) == Path("runs/prompts-0123abcd.jsonl")
+    shutil.move("rows.jsonl", "renamed.jsonl")
+    shutil.move("model", "moved")
+    renamed = job("renamed.jsonl", "moved")
+    assert find_output(renamed) == Path("runs/prompts-0123abcd.jsonl")
+    begin(renamed, default_output(renamed))
+    assert find_output(renamed) == default_output(renamed)
+
+
+def test_a_journal_of_another_job_is_not_taken(job: Job) -> None:
+    path = Path("runs/prompts-0123abcd.jsonl")
+    begin(job(), path)
+    cooler = job(sampling={"temperature": 0.5})
+    assert find_output(cooler) == default_output(cooler)
+    Path("others.jsonl").write_text('{"prompt": "Three"}\n')  # under the same ids
+    others = job("others.jsonl")
+    assert find_output(others) == default_output(others)
+    run = path.with_suffix(".run.json")
+    for text in ("{", json.dumps(json.loads(run.read_text()) | {"conversion": {"journal": "x"}})):
+        run.write_text(text)
+        assert find_output(job()) == default_output(job())
+    run.unlink()
+    assert find_output(job()) == default_output(job())
