@@ -232,8 +232,8 @@ class Reader(Iterator[Record]):
             raise JournalError(
                 f"{odd[0]}, so this is not a journal or it was edited: repair or remove the line"
             )
-        for line in odd:
-            remark(f"{line}: it is left out")
+        for fault in odd:
+            remark(f"{fault}: it is left out")
         yield from self._failed.values()
 
 
