@@ -160,7 +160,7 @@ class Engine:
     def check(self, request: Request) -> None:
         """Raise RequestError or CapacityError, in one line, for a request that can never run.
 
-        ModelError for one that might outgrow RoPE frequencies which change with the length.
+        Such is one that might outgrow RoPE frequencies which change with the length, too.
         """
         prompt, params = request.prompt_token_ids, request.params
         if not len(prompt):

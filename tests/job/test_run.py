@@ -18,6 +18,7 @@ from sharegen.job.dry_run import plan_job
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import Watcher, _Job, run_job
+from sharegen.results.record import read
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
 from tests.tiny import save_tiny_model
@@ -332,3 +333,28 @@ def test_sigterm_ends_a_process_with_130(configure: Any, tmp_path: Path) -> None
     assert "run the same command again to continue" in errors
     for line in (tmp_path / "a.jsonl").read_text().splitlines():
         json.loads(line)
+
+
+def test_a_row_that_outgrows_its_rope_frequencies_is_a_bad_row(
+    configure: Any, tmp_path: Path
+) -> None:
+    """And no reason not to sample the others."""
+    folder = save_tiny_model(tmp_path / "longrope")
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "original_max_position_embeddings": 120,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    rows = [{"question": "How many?", "answer": "#### 1"}] * 2
+    rows.insert(1, {"question": "How many? " * 40, "answer": "#### 1"})
+    configuration = configure(limit=3)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    configuration = configuration.model_copy(update={"model": str(folder)})
+    outcome = run_job(configuration, tmp_path / "a.jsonl")
+    assert outcome.drawn == 8 and outcome.run.counts["bad_rows"] == 1
+    [bad] = [r for r in read(tmp_path / "a.jsonl") if r.sample is None]
+    assert bad.problem_id == "1" and "its longrope RoPE frequencies change beyond" in str(bad.error)

@@ -30,6 +30,8 @@ from sharegen.engine.sample.sampling import (
     top_logprobs,
 )
 
+_LEAST_COMPILED = 2  # tokens: for one alone the compiler makes code of its own, in mid-job
+
 
 class Runner:
     """Runs batches of one model over one KV cache.
@@ -78,7 +80,8 @@ class Runner:
         """Compute the KV of prompt chunks; draw the first tokens of the batch's drawings."""
         count = len(batch.token_ids)
         # On a CPU rows are padded, so that their arithmetic is that of any other batch.
-        padding = self.padded(count) - count if self.device.type == "cpu" else 0
+        least = self.padded(count) if self.device.type == "cpu" else _LEAST_COMPILED
+        padding = max(0, least - count)
         ids = self._send(np.pad(batch.token_ids, (0, padding)))
         position = self._send(np.pad(batch.positions, (0, padding)).astype(np.int32))
         slots = self._send(np.pad(batch.slots, (0, padding), constant_values=self._scratch_slot))

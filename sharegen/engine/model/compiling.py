@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import torch._dynamo.config
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -11,6 +12,7 @@ from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.loaded import LoadedModel
 
 _TRIAL_TOKENS = 32
+_PER_LAYER = 4  # compilations of one kind of layer at most; every layer may be a kind of its own
 
 
 def optimise(model: LoadedModel) -> None:
@@ -24,6 +26,7 @@ def optimise(model: LoadedModel) -> None:
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
+    _allow_compilations(_PER_LAYER * len(layers))
     for layer in layers:
         layer.compile(dynamic=True, fullgraph=True)
     try:
@@ -35,6 +38,17 @@ def optimise(model: LoadedModel) -> None:
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
     else:
         model.on_release(_undo, layers, replaced)
+
+
+def _allow_compilations(count: int) -> None:
+    """Let so many variants of one layer's code be compiled.
+
+    Beyond its limit (8) Dynamo raises FailOnRecompileLimitHit, in the midst of a job. The limits
+    are the process's and are only ever raised.
+    """
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, count)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 16 * count)
 
 
 def _undo(

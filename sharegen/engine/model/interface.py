@@ -30,7 +30,7 @@ class AttentionContext(Protocol):
 
 
 _current: AttentionContext | None = None
-_next_layer = 0  # of the compiled forward that is running
+_called: list[int] = []  # layers whose attention the forward that is running has called so far
 
 
 def current() -> AttentionContext:
@@ -42,12 +42,37 @@ def current() -> AttentionContext:
 @contextmanager
 def active(context: AttentionContext) -> Iterator[None]:
     """Make `context` the current one for the forwards inside."""
-    global _current, _next_layer
-    previous, _current, _next_layer = _current, context, 0
+    global _current
+    previous, _current = _current, context
+    _called.clear()
     try:
         yield
     finally:
         _current = previous
+
+
+@contextmanager
+def each_layer_once(num_layers: int) -> Iterator[None]:
+    """Assert that the forward inside calls the attention of every layer, and none twice.
+
+    Compiled layers are told apart by the order of their calls: one left out would have the next
+    one's keys.
+    """
+    _called.clear()
+    yield
+    assert sorted(_called) == list(range(num_layers)), f"attention was called for {_called}"
+
+
+def attend(
+    layer_idx: int,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """A layer's attention, by the current context; shapes as there."""
+    _called.append(layer_idx)
+    return current().attend(layer_idx, q, k, v, sinks)
 
 
 @torch.library.custom_op("sharegen::attend", mutates_args=())
@@ -58,9 +83,7 @@ def attend_in_order(
 
     Layers are told apart by the order of the calls, so that one compiled layer serves them all.
     """
-    global _next_layer
-    layer_idx, _next_layer = _next_layer, _next_layer + 1
-    return current().attend(layer_idx, q, k, v, sinks).contiguous()
+    return attend(len(_called), q, k, v, sinks).contiguous()
 
 
 @attend_in_order.register_fake

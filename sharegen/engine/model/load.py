@@ -47,7 +47,7 @@ def sharegen_attention(
     if torch.compiler.is_compiling():
         out = interface.attend_in_order(q, k, v, s_aux)
     else:
-        out = interface.current().attend(getattr(module, _LAYER_ATTRIBUTE), q, k, v, sinks=s_aux)
+        out = interface.attend(getattr(module, _LAYER_ATTRIBUTE), q, k, v, s_aux)
     return out.unsqueeze(0).contiguous(), None  # models view it
 
 
@@ -78,6 +78,11 @@ def load_model(
         if model.config._attn_implementation == IMPLEMENTATION:
             raise ModelError("the model is in use already: release the one that has it first")
         name = type(model).__name__
+        devices = sorted({str(parameter.device) for parameter in model.parameters()})
+        if len(devices) > 1:
+            raise ModelError(
+                f"model {name} lies on several devices ({', '.join(devices)}): load it on one"
+            )
         _refuse_encoder_decoder(name, model.config)
         return _prepare(model.eval(), name, fingerprint_of_module(model))
     target = checkpoint.resolve_device(device)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from sharegen.engine.model.interface import ValuesOnly, active
+from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
 from sharegen.engine.model.probe import LayerSpec
-from sharegen.errors import ModelError
+from sharegen.errors import RequestError
 
 
 def on(device: torch.device) -> torch.cuda.device:
@@ -87,10 +87,10 @@ class LoadedModel:
         return self._limits[-1][0]
 
     def check_length(self, length: int) -> None:
-        """Raise ModelError, naming the reason, if sequences of `length` tokens are too long."""
+        """Raise RequestError, naming the reason, if sequences of `length` tokens are too long."""
         limit, reason = min(self._limits, key=lambda pair: pair[0])
         if length > limit:
-            raise ModelError(f"{length} tokens are too many for this model: {reason}")
+            raise RequestError(f"{length} tokens are too many for this model: {reason}")
 
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_rows: torch.Tensor
@@ -106,9 +106,10 @@ class LoadedModel:
         }
         if self._counts_rows:
             inputs["past_key_values"] = _RowPositions(position_ids)
-        if self._takes_rows:
-            return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
-        return self.model(**inputs).logits[0, logit_rows]
+        with each_layer_once(len(self.layers)):
+            if self._takes_rows:
+                return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
+            return self.model(**inputs).logits[0, logit_rows]
 
     @torch.inference_mode()
     def trial_forward(self, tokens: int, rows: int) -> torch.Tensor:

@@ -10,10 +10,18 @@ import torch
 
 from sharegen.engine.execute.attention import ReferenceAttention, attention_for
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model.interface import active, attend_in_order, current
+from sharegen.engine.model.interface import (
+    active,
+    attend,
+    attend_in_order,
+    current,
+    each_layer_once,
+)
+from sharegen.engine.model.load import load_model
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import loaded
+from tests.engine.tiny_models import make_tiny
 
 BLOCK_SIZE = 4
 ROOT = 10  # tokens of a prompt that two sequences share
@@ -108,6 +116,27 @@ def test_a_compiled_model_counts_its_layers_by_itself() -> None:
             for _ in range(3):
                 assert (attend_in_order(q, kv, kv, None) == 7).all()
     assert context.layers == [0, 1, 2] * 2
+
+
+def test_a_forward_calls_every_layer_once() -> None:
+    q, kv = torch.zeros(3, 4, 8), torch.zeros(3, 2, 8)
+    for calls in (1, 3):
+        told = pytest.raises(AssertionError, match="attention was called for")
+        with told, active(Named(7)), each_layer_once(2):
+            for _ in range(calls):
+                attend_in_order(q, kv, kv, None)
+    with active(Named(7)), each_layer_once(2):
+        attend(1, q, kv, kv, None)
+        attend(0, q, kv, kv, None)
+
+
+def test_a_model_that_leaves_a_layer_out_is_noticed() -> None:
+    """One that chooses its layers as it goes, say."""
+    model = load_model(make_tiny("llama"))
+    model.model.model.layers[0].forward = lambda hidden, *_, **__: hidden
+    with pytest.raises(AssertionError, match=r"attention was called for \[1\]"):
+        model.trial_forward(4, rows=2)
+    model.release()
 
 
 def test_a_model_s_forward_needs_a_context() -> None:

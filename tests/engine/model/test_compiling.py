@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
+import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model import compiling
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from tests.engine.tiny_models import make_tiny
+from tests.engine.tiny_models import make_tiny, tiny_config
 
 
 def test_a_model_that_does_not_compile_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +37,28 @@ def test_a_model_without_layers_to_compile_is_told(monkeypatch: pytest.MonkeyPat
     assert type(query_projection(loaded)) is not nn.Linear  # fused all the same
     loaded.release()
     assert type(query_projection(loaded)) is nn.Linear
+
+
+def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More kinds than Dynamo compiles of one function where nobody says."""
+    compile = GradientCheckpointingLayer.compile
+    monkeypatch.setattr(
+        GradientCheckpointingLayer,
+        "compile",
+        lambda layer, **how: compile(layer, backend="eager", **how),
+    )
+    config = tiny_config("llama")
+    config.num_hidden_layers = 12
+    module = AutoModelForCausalLM.from_config(config)
+    for i, layer in enumerate(module.model.layers):
+        layer.self_attn.scaling = 0.1 + i / 64
+    loaded = load_model(module)
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiling.optimise(loaded)
+    assert module.model.layers[11]._compiled_call_impl is not None
+    loaded.release()
 
 
 def query_projection(loaded: LoadedModel) -> nn.Module:

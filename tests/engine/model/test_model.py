@@ -186,3 +186,13 @@ def test_forward_traces_without_graph_breaks(name: str) -> None:
     with torch.no_grad(), interface.active(DenseContext(loaded.layers, ids * 0, rows)):
         explained = torch._dynamo.explain(loaded.forward)(ids, rows, rows)
     assert explained.graph_break_count == 0, explained.break_reasons
+
+
+def test_a_model_on_several_devices_is_refused() -> None:
+    model = make_tiny("llama")
+    model.model.layers[1].to("meta")
+    with pytest.raises(ModelError) as error:
+        load_model(model)
+    assert str(error.value) == (
+        "model LlamaForCausalLM lies on several devices (cpu, meta): load it on one"
+    )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sharegen.engine.model.load import load_model
-from sharegen.errors import ModelError
+from sharegen.errors import RequestError
 from tests.engine.jobs import GREEDY, make_engine, original, random_tokens, requests_of, run
 from tests.engine.tiny_models import make_tiny
 
@@ -22,7 +22,7 @@ def test_longrope_is_exact_to_its_original_length_and_refused_beyond() -> None:
     loaded = load_model(make_tiny("phi3-longrope"))
     assert loaded.context_length == 64
     loaded.check_length(64)
-    with pytest.raises(ModelError) as error:
+    with pytest.raises(RequestError) as error:
         loaded.check_length(65)
     assert str(error.value) == (
         "65 tokens are too many for this model: its longrope RoPE frequencies change beyond "
@@ -36,7 +36,7 @@ def test_a_request_that_may_outgrow_its_frequencies_is_refused_and_a_shorter_one
     params = replace(GREEDY, max_tokens=20)
     prompt = random_tokens(300, random.Random(0))
     for length, planned in ((45, 65), (300, 256)):  # the config allows 256
-        with pytest.raises(ModelError) as error:
+        with pytest.raises(RequestError) as error:
             list(engine.generate(requests_of([prompt[:length]], params)))
         assert str(error.value).startswith(
             f"{planned} tokens are too many for this model: its longrope"
@@ -52,7 +52,7 @@ def test_a_request_that_may_outgrow_its_frequencies_is_refused_and_a_shorter_one
 def test_dynamic_frequencies_hold_to_the_length_of_the_config() -> None:
     loaded = load_model(make_tiny("llama-dynamic-rope"))
     assert loaded.context_length == 256
-    with pytest.raises(ModelError, match="dynamic RoPE frequencies change beyond 256 tokens"):
+    with pytest.raises(RequestError, match="dynamic RoPE frequencies change beyond 256 tokens"):
         loaded.check_length(257)
 
 
