@@ -162,22 +162,8 @@ class Engine:
 
         Such is one that might outgrow RoPE frequencies which change with the length, too.
         """
-        prompt, params = request.prompt_token_ids, request.params
-        if not len(prompt):
-            raise RequestError("the prompt is empty: it needs at least one token")
-        planned = len(prompt) + params.max_tokens
-        self.model.check_length(min(planned, self.model.declared_length))
-        context = self.model.context_length
-        if len(prompt) >= context:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, but the model's context holds {context} "
-                "and needs room for a new one: shorten the prompt or use fewer few-shot examples"
-            )
-        if min(prompt) < 0 or max(prompt) >= self.model.vocab_size:
-            raise RequestError(
-                f"the prompt holds token ids outside the model's vocabulary of "
-                f"{self.model.vocab_size}: is the tokenizer that of the model?"
-            )
+        params = request.params
+        self.model.check_prompt(request.prompt_token_ids, params.max_tokens)
         if params.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and none is loaded")
         self.runner.state.check(params)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.errors import DataError
+from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.machine import kv_cache_limit, load, max_sequences
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import load_workload
-from sharegen.workload.prompt import tokenise
+from sharegen.workload.problem import Workload, load_workload, tokenise_problems
 
 if TYPE_CHECKING:
     import torch
@@ -33,17 +33,18 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
 
     workload = load_workload(configuration)
     model, tokenizer = load(configuration, weights=False)
-    splits = None
+    splits: Sequence[Sequence[int]] | None = None
     if shard is None:
-        tokens = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+        workload, tokens = tokenise_problems(workload, tokenizer)
     else:
         share = share_of(configuration, workload, shard)
-        workload, tokens = share.workload, share.prompts
-        splits = [told for prompt, told in zip(tokens, share.splits, strict=True) if prompt]
-    ids = [problem.id for problem, prompt in zip(workload.problems, tokens, strict=True) if prompt]
-    prompts = [prompt for prompt in tokens if prompt]
-    if not prompts:
-        raise DataError("no row can be asked: the prompts are empty")
+        workload, tokens, splits = share.workload, share.prompts, share.splits
+    for bad in workload.bad_rows:
+        remark(f"{bad.error}: it is left out")
+    asked = _askable(workload, tokens, model, configuration.sampling.max_tokens)
+    ids = [workload.problems[i].id for i in asked]
+    prompts = [tokens[i] for i in asked]
+    splits = None if splits is None else [splits[i] for i in asked]
     machine = configuration.machine
     device = resolve_device(machine.device)
     tree = PrefixTree.build(prompts, machine.block_size, splits=splits)
@@ -65,6 +66,25 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     return replace(plan, readings=readings_on(device, model, tree, samples, plan.fit))
 
 
+def _askable(
+    workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedModel, max_tokens: int
+) -> list[int]:
+    """The problems that a run would not refuse; raises DataError where there is none."""
+    asked: list[int] = []
+    errors = [bad.error for bad in workload.bad_rows]
+    for i, (problem, prompt) in enumerate(zip(workload.problems, tokens, strict=True)):
+        try:
+            model.check_prompt(prompt, max_tokens)
+        except RequestError as error:
+            errors.append(str(error))
+            remark(f"problem {problem.id}: {error}: it is left out")
+        else:
+            asked.append(i)
+    if not asked:
+        raise DataError(f"no row can be asked: {errors[-1]}")
+    return asked
+
+
 @dataclass(frozen=True)
 class CutPlan:
     """A job as it would be cut.
@@ -83,7 +103,7 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     for bad in workload.bad_rows:
         remark(f"{bad.error}: it is left out")
     model, tokenizer = load(configuration, weights=False)
-    prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    workload, prompts = tokenise_problems(workload, tokenizer)
     _, found = cut_job(configuration, prompts, model.context_length, num_parts)
     if found.prompt_tokens == 0:
         raise DataError("no row can be asked: the prompts are empty, or longer than the context")

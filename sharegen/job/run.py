@@ -34,8 +34,7 @@ from sharegen.results.journal import Journal, Key, Record
 from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import Problem, load_workload, random_key
-from sharegen.workload.prompt import tokenise
+from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
@@ -122,7 +121,7 @@ def run_job(
             job = _Job(content, path, watcher, verify, share)
             with job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, retry_failed, held)
-                return Outcome(path, journal.run, own, drawn)
+                return Outcome(path, journal.run, job.workload, drawn)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:
@@ -163,8 +162,7 @@ class _Job:
         self.prompts: Sequence[array[int]]
         self.splits: Sequence[Sequence[int] | None]
         if share is None:
-            texts = [problem.prompt for problem in workload.problems]
-            self.prompts = tokenise(texts, self.tokenizer)
+            self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
             self.splits = [None] * len(self.prompts)
         else:
             self.prompts, self.splits = share.prompts, share.splits
@@ -263,6 +261,8 @@ class _Job:
 
         self.content.refuse_changed_rows(self.path, journal.rows)
         for bad in self.workload.bad_rows:
+            if strict:
+                raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
         asked: list[_Asked] = []
         requests: list[Request] = []

@@ -17,8 +17,7 @@ from sharegen.errors import NothingToDo
 from sharegen.job.cut import Cut, cut
 from sharegen.job.machine import load
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import Workload
-from sharegen.workload.prompt import tokenise
+from sharegen.workload.problem import Workload, tokenise_problems
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> 
     nothing for this one.
     """
     model, tokenizer = load(configuration, weights=False)
-    prompts = tokenise([problem.prompt for problem in workload.problems], tokenizer)
+    workload, prompts = tokenise_problems(workload, tokenizer)
     tree, found = cut_job(configuration, prompts, model.context_length, shard.count)
     own = set(found.parts[shard.index - 1].problems.tolist())
     splits = {i: node.splits() for node in tree.nodes() for i in node.requests if i in own}

@@ -10,16 +10,18 @@ import hashlib
 import json
 import random
 import re
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sharegen.errors import DataError
+from sharegen.common.remarks import remark
+from sharegen.errors import DataError, ModelError
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
 from sharegen.workload.needle import needle_rows
-from sharegen.workload.prompt import Prompt, PromptTemplate
+from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
 from sharegen.workload.recipe import Dataset, FewShot, Gold
 from sharegen.workload.template import RenderError, is_text
 
@@ -115,6 +117,29 @@ def load_workload(configuration: Configuration) -> Workload:
     if dataset.document is not None:
         fingerprints["document"] = file_hash(Path(dataset.document))
     return Workload(problems, bad, fingerprints)
+
+
+def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, list[array[int]]]:
+    """Token ids of the problems; those whose conversation the chat template refuses are bad rows.
+
+    Raises ModelError where that is all of them.
+    """
+    problems: list[Problem] = []
+    tokens: list[array[int]] = []
+    bad: list[BadRow] = []
+    found = tokenise_each([problem.prompt for problem in workload.problems], tokenizer)
+    for problem, ids in zip(workload.problems, found, strict=True):
+        if isinstance(ids, ModelError):
+            bad.append(BadRow(problem.id, f"problem {problem.id}: {ids}"))
+            if len(bad) == len(workload.problems):
+                raise ids
+            remark(f"{bad[-1].error}: it is left out")
+        else:
+            problems.append(problem)
+            tokens.append(ids)
+    if not bad:
+        return workload, tokens
+    return replace(workload, problems=problems, bad_rows=[*workload.bad_rows, *bad]), tokens
 
 
 def _examples(configuration: Configuration) -> list[_Item]:

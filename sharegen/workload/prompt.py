@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.errors import DataError, ModelError, RequestError
 from sharegen.workload import template
+from sharegen.workload.conversation import COLUMN, conversation
 from sharegen.workload.template import RenderError
 
 if TYPE_CHECKING:
@@ -82,18 +83,48 @@ class PromptTemplate:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def render(self, fields: Mapping[str, Any]) -> Prompt:
-        """The prompt of one problem. Raises RenderError for a field that is missing."""
+        """The prompt of one problem.
+
+        Where a template writes one field and nothing else, a list in it is a conversation, and a
+        row without the field may bring its `messages`.
+
+        Raises RenderError for a field that is missing or no text.
+        """
+        turns = self._conversation(fields)
+        if turns is not None:
+            return Prompt(self._after_examples(turns, fields), turns[-1]["content"])
         if self._chat is not None:
             own = self._turn("user", fields)
-            turns = [*self._turns, {"role": "user", "content": own}]
-            if self._chat.system is not None:
-                turns.insert(0, {"role": "system", "content": self._turn("system", fields)})
-            return Prompt(turns, own)
+            return Prompt(self._after_examples([{"role": "user", "content": own}], fields), own)
         if self._places_examples:
             whole = template.render("prompt", self._prompt, {**fields, "examples": self._examples})
             return Prompt(whole, whole.rpartition(self._examples)[2] if self._examples else whole)
         own = template.render("prompt", self._prompt, fields)
         return Prompt(self._examples + own, own)
+
+    def _conversation(self, fields: Mapping[str, Any]) -> list[dict[str, str]] | None:
+        """The turns that the row brings, where it does."""
+        text = self._prompt if self._chat is None else self._chat.user
+        field = template.only_field(text or "")
+        if field is None:
+            return None
+        name = field if field in fields else COLUMN
+        turns = fields.get(name)
+        return conversation(name, turns) if isinstance(turns, list) else None
+
+    def _after_examples(
+        self, turns: list[dict[str, str]], fields: Mapping[str, Any]
+    ) -> list[dict[str, str]]:
+        """The turns with the system message and the examples in front."""
+        if self._examples:
+            raise RenderError("the examples are text, and this row is a conversation: use --chat")
+        head = turns[:1] if turns[0]["role"] == "system" else []
+        rest = turns[len(head) :]
+        if self._chat is not None and self._chat.system is not None:
+            if head:
+                raise RenderError("the row has a system turn of its own: leave out --system")
+            head = [{"role": "system", "content": self._turn("system", fields)}]
+        return [*head, *self._turns, *rest]
 
     def _example_turns(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         return [
@@ -110,19 +141,30 @@ class PromptTemplate:
 
 
 def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> list[array[int]]:
+    """Token ids of whole prompts; raises the first ModelError of `tokenise_each`."""
+    tokens: list[array[int]] = []
+    for found in tokenise_each(prompts, tokenizer):
+        if isinstance(found, ModelError):
+            raise found
+        tokens.append(found)
+    return tokens
+
+
+def tokenise_each(
+    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[array[int] | ModelError]:
     """Token ids of whole prompts, with BOS once where the tokenizer begins a text with it.
 
     A chat prompt is what the tokenizer's chat template makes of it, which brings its own special
-    tokens. Special tokens that a tokenizer appends (EOS) are left out: a prompt goes on.
-
-    Raises ModelError when a chat is asked of a tokenizer without a chat template.
+    tokens. Special tokens that a tokenizer appends (EOS) are left out: a prompt goes on. In the
+    place of a chat that there is no template for, or that it refuses, comes the error.
     """
-    tokens: list[array[int]] = []
     for batch in _batches(prompts):
         texts = [_text(prompt, tokenizer) for prompt in batch]
-        is_chat = any(prompt.is_chat for prompt in batch)  # all of them, then
-        tokens += (array("i", ids) for ids in token_ids(texts, tokenizer, begin=not is_chat))
-    return tokens
+        good = [text for text in texts if isinstance(text, str)]
+        ids = iter(token_ids(good, tokenizer, begin=not batch[0].is_chat) if good else ())
+        for text in texts:
+            yield array("i", next(ids)) if isinstance(text, str) else text
 
 
 def token_ids(
@@ -151,26 +193,26 @@ def token_ids(
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:
-    """Few at a time where they are long: a tokenizer's output is far larger than the text."""
+    """Chats or texts, few at a time where they are long: the tokens take far more than the text."""
     batch: list[Prompt] = []
     size = 0
     for prompt in prompts:
-        batch.append(prompt)
-        size += prompt.length
-        if size >= _BATCH:
+        if batch and (size >= _BATCH or prompt.is_chat != batch[0].is_chat):
             yield batch
             batch, size = [], 0
+        batch.append(prompt)
+        size += prompt.length
     if batch:
         yield batch
 
 
-def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
+def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | ModelError:
     if isinstance(prompt.content, str):
         return prompt.content
     if not tokenizer.chat_template:
-        raise ModelError(
-            "a chat (--chat, --system) is not for this model: its tokenizer has no chat template: "
-            "leave these out, or use --no-chat"
+        return ModelError(
+            "a chat (--chat, --system, rows of messages) is not for this model: its tokenizer has "
+            "no chat template: leave these out, or use --no-chat"
         )
     from jinja2 import TemplateError
 
@@ -179,9 +221,10 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
             prompt.content, tokenize=False, add_generation_prompt=True
         )
     except TemplateError as error:
-        raise ModelError(
-            f"a chat (--chat, --system) is refused by the tokenizer's chat template: {error}"
-        ) from None
+        return ModelError(
+            f"a chat (--chat, --system, rows of messages) is refused by the tokenizer's chat "
+            f"template: {error}"
+        )
     assert isinstance(text, str)
     return text
 

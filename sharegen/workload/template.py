@@ -7,6 +7,7 @@ that the row does not have is an error instead of an empty string.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from datetime import date, time
 from numbers import Number
@@ -62,6 +63,12 @@ def check(text: str) -> str:
 def names(text: str) -> set[str]:
     """The fields that a template uses."""
     return meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
+
+
+def only_field(text: str) -> str | None:
+    """The field of a template that writes this field and nothing else."""
+    match = re.fullmatch(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}\s*", text)
+    return match[1] if match else None
 
 
 def render(key: str, text: str, fields: Mapping[str, Any]) -> str:

@@ -426,6 +426,24 @@ def test_half_a_character_makes_a_bad_row(sharegen: Command, job: list[object], 
     assert bad["problem_id"] == "x" and "line 2" in bad["error"]
 
 
+def test_plan_refuses_what_run_refuses(sharegen: Command, job: list[object], rows: Path) -> None:
+    """In the same words; what can be asked is planned all the same."""
+    too_long = {"question": "apples " * 2000}
+    write_jsonl(rows, [{"q": "no question"}, ROWS[4], too_long])
+    said = [
+        {line for line in sharegen(*command).err.splitlines() if "left out" in line}
+        for command in (job, ["plan", *job[1:-2]])
+    ]
+    assert said[0] == said[1] and len(said[0]) == 2, said
+    planned = sharegen("plan", *job[1:-2])
+    assert planned.code == 0 and "1 problem, 3 samples" in planned.out
+    write_jsonl(rows, [too_long])
+    alone = [sharegen(*job, "--overwrite"), sharegen("plan", *job[1:-2])]
+    for ran in alone:
+        check(ran, 1, "no row can be asked", "the prompt has", "the model's context holds")
+    assert len({ran.err.splitlines()[-1] for ran in alone}) == 1
+
+
 def test_strict_stops_at_a_bad_row(sharegen: Command, job: list[object], rows: Path) -> None:
     write_jsonl(rows, [ROWS[4], {"q": "no question"}])
     check(sharegen(*job, "--strict"), 1, "line 2", "--strict")

@@ -17,7 +17,9 @@ import yaml
 
 import sharegen as package
 from sharegen.cli.options import JobOptions, RunOptions, parse_size
+from sharegen.llm import LLM, SamplingParams
 from tests.cli.conftest import Command, write_jsonl
+from tests.tiny import save_tiny_model
 
 
 def journal(path: str) -> list[dict[str, object]]:
@@ -131,6 +133,43 @@ def test_text_file_of_prompts(sharegen: Command, model: Path, tmp_path: Path) ->
     ]  # fmt: skip
     assert "answer" not in records[0]
     assert "the vote" not in ran.out
+
+
+def test_rows_of_messages_are_conversations(sharegen: Command, model: Path, tmp_path: Path) -> None:
+    """Beside plain prompts, and one odd row costs no other."""
+    asked = [
+        [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tom?"}],
+        [{"role": "user", "content": "Tom has", "name": None}],
+    ]
+    rows: list[dict[str, object]] = [{"messages": asked[0]}, {"prompt": asked[1]}]
+    rows += [{"prompt": "Tom has", "messages": asked[0]}, {"messages": [{"from": "user"}]}]
+    write_jsonl(tmp_path / "p.jsonl", rows)
+    ran = sharegen("run", "prompts", "--dataset", "p.jsonl", "--model", model, "--temperature", 0,
+                   "--max-tokens", 8, "-o", "out.jsonl", "--kv-cache-memory", "1M")  # fmt: skip
+    assert ran.code == 0 and "1 bad row" in ran.out, ran.err
+    records = {record["problem_id"]: record for record in journal("out.jsonl")}
+    assert "messages[0] is of type dict and no turn" in records["3"]["error"]
+    params = SamplingParams(temperature=0, max_tokens=8)
+    with LLM(model, kv_cache_memory=1 << 20) as llm:
+        expected = [*llm.chat(asked, params), *llm.generate("Tom has", params)]
+    texts = [output.outputs[0].text for output in expected]
+    assert [records[name]["completion"] for name in "012"] == texts
+
+
+def test_messages_without_a_chat_template(sharegen: Command, tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "bare", chat=False)
+    write_jsonl(tmp_path / "p.jsonl", [{"messages": [{"role": "user", "content": "Tom?"}]}])
+    job = ["prompts", "--dataset", "p.jsonl", "--model", model, "--max-tokens", 4]
+    for command in ("run", "plan"):
+        ran = sharegen(command, *job)
+        assert ran.code == 1 and "no chat template" in ran.err.splitlines()[-1], ran.err
+    write_jsonl(tmp_path / "p.jsonl", [{"messages": [{"role": "user", "content": "Tom?"}]},
+                                       {"prompt": "Tom has"}])  # fmt: skip
+    ran = sharegen("run", *job, "-o", "out.jsonl")
+    assert ran.code == 0 and "1 bad row" in ran.out, ran.err
+    assert "1 problem," in sharegen("plan", *job).out
+    ran = sharegen("run", *job, "-o", "strict.jsonl", "--strict")
+    assert ran.code == 1 and "problem 0: a chat" in ran.err and "--strict" in ran.err
 
 
 def test_chat_with_a_system_message(sharegen: Command, job: list[object]) -> None:

@@ -9,7 +9,8 @@ import pytest
 from sharegen.errors import ModelError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
-from sharegen.workload.prompt import Prompt, tokenise, tokenizer_fingerprint
+from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise, tokenizer_fingerprint
+from sharegen.workload.template import RenderError
 from tests.tiny import tiny_tokenizer
 
 
@@ -104,6 +105,53 @@ def test_chat_that_the_template_refuses(first_prompt: Any) -> None:
     tokenizer.chat_template = "{{ raise_exception('no system turns') }}"
     with pytest.raises(ModelError, match="no system turns"):
         tokenise([prompt], tokenizer)
+
+
+TURNS = [{"role": "user", "content": "Tom?"}]
+SYSTEM = {"role": "system", "content": "Be kind."}
+
+
+def rendered(fields: dict[str, Any], **flags: Any) -> Any:
+    job = resolve("prompts", str(Path(__file__)), {"model": "a/b", **flags})
+    return PromptTemplate(job, []).render(fields).content
+
+
+def test_a_list_of_turns_is_a_conversation() -> None:
+    assert rendered({"messages": [SYSTEM, *TURNS]}) == [SYSTEM, *TURNS]
+    assert rendered({"prompt": TURNS, "messages": "other"}) == TURNS
+    assert rendered({"prompt": "Tom", "messages": TURNS}) == "Tom"
+    assert rendered({"messages": [{**TURNS[0], "weight": None}]}) == TURNS
+    chat = {"chat": {"enabled": True, "system": "Be kind."}}
+    assert rendered({"messages": TURNS}, **chat) == [SYSTEM, *TURNS]
+    with pytest.raises(RenderError, match="leave out --system"):
+        rendered({"messages": [SYSTEM, *TURNS]}, **chat)
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        ([], "'messages' is an empty list"),
+        (["Tom?"], r"messages\[0\] is of type str and no turn"),
+        ([*TURNS, {"from": "human", "value": "?"}], r"messages\[1\] is of type dict and no turn"),
+        ([{"role": "user", "content": None}], r"messages\[0\].content is of type NoneType"),
+        ([{**TURNS[0], "tool_calls": [1]}], r"messages\[0\].tool_calls is of type list"),
+        ([{"role": "user", "content": "\ud800"}], r"messages\[0\].content is no text"),
+        ("Tom?", "uses the field 'prompt', which the row does not have"),
+    ],
+)
+def test_what_is_no_conversation(turns: Any, said: str) -> None:
+    with pytest.raises(RenderError, match=said):
+        rendered({"messages": turns})
+
+
+def test_chats_and_texts_in_turn() -> None:
+    """Each begins as its kind does, whatever stands beside it."""
+    tokenizer = tiny_tokenizer()
+    chat, plain = Prompt(TURNS, "Tom?"), text("Tom")
+    mixed = tokenise([plain, chat, chat, plain], tokenizer)
+    alone = [tokenise([prompt], tokenizer)[0] for prompt in (plain, chat)]
+    assert mixed == [alone[0], alone[1], alone[1], alone[0]]
+    assert all(ids.count(tokenizer.bos_token_id) == 1 for ids in mixed)
 
 
 def test_the_fingerprint_sees_what_decides_tokens() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +85,23 @@ class LoadedModel:
     def declared_length(self) -> int:
         """The context length that the config names, which RoPE frequencies may not allow."""
         return self._limits[-1][0]
+
+    def check_prompt(self, prompt: Sequence[int], max_tokens: int) -> None:
+        """Raise RequestError, in one line, for a prompt that this model cannot go on from."""
+        if not len(prompt):
+            raise RequestError("the prompt is empty: it needs at least one token")
+        self.check_length(min(len(prompt) + max_tokens, self.declared_length))
+        context = self.context_length
+        if len(prompt) >= context:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens, but the model's context holds {context} "
+                "and needs room for a new one: shorten the prompt or use fewer few-shot examples"
+            )
+        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+            raise RequestError(
+                f"the prompt holds token ids outside the model's vocabulary of "
+                f"{self.vocab_size}: is the tokenizer that of the model?"
+            )
 
     def check_length(self, length: int) -> None:
         """Raise RequestError, naming the reason, if sequences of `length` tokens are too long."""
