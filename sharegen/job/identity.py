@@ -84,14 +84,14 @@ class Content:
         dataset = self.configuration.dataset
         has_id = not changed or any(changed[0].fields.get(name) is not None for name in dataset.id)
         if has_id or dataset.source is None:
-            to_do = "put the row back, give the new one another id"
+            to_do = "put the row back, give the new one another id, or"
         else:
             to_do = (
-                "rows without an id are known by their place, and one in front shifts them all:"
-                f" put them back, or give them a column {dataset.id[-1]!r} (--set"
-                " dataset.id=COLUMN names another) and start anew"
+                "a row without an id is known by its place, which one in front shifts: undo the"
+                f" change, or give the rows a column {dataset.id[-1]!r} (--set dataset.id=COLUMN"
+                " names another) and"
             )
-        raise JournalError(f"{path}: {what} it was sampled: {to_do}, or {OTHER}")
+        raise JournalError(f"{path}: {what} it was sampled: {to_do} {OTHER}")
 
 
 def _is_changed(problem: Problem, sampled: Mapping[str, str | None]) -> bool:

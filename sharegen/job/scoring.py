@@ -28,7 +28,7 @@ from sharegen.results.workers import Sample, Task, score_all
 from sharegen.workload.code import schema_named, schema_of_rows
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.problem import problem_ids
+from sharegen.workload.problem import content_hash, problem_ids
 from sharegen.workload.recipe import Dataset
 
 _KEPT = 64  # problems whose tests are held at a time
@@ -94,6 +94,7 @@ class ProblemSet:
         self._ids = problem_ids(found.rows, dataset)
         self._rows = dict(zip(self._ids, found.rows, strict=True))
         self._read: dict[str, ProgramProblem] = {}
+        self._hashes: dict[str, str] = {}
 
     def id_of(self, problem_id: str | int) -> str:
         """The id of a problem given by id or index. Raises DataError if it is not here."""
@@ -106,6 +107,13 @@ class ProblemSet:
             f"problem {problem_id!r} is not in {self.source}: these are samples of another "
             "dataset, which --dataset has to name"
         )
+
+    def tests_hash(self, problem_id: str) -> str | None:
+        """Of a problem's tests as they stand; None for one that is not here."""
+        if problem_id not in self._hashes and problem_id in self._rows:
+            values = self._rows[problem_id].values
+            self._hashes[problem_id] = content_hash(self.schema.tests_of(values))
+        return self._hashes.get(problem_id)
 
     def problem(self, problem_id: str) -> ProgramProblem:
         """How to judge its programs; the last few are kept, since tests can be large."""
@@ -173,6 +181,7 @@ def score_programs(
         "memory": limits.memory,
     }
     with ScoreFile(samples.path, settings, overwrite) as file:
+        file.refuse_changed(problems.tests_hash)
         done = sum(key in file.verdicts for key in keys)
         if planned is not None:
             planned(len(keys), done)
@@ -183,7 +192,8 @@ def score_programs(
                 for (problem_id, sample), score in scores:
                     if problem_id not in difficulty:
                         difficulty[problem_id] = problems.problem(problem_id).difficulty
-                    file.append(problem_id, sample, score, difficulty[problem_id])
+                    tests = problems.tests_hash(problem_id)
+                    file.append(problem_id, sample, score, difficulty[problem_id], tests)
                     if scored is not None:
                         scored(score)
         verdicts = [file.verdicts[key] for key in keys]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,17 @@ from sharegen.results.score import Score
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the file, as far as pass@k needs it."""
+    """One line of the file, as far as pass@k needs it.
+
+    tests: a hash of the tests that decided it. Score files of early versions have none.
+    """
 
     problem_id: str
     sample: int
     passed: bool
     result: str
     difficulty: str | None = None
+    tests: str | None = None
 
 
 def scores_path(samples: Path) -> Path:
@@ -82,7 +86,14 @@ class ScoreFile:
             os.fsync(self._descriptor)
         let_go(self._descriptor, self._lock)
 
-    def append(self, problem_id: str, sample: int, score: Score, difficulty: str | None) -> None:
+    def append(
+        self,
+        problem_id: str,
+        sample: int,
+        score: Score,
+        difficulty: str | None,
+        tests: str | None = None,
+    ) -> None:
         """Write one line at once. Raises JournalError when it cannot be written whole."""
         fields = {
             "problem_id": problem_id,
@@ -94,6 +105,8 @@ class ScoreFile:
         }
         if difficulty is not None:
             fields["difficulty"] = difficulty
+        if tests is not None:
+            fields["tests"] = tests
         line = json.dumps(fields).encode() + b"\n"
         try:
             written = os.write(self._descriptor, line)
@@ -106,6 +119,19 @@ class ScoreFile:
             ) from error
         self._note(fields)
 
+    def refuse_changed(self, hash_of: Callable[[str], str | None]) -> None:
+        """Raises JournalError where a problem's tests are not those that its programs ran against.
+
+        hash_of: of the tests that a problem has now; None of one that is no longer asked.
+        """
+        decided = {v.problem_id: v.tests for v in self.verdicts.values() if v.tests is not None}
+        for problem_id, tests in decided.items():
+            if hash_of(problem_id) not in (None, tests):
+                raise JournalError(
+                    f"{self.path}: problem {problem_id!r}: its tests changed since it was scored:"
+                    " put them back, or start again with --overwrite"
+                )
+
     def _note(self, fields: Mapping[str, Any]) -> None:
         verdict = Verdict(
             fields["problem_id"],
@@ -113,6 +139,7 @@ class ScoreFile:
             fields["passed"],
             fields["result"],
             fields.get("difficulty"),
+            fields.get("tests"),
         )
         self.verdicts.setdefault((verdict.problem_id, verdict.sample), verdict)
 
@@ -141,7 +168,10 @@ class ScoreFile:
         beside = run_file_path(self.path)
         asked = RunFile(configuration=as_json(settings))
         recorded = RunFile.read(beside, "start again with --overwrite") if self.verdicts else None
-        differ = differences(_settings(recorded), _settings(asked)) if recorded else []
+        before, now = _settings(recorded or asked), _settings(asked)
+        if all(verdict.tests is not None for verdict in self.verdicts.values()):
+            before["dataset"] = now.get("dataset")  # rows may come and go: see `refuse_changed`
+        differ = differences(before, now)
         if differ:
             raise JournalError(
                 f"{self.path}: was made with other settings: {'; '.join(differ)}: give the same "
@@ -157,8 +187,9 @@ def _fields_of(line: bytes) -> dict[str, Any]:
     for name, kind in _TYPES.items():
         if type(fields.get(name)) is not kind:
             raise ValueError(f"has no valid `{name}`")
-    if not isinstance(fields.get("difficulty"), str | None):
-        raise ValueError("has no valid `difficulty`")
+    for name in ("difficulty", "tests"):
+        if not isinstance(fields.get(name), str | None):
+            raise ValueError(f"has no valid `{name}`")
     return fields
 
 

@@ -48,7 +48,8 @@ dataset's own test runner imports (hendrycks/apps, eval/testing_util.py); numpy 
 class Schema:
     """One dataset's columns and how to read them.
 
-    columns: which together no other schema has; tests: those of them that the tests are in.
+    columns: which together no other schema has; tests: those of them that the tests are in; setup:
+        columns that tests may need besides.
     fields: a row with what the templates need; raises DataError for a row that cannot be asked.
     problem: how to judge its programs.
     """
@@ -58,6 +59,11 @@ class Schema:
     tests: frozenset[str]
     fields: Callable[[Row], dict[str, Any]]
     problem: Callable[[Row], ProgramProblem]
+    setup: frozenset[str] = frozenset()
+
+    def tests_of(self, row: Row) -> list[Any]:
+        """All of a row that programs are judged by, as it stands there."""
+        return [row.get(column) for column in sorted(self.tests | self.setup)]
 
 
 def adapter(name: str) -> Callable[[Row], dict[str, Any]]:
@@ -310,5 +316,6 @@ SCHEMAS = (
         tests=frozenset({"test_list"}),
         fields=_mbpp_fields,
         problem=_mbpp_problem,
+        setup=frozenset({"test_imports", "test_setup_code"}),
     ),
 )

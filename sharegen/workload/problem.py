@@ -42,8 +42,7 @@ class Problem:
     @property
     def prompt_hash(self) -> str:
         """What ties a sample in the journal to the prompt that it answers."""
-        content = json.dumps(self.prompt.content)
-        return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+        return content_hash(self.prompt.content)
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,7 @@ def load_workload(configuration: Configuration) -> Workload:
             bad.append(BadRow(item.id, f"{item.row.where}: {error}"))
             continue
         gold = _gold(item.fields, configuration.answer.gold if configuration.answer else None)
-        try:
-            digest = _row_hash(prompt, gold, tests_of(item.row.values))
-        except RecursionError:
-            bad.append(BadRow(item.id, f"{item.row.where}: its tests are nested too deeply"))
-            continue
+        digest = content_hash([prompt.content, gold, tests_of(item.row.values)])
         problems.append(Problem(item.id, item.fields, prompt, gold, digest))
     if not problems:
         others = len(bad) - 1
@@ -243,19 +238,19 @@ def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
     return [by_index(row) if name is None else name for name, row in zip(given, rows, strict=True)]
 
 
+def content_hash(content: Any) -> str:
+    """A short hash of JSON data."""
+    text = json.dumps(content, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def _tests_of(dataset: Dataset) -> Callable[[Mapping[str, Any]], list[Any]]:
-    """What a row's programs are judged by, as it stands there."""
+    """What takes from a row that which its programs are judged by."""
     if dataset.rows is None:
         return lambda values: []
     from sharegen.workload.code import schema_named
 
-    columns = sorted(schema_named(dataset.rows).tests)
-    return lambda values: [values.get(column) for column in columns]
-
-
-def _row_hash(prompt: Prompt, gold: str | None, tests: list[Any]) -> str:
-    content = json.dumps([prompt.content, gold, tests], default=str)
-    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
+    return schema_named(dataset.rows).tests_of
 
 
 def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:

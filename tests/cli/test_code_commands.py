@@ -167,6 +167,22 @@ def test_scoring_continues_and_then_needs_no_execution(
     assert changed.code == 1 and "timeout was 4.0 and is now 9.0" in changed.err
 
 
+def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, {"0": RIGHT["0"]})
+    assert sharegen("score", journal, "--execute").code == 0
+    scores = tmp_path / "a.jsonl.scores.jsonl"
+    before = scores.read_text()
+    write_jsonl(apps, [*APPS, {**APPS[0], "problem_id": 4}])
+    journal_of(tmp_path / "a.jsonl", apps, {"0": RIGHT["0"], "4": RIGHT["0"]})
+    assert sharegen("score", journal, "--execute").code == 0
+    assert scores.read_text().startswith(before) and len(lines(scores)) == 6
+    write_jsonl(apps, [{**APPS[0], "input_output": APPS[1]["input_output"]}, *APPS[1:]])
+    changed = sharegen("score", journal, "--execute")
+    assert changed.code == 1 and "problem '0': its tests changed since" in changed.err
+
+
 @pytest.mark.parametrize("kind", ["human-eval", "bigcode", "monkeys"])
 def test_converted_samples_score_the_same(
     sharegen: Command, humaneval: Path, tmp_path: Path, kind: str

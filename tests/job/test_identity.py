@@ -166,7 +166,7 @@ def test_rows_in_front_are_refused_with_the_advice_to_give_ids(place: Path, tmp_
     run_job(configure(place), path)
     new = {"question": "What is new?", "answer": "#### 1"}
     write(place / "rows.jsonl", [new, *ROWS])
-    advice = r"problem '0', and 6 more: .* in front shifts them all: .* column 'id' \(--set dataset"
+    advice = r"problem '0', and 6 more: .* one in front shifts: .* column 'id' \(--set dataset\.id"
     with pytest.raises(JournalError, match=advice):
         run_job(configure(place), path)
     write(place / "rows.jsonl", _with_ids(ROWS))

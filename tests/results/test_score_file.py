@@ -61,6 +61,19 @@ def test_other_settings_are_refused_by_name(samples: Path) -> None:
         assert not file.verdicts
 
 
+def test_verdicts_that_name_their_tests_outlive_a_dataset_that_grew(samples: Path) -> None:
+    with ScoreFile(samples, SETTINGS) as file:
+        file.append("a", 0, Score("passed", 1, 0.1), None, tests="t")
+        file.append("gone", 0, Score("passed", 1, 0.1), None, tests="u")
+    with ScoreFile(samples, SETTINGS | {"dataset": "grown"}) as file:
+        file.refuse_changed({"a": "t", "b": "v"}.get)
+        with pytest.raises(JournalError, match="problem 'a': its tests changed since"):
+            file.refuse_changed({"a": "w"}.get)
+    fill(samples)  # as an early version would
+    with pytest.raises(JournalError, match='dataset was "abc" and is now "other"'):
+        ScoreFile(samples, SETTINGS | {"dataset": "other"})
+
+
 def test_two_writers_are_refused(samples: Path) -> None:
     with ScoreFile(samples, SETTINGS), pytest.raises(JournalError, match="another process"):
         ScoreFile(samples, SETTINGS)
