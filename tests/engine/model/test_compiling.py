@@ -48,10 +48,12 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         lambda layer, **how: compile(layer, backend="eager", **how),
     )
     config = tiny_config("llama")
-    config.num_hidden_layers = 12
+    kinds = [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Mish, nn.ReLU6, nn.ELU, nn.CELU,
+             nn.SELU, nn.Softplus, nn.Hardswish]  # fmt: skip
+    config.num_hidden_layers = len(kinds)
     module = AutoModelForCausalLM.from_config(config)
-    for i, layer in enumerate(module.model.layers):
-        layer.self_attn.scaling = 0.1 + i / 64
+    for layer, kind in zip(module.model.layers, kinds, strict=True):
+        layer.mlp.act_fn = kind()
     loaded = load_model(module)
     torch.compiler.reset()
     with warnings.catch_warnings():
