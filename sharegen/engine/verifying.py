@@ -12,15 +12,17 @@ import inspect
 import math
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.model.checkpoint import quiet
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Completion, SamplingParams, TokenLogprobs
+from sharegen.engine.random_key import row_key
+from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import UsageError
 
 TOP = 20
@@ -61,10 +63,11 @@ class Verified:
 
 
 class Verification:
-    """Steps of a job, chosen at random as they come, and what the model itself makes of them.
+    """Steps of a job, chosen at random, and what the model itself makes of them.
 
-    steps: how many to keep; each step of the job is among them with the same probability, and no
-    more are held at any time. seed: of the choice. Raises UsageError for less than one step.
+    steps: how many to keep, of as many samples: these are chosen before anything is drawn, for the
+    others need not tell what is compared. Each step of theirs is kept with the same probability,
+    and no more are held at any time. seed: of the choice. Raises UsageError for less than one step.
     """
 
     def __init__(self, steps: int, seed: int = 0) -> None:
@@ -72,10 +75,38 @@ class Verification:
             raise UsageError(f"verify is {steps}: it must be at least 1 step")
         self.size = steps
         self.steps: list[Step] = []
+        self._seed = seed
+        self._chosen: set[tuple[int, int]] = set()
         self._rng = random.Random(seed)
         self._seen = 0  # steps of the job so far
         self._next = 0  # which of them is the next to be kept
         self._weight = 1.0
+
+    def choose(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests of a job, of which the chosen samples ask for what is compared.
+
+        The choice hangs on (seed, request key, sample) alone. A request may come as two of the same
+        key. Greedy samples are computed once and so ask together.
+        """
+        places = ((request.key, sample) for request in requests for sample in request.samples)
+        self._chosen.update(nsmallest(self.size, places, lambda place: row_key(self._seed, *place)))
+        asked: list[Request] = []
+        for request in requests:
+            chosen = {s for s in request.samples if (request.key, s) in self._chosen}
+            if chosen and request.params.is_greedy:
+                chosen = set(request.samples)
+            mine = [sample for sample in request.samples if sample in chosen]
+            others = [sample for sample in request.samples if sample not in chosen]
+            if mine:
+                asked.append(replace(request, params=self.asking(request.params), samples=mine))
+            if others or not mine:
+                asked.append(replace(request, samples=others))
+        return asked
+
+    def wants(self, completion: Completion) -> bool:
+        """Whether it is one of the chosen, and has what is compared."""
+        place = (completion.request.key, completion.sample)
+        return place in self._chosen and completion.error is None
 
     def asking(self, params: SamplingParams) -> SamplingParams:
         """The same draws, with the log-probabilities that are compared."""

@@ -156,8 +156,6 @@ class _Job:
         self.watcher = watcher
         self.params = sampling_params(configuration)
         self.verification = None if verify is None else Verification(verify)
-        if self.verification is not None:
-            self.params = self.verification.asking(self.params)
         self.model, self.tokenizer = load(configuration)
         self.prompts: Sequence[array[int]]
         self.splits: Sequence[Sequence[int] | None]
@@ -215,6 +213,8 @@ class _Job:
         ended: float | None = None
         verified = None
         drawn = 0
+        if self.verification is not None:
+            requests = self.verification.choose(requests)
         try:
             with self.watcher.sampling(self.engine.stats, total, problems) as progress:
                 for completion in self.engine.generate(requests):
@@ -224,7 +224,7 @@ class _Job:
                         drawn += 1
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
-                    if self.verification is not None and completion.error is None:
+                    if self.verification is not None and self.verification.wants(completion):
                         self.verification.note(completion)
                     if progress is not None:
                         progress.advance(left[key] == 0)

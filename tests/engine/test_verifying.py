@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -212,6 +213,53 @@ def test_the_same_seed_keeps_the_same_steps() -> None:
         return [(step.completion.request.key, step.index) for step in verification.steps]
 
     assert kept(1) == kept(1) != kept(2)
+
+
+def test_as_many_samples_as_steps_are_asked() -> None:
+    """Known before anything is drawn; what is drawn, and of which sample, stays."""
+    requests = requests_of(forest(), PARAMS, 6)
+    requests[2] = replace(requests[2], samples=[])
+    verification = Verification(9)
+    asked = verification.choose(requests)
+    telling = {(r.key, s) for r in asked if r.params.logprobs == TOP for s in r.samples}
+    silent = {(r.key, s) for r in asked if r.params.logprobs is None for s in r.samples}
+    assert len(telling) == 9 and not telling & silent
+    assert telling | silent == {(r.key, s) for r in requests for s in r.samples}
+    assert list(dict.fromkeys(r.key for r in asked)) == [r.key for r in requests]
+    again = Verification(9).choose(requests[::-1])  # the order does not matter
+    assert telling == {(r.key, s) for r in again if r.params.logprobs == TOP for s in r.samples}
+    other = Verification(9, seed=1).choose(requests)
+    assert telling != {(r.key, s) for r in other if r.params.logprobs == TOP for s in r.samples}
+
+    model = load_model(make_tiny("llama"))
+    found = run(make_engine(model), asked)
+    assert found.results == run(make_engine(model), requests).results
+    wanted = [c for c in found.completions.values() if verification.wants(c)]
+    assert {(c.request.key, c.sample) for c in wanted} == telling
+    model.release()
+
+
+def test_every_sample_is_chosen_with_the_same_probability() -> None:
+    requests = requests_of([[1], [2], [3]], PARAMS, 8)
+    chosen = Counter[tuple[int, int]]()
+    for seed in range(1500):
+        asked = Verification(4, seed).choose(requests)
+        chosen.update((r.key, s) for r in asked if r.params.logprobs == TOP for s in r.samples)
+    expected = 1500 * 4 / 24
+    assert len(chosen) == 24 and sum(chosen.values()) == 6000
+    # 23 degrees of freedom: above 53 in 4 of 10,000 cases.
+    assert sum((count - expected) ** 2 / expected for count in chosen.values()) < 53
+
+
+def test_greedy_samples_are_still_computed_once() -> None:
+    greedy = replace(PARAMS, temperature=0.0)
+    verification = Verification(2)
+    asked = verification.choose(requests_of([[1, 2], [3, 4]], greedy, 4))
+    assert len(asked) == 2 and all(len(request.samples) == 4 for request in asked)
+    model = load_model(make_tiny("llama"))
+    wanted = [c for c in make_engine(model).generate(asked) if verification.wants(c)]
+    assert len(wanted) == 2
+    model.release()
 
 
 @pytest.mark.parametrize("steps", [0, -3])
