@@ -59,22 +59,21 @@ def decode(
     loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
 
     def engine_for(rows: int) -> Engine:
-        return Engine(
-            loaded, None, EngineConfig(max_sequences=rows, compile=compile_model, levels=levels)
-        )
+        config = EngineConfig(max_sequences=rows, compile=compile_model)
+        return Engine(loaded, None, config, tree=_tree(config.block_size, levels))
 
     engine = engine_for(min(max_sequences, job.problems * job.samples))
-    fitting = _fitting_rows(engine, job)
+    fitting = _fitting_rows(engine, job, levels)
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"levels": levels, "rows": rows, "fitting_rows": fitting}
-    result |= _measure(engine, job, temperature)
-    result |= _parts(engine, job, temperature, rows)
+    result |= _measure(engine, job, levels, temperature)
+    result |= _parts(engine, job, levels, temperature, rows)
     if ceiling:
         engine.runner.attention = _Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
-        bound = _measure(engine, job, temperature)
+        bound = _measure(engine, job, levels, temperature)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
         result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
@@ -82,9 +81,11 @@ def decode(
         del engine
         _give_memory_back()
         engine = engine_for(min(_MOST_ROWS, fitting))
-        most = _measure(engine, job, temperature)
+        most = _measure(engine, job, levels, temperature)
         # A larger batch may leave less memory to the KV cache.
-        result["largest_rows"] = min(engine.scheduler.max_sequences, _fitting_rows(engine, job))
+        result["largest_rows"] = min(
+            engine.scheduler.max_sequences, _fitting_rows(engine, job, levels)
+        )
         result["largest_mean_running"] = most["mean_running"]
         result["largest_tokens_per_second"] = most["tokens_per_second"]
     for name, value in result.items():
@@ -93,10 +94,15 @@ def decode(
     return result
 
 
-def _fitting_rows(engine: Engine, job: Workload) -> int:
+def _tree(block_size: int, levels: int) -> PrefixTree:
+    """An empty tree whose first so many levels may be shared."""
+    return PrefixTree(block_size, shares=lambda level: level < levels)
+
+
+def _fitting_rows(engine: Engine, job: Workload, levels: int) -> int:
     """Sequences of the job that fit the KV cache together, at the levels that are shared."""
-    requests = _requests(engine, job, SamplingParams(n=job.samples))
-    tree = PrefixTree(engine.pool.block_size, engine.config.levels)
+    requests = _requests(engine, job, levels, SamplingParams(n=job.samples))
+    tree = _tree(engine.pool.block_size, levels)
     tree.insert([request.prompt_token_ids for request in requests])
     samples = len(requests[0].samples)
     return max(1, fitting_sequences(tree, samples, job.output, engine.pool.num_blocks))
@@ -108,23 +114,23 @@ def _give_memory_back() -> None:
         torch.cuda.empty_cache()
 
 
-def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any]:
+def _measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
     """Wall time of the whole job, run once before: kernels are compiled and graphs captured.
 
     The seconds of prefill and of decoding are the GPU's own, and on a CPU those of whole steps.
     """
     clock = PhaseClock(engine) if engine.model.device.type == "cuda" else None
-    _run(engine, job, temperature)
+    _run(engine, job, levels, temperature)
     before = asdict(engine.stats)
     with clock or nullcontext():
-        seconds, tokens = _run(engine, job, temperature)
+        seconds, tokens = _run(engine, job, levels, temperature)
     stats = {
         name: value - before[name]
         for name, value in asdict(engine.stats).items()
         if isinstance(value, (int, float))
     }
     spent = clock.seconds() if clock is not None else stats
-    levels = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
+    read = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
     decoded = tokens - job.problems * job.samples  # prefill draws the first one of each sample
     return {
         "seconds": seconds,
@@ -139,25 +145,27 @@ def _measure(engine: Engine, job: Workload, temperature: float) -> dict[str, Any
         "prefill_steps": stats["prefill_steps"],
         "prompt_tokens_computed": stats["prompt_tokens_computed"],
         "preemptions": stats["preemptions"],
-        "steps_by_levels": dict(levels),
+        "steps_by_levels": dict(read),
     }
 
 
-def _parts(engine: Engine, job: Workload, temperature: float, rows: int) -> dict[str, float]:
+def _parts(
+    engine: Engine, job: Workload, levels: int, temperature: float, rows: int
+) -> dict[str, float]:
     """Where the time of a step with `rows` sequences goes, from one more run on a GPU."""
     if engine.model.device.type != "cuda":
         return {}
     with StepProfile(engine, rows) as profile:
-        _run(engine, job, temperature)
+        _run(engine, job, levels, temperature)
     return profile.milliseconds()
 
 
-def _run(engine: Engine, job: Workload, temperature: float) -> tuple[float, int]:
+def _run(engine: Engine, job: Workload, levels: int, temperature: float) -> tuple[float, int]:
     """Seconds and tokens of the whole job."""
     params = SamplingParams(
         n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
     )
-    requests = _requests(engine, job, params)
+    requests = _requests(engine, job, levels, params)
     _synchronize(engine)
     start = time.perf_counter()
     tokens = sum(len(completion.token_ids) for completion in engine.generate(requests))
@@ -165,10 +173,10 @@ def _run(engine: Engine, job: Workload, temperature: float) -> tuple[float, int]
     return time.perf_counter() - start, tokens
 
 
-def _requests(engine: Engine, job: Workload, params: SamplingParams) -> list[Request]:
+def _requests(engine: Engine, job: Workload, levels: int, params: SamplingParams) -> list[Request]:
     prompts = job.prompts(engine.model.vocab_size)
     requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
-    if engine.config.levels is not None and engine.config.levels < _ALL_LEVELS:
+    if levels < _ALL_LEVELS:
         # What a request's samples share is the last level: without it each is its own request.
         requests = [
             replace(request, key=request.key * job.samples + sample, samples=(sample,))

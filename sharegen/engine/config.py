@@ -21,7 +21,6 @@ class EngineConfig:
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
     window: requests whose sharing is looked for together; the next so many are read when half of
     the last have been prefilled.
-    levels: of the prefix tree that may be shared, for measurements; all by default.
     """
 
     max_sequences: int | None = None
@@ -31,7 +30,6 @@ class EngineConfig:
     seed: int = 0
     prefill_tokens: int | None = None
     compile: bool = True
-    levels: int | None = None
     window: int = WINDOW
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.collecting import Collector
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
 from sharegen.engine.execute.attention import attention_for
@@ -24,15 +25,13 @@ from sharegen.engine.execute.headroom import kv_cache_memory
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.memory import blocks_in, is_out_of_memory
 from sharegen.engine.execute.padding import graph_rows, padded_rows
+from sharegen.engine.execute.process import best_threads, short_collections, using
 from sharegen.engine.execute.runner import Runner
-from sharegen.engine.execute.threads import best_threads, using
 from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.loaded import LoadedModel, on
-from sharegen.engine.pauses import short_collections
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
-from sharegen.engine.schedule.shrinking import shrink
 from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, Decided
@@ -42,10 +41,20 @@ _READINGS = (Decided(every=0), Decided(every=1), Decided(every=2))
 
 
 class Engine:
-    """One model, its KV cache, and the loop that keeps them busy."""
+    """One model, its KV cache, and the loop that keeps them busy.
+
+    tree: an empty one, which says what prompts store once; costs: what decides which of its nodes
+    a GPU reads once for all rows. By default all that is worth it.
+    """
 
     def __init__(
-        self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig | None = None
+        self,
+        model: LoadedModel,
+        tokenizer: Any | None,
+        config: EngineConfig | None = None,
+        *,
+        tree: PrefixTree | None = None,
+        costs: CostModel | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -55,6 +64,8 @@ class Engine:
         self._lag = 1 if on_gpu else 0
         self._in_flight: deque[tuple[Step, Drawn]] = deque()
         self._graphs = StepGraphs() if on_gpu else None
+        self._tree = tree
+        self._costs = costs
         self._busy = False
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
@@ -80,18 +91,18 @@ class Engine:
         num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
         self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
-        for costs in (*_READINGS, None) if on_gpu else (None,):
-            self._start(cache, num_blocks, max_sequences, chunk_tokens, costs)
-            if self.stats.slow_attention is not None:
-                warnings.warn(
-                    "plain torch does all attention, slowly and without CUDA graphs, for want of a "
-                    f"kernel: {self.stats.slow_attention}",
-                    stacklevel=3,
-                )
-                return
-            if costs is not None:
+        for reading in _READINGS if on_gpu else ():
+            self._start(cache, num_blocks, max_sequences, chunk_tokens, reading)
+            if self.stats.slow_attention is None:
                 self._warm_up()
-                del self.runner  # its buffers, before there are others
+            del self.runner  # its buffers, before there are others
+        self._start(cache, num_blocks, max_sequences, chunk_tokens, self._costs)
+        if self.stats.slow_attention is not None:
+            warnings.warn(
+                "plain torch does all attention, slowly and without CUDA graphs, for want of a "
+                f"kernel: {self.stats.slow_attention}",
+                stacklevel=3,
+            )
 
     def _start(
         self,
@@ -116,7 +127,7 @@ class Engine:
             padded=padded,
             scratch_block=cache.scratch_block,
             seed=self.config.seed,
-            levels=self.config.levels,
+            tree=self._tree,
         )
         attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens, costs)
         self.runner = Runner(
@@ -278,21 +289,21 @@ class Engine:
                 break
 
     def _step(self) -> list[Completion]:
-        """Schedule a batch, run it, and collect the oldest one that is due."""
-        with using(self._threads), on(self.model.device):
-            return self._run_step()
+        """Schedule a step, run it, and collect what is due.
 
-    def _run_step(self) -> list[Completion]:
-        finished: list[Completion] = []
-        while self._in_flight and self.scheduler.rows.wants_compaction:
-            finished += self._collect()
-        step = self.scheduler.schedule(compact=not self._in_flight)
-        started = time.perf_counter()
-        if step is not None and not self._launch(step):
-            finished += self._shrink(step)
-        elif self._in_flight and (step is None or len(self._in_flight) > self._lag):
-            finished += self._collect()
-        seconds = time.perf_counter() - started
+        What is due is the lag: with a step just launched, the host leaves the last ones running.
+        """
+        with using(self._threads), on(self.model.device):
+            finished = self._collect(leave=0) if self.scheduler.wants_rest else []
+            step = self.scheduler.schedule(at_rest=not self._in_flight)
+            started = time.perf_counter()
+            if step is None:
+                finished += self._collect(leave=0)
+            elif self._run(step):
+                finished += self._collect(leave=self._lag)
+            else:
+                finished += self._shrink(step)
+            seconds = time.perf_counter() - started
         if isinstance(step, PrefillStep):
             self.stats.prefill_seconds += seconds
         else:
@@ -300,32 +311,36 @@ class Engine:
         self._observe()
         return finished
 
-    def _launch(self, step: Step) -> bool:
-        """Run a step; False where memory does not suffice for it."""
+    def _run(self, step: Step) -> bool:
+        """Launch a step; False where memory does not suffice for it."""
         try:
-            if isinstance(step, PrefillStep):
-                drawn = self.runner.prefill(step.batch)
-                self.stats.prefill_steps += 1
-            else:
-                drawn = self.runner.decode(step.batch)
-                self.stats.decode_steps += 1
-                levels = " ".join(map(str, self.runner.shared_levels))
-                steps = self.stats.steps_by_levels
-                steps[levels] = steps.get(levels, 0) + 1
+            drawn = self.runner.run(step.batch)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             return False
+        if isinstance(step, PrefillStep):
+            self.stats.prefill_steps += 1
+        else:
+            self.stats.decode_steps += 1
+            levels = " ".join(map(str, self.runner.shared_levels))
+            steps = self.stats.steps_by_levels
+            steps[levels] = steps.get(levels, 0) + 1
         self.stats.slow_steps += self.stats.slow_attention is not None
         self._in_flight.append((step, drawn))
         return True
 
+    def _collect(self, leave: int) -> list[Completion]:
+        """Read steps, the oldest first, until no more than so many are in flight."""
+        finished: list[Completion] = []
+        while len(self._in_flight) > leave:
+            finished += self.collector.collect(*self._in_flight.popleft())
+        return finished
+
     def _shrink(self, step: Step) -> list[Completion]:
         """Take back a step for which there was no memory, and go on with smaller ones."""
-        smaller = shrink(self.scheduler, step)
-        finished: list[Completion] = []
-        while self._in_flight:  # what ran before it is good
-            finished += self._collect()
+        smaller = self.scheduler.shrink(step)
+        finished = self._collect(leave=0)  # what ran before it is good
         self.runner.spare_memory()
         if smaller is not None:
             self.stats.shrinks += 1
@@ -337,9 +352,6 @@ class Engine:
                 "to the model"
             )
         return finished
-
-    def _collect(self) -> list[Completion]:
-        return self.collector.collect(*self._in_flight.popleft())
 
     def _observe(self) -> None:
         stats, scheduler = self.stats, self.scheduler

@@ -104,7 +104,6 @@ def make_plan(
 
     tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache.
     """
-    distinct = PrefixTree.build(prompts, 1).num_tokens
     asked = samples * sum(len(prompt) for prompt in prompts)
     total = samples * len(prompts)
     fit = min(fitting_sequences(tree, samples, max_tokens, num_blocks), max_sequences, total)
@@ -114,7 +113,7 @@ def make_plan(
         max_tokens=max_tokens,
         asked=asked,
         computed=tree.num_tokens,
-        duplicated=tree.num_tokens - distinct,
+        duplicated=tree.num_duplicated,
         nodes=sum(1 for _ in tree.nodes()),
         kv_shared_bytes=tree.num_tokens * kv_bytes_per_token,
         kv_unshared_bytes=asked * kv_bytes_per_token,

@@ -165,10 +165,11 @@ class _Job:
         else:
             self.prompts, self.splits = share.prompts, share.splits
         machine = configuration.machine
+        paths = zip(self.prompts, self.splits, strict=True)
+        self.tree = self._tree_of([(prompt, splits) for prompt, splits in paths if prompt])
         limit = None
         if machine.kv_cache_memory is None:
-            tree = self._tree(list(zip(self.prompts, self.splits, strict=True)))
-            limit = kv_cache_limit(configuration, self.model, self.model.device, tree)
+            limit = kv_cache_limit(configuration, self.model, self.model.device, self.tree)
         self.engine = Engine(
             self.model,
             self.tokenizer,
@@ -203,8 +204,7 @@ class _Job:
         by_key = {item.request.key: item for item in asked}
         left = {item.request.key: len(item.request.samples) for item in asked}
         assert len(by_key) == len(asked)
-        paths = [(item.request.prompt_token_ids, item.request.splits) for item in asked]
-        tree = self._tree(paths)
+        tree = self._tree_of_asked(asked)
         plan = self._plan(asked, tree)
         self.watcher.planned(plan)
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
@@ -337,10 +337,16 @@ class _Job:
             max_sequences=self.engine.scheduler.max_sequences,
         )
 
-    def _tree(self, paths: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> PrefixTree:
+    def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:
+        if len(asked) == sum(1 for prompt in self.prompts if prompt):
+            return self.tree
+        requests = [item.request for item in asked]  # the others cannot run
+        return self._tree_of([(r.prompt_token_ids, r.splits) for r in requests])
+
+    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> PrefixTree:
         """The tree of prompts, each with where it is split if the share says so."""
-        prompts = [prompt for prompt, _ in paths if prompt]
-        told = [splits for prompt, splits in paths if prompt and splits is not None]
+        prompts = [prompt for prompt, _ in paths]
+        told = [splits for _, splits in paths if splits is not None]
         return PrefixTree.build(prompts, self.configuration.machine.block_size, splits=told or None)
 
     def _close(

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sharegen.engine.batch import DecodeBatch, Drawing, PrefillBatch
+from sharegen.engine.batch import Batch, DecodeBatch, Drawing, PrefillBatch
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Request
@@ -72,6 +72,9 @@ class SpellingRunner:
             for request in requests
             for sample in request.samples
         }
+
+    def run(self, batch: Batch) -> Drawn:
+        return self.prefill(batch) if isinstance(batch, PrefillBatch) else self.decode(batch)
 
     def prefill(self, batch: PrefillBatch) -> Drawn:
         self._assert_free_of_each_other(batch.slots)

@@ -444,14 +444,14 @@ def test_prefill_runs_ahead_of_the_host(
     engine.scheduler.padded = engine.scheduler.rows.padded = padded
     engine._lag = 1
     in_flight: list[int] = []
-    launch = engine._launch
+    launch = engine._run
 
     def watched(step: Step) -> bool:
         if isinstance(step, PrefillStep):
             in_flight.append(len(engine._in_flight))
         return launch(step)
 
-    monkeypatch.setattr(engine, "_launch", watched)
+    monkeypatch.setattr(engine, "_run", watched)
     for _ in range(2):
         in_flight.clear()
         run(engine, requests_of([[token] * 16 for token in range(3, 12)], SAMPLED))

@@ -27,13 +27,13 @@ class PrefixCache(Generic[Kept]):
     """The tree, and what is stored of its nodes.
 
     stored: the KV of every node that someone holds. kept: suffixes of samples that have ended,
-    there for forks, the oldest first. levels: of the tree that may be shared. tokens_computed: of
-    prompts, so far; tokens_recomputed: of these, the ones whose KV had been given up.
+    there for forks, the oldest first. tokens_computed: of prompts, so far; tokens_recomputed: of
+    these, the ones whose KV had been given up.
     """
 
-    def __init__(self, pool: BlockPool, levels: int | None = None) -> None:
+    def __init__(self, pool: BlockPool, tree: PrefixTree | None = None) -> None:
         self.pool = pool
-        self.tree = PrefixTree(pool.block_size, levels)
+        self.tree = PrefixTree(pool.block_size) if tree is None else tree
         self.stored: dict[Node, NodeKV] = {}
         self.kept: dict[Kept, None] = {}
         self.tokens_computed = 0
@@ -90,7 +90,7 @@ class PrefixCache(Generic[Kept]):
         for node in list(self._placed):
             self._give_up(node)
         self.stored.clear()
-        self.tree = PrefixTree(self.pool.block_size, self.tree.levels)
+        self.tree.clear()
 
     def _remove(self, node: Node) -> None:
         self._give_up(node)

@@ -16,7 +16,7 @@ Two rules keep it exact and cheap:
 
 from __future__ import annotations
 
-import sys
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -85,13 +85,13 @@ class PrefixTree:
     """A forest of nodes; `insert` adds a batch of prompts, `remove` takes an unused node out.
 
     block_size: tokens of a KV block, the least that a shared branch must be long to be a node.
-    levels: how many levels of nodes may be shared, for measuring what sharing is worth: with 0
-    every request has all of its prompt to itself, with 1 only roots are shared. None: all.
+    shares: the policy beside that, whether nodes of a level (0: roots) may be shared at all; where
+    none may, every request has all of its prompt to itself. All by default.
     """
 
-    def __init__(self, block_size: int, levels: int | None = None) -> None:
+    def __init__(self, block_size: int, shares: Callable[[int], bool] = lambda level: True) -> None:
         self.block_size = block_size
-        self.levels = sys.maxsize if levels is None else levels
+        self.shares = shares
         self.root_nodes: list[Node] = []
 
     @classmethod
@@ -155,9 +155,9 @@ class PrefixTree:
         """The deepest standing node that `prompt` matches whole and goes on beyond."""
         tokens = np.asarray(prompt, dtype=np.int32)
         best: Node | None = None
-        for _ in range(self.levels):
+        for level in itertools.count():
             start = best.end if best is not None else 0
-            for child in self._children(best):
+            for child in self._children(best) if self.shares(level) else ():
                 long_enough = self.block_size <= child.length < len(tokens) - start
                 if not long_enough or not np.array_equal(child.tokens, tokens[start : child.end]):
                     continue
@@ -189,6 +189,16 @@ class PrefixTree:
         """Tokens of all nodes: what prefill computes, and what the KV cache holds of prompts."""
         return sum(node.length for node in self.nodes())
 
+    @property
+    def num_duplicated(self) -> int:
+        """Of these, the ones that several prompts share in branches shorter than a block."""
+        siblings = [self.root_nodes, *(node.children for node in self.nodes())]
+        return sum(_num_repeated([node.tokens for node in nodes]) for nodes in siblings)
+
+    def clear(self) -> None:
+        """Take out all nodes."""
+        self.root_nodes.clear()
+
     def _children(self, node: Node | None) -> list[Node]:
         return self.root_nodes if node is None else node.children
 
@@ -216,7 +226,7 @@ class PrefixTree:
         while levels:
             parent, below, depth = levels.pop()
             kept: list[Node] = []
-            shared = depth < self.levels
+            shared = self.shares(depth)
             stack = below[::-1]
             while stack:
                 node = stack.pop()
@@ -264,12 +274,10 @@ def _compressed_trie(arrays: list[Tokens]) -> list[Node]:
     Sorted prompts form the trie in one sweep: each shares with its left neighbour the longest
     prefix that it shares with anything before it. Children keep the order of first appearance.
     """
-    # Big-endian bytes sort like the token sequences, by one memory comparison.
-    keys = [tokens.astype(">u4").tobytes() for tokens in arrays]
     top = Node(np.empty(0, np.int32), 0, None)
     path = [top]
     previous = np.empty(0, np.int32)
-    for i in sorted(range(len(arrays)), key=keys.__getitem__):
+    for i in _sorted(arrays):
         tokens = arrays[i]
         common = _common_prefix(previous, tokens)
         below: Node | None = None
@@ -306,6 +314,19 @@ def _split_as_told(arrays: list[Tokens], splits: Sequence[Sequence[int]]) -> lis
     for root in top.children:
         root.parent = None
     return top.children
+
+
+def _num_repeated(arrays: list[Tokens]) -> int:
+    """Tokens that sequences have in common with another, less those of one copy."""
+    order = [arrays[i] for i in _sorted(arrays)]
+    return sum(_common_prefix(a, b) for a, b in itertools.pairwise(order))
+
+
+def _sorted(arrays: list[Tokens]) -> list[int]:
+    """The places of token sequences in their order."""
+    # Big-endian bytes sort like the token sequences, by one memory comparison.
+    keys = [tokens.astype(">u4").tobytes() for tokens in arrays]
+    return sorted(range(len(arrays)), key=keys.__getitem__)
 
 
 def _split(node: Node, length: int) -> Node:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.batch import DecodeBatch, Drawing, Int32, PrefillBatch
+from sharegen.engine.batch import Batch, DecodeBatch, Drawing, Int32, PrefillBatch
 from sharegen.engine.execute.back_end import Attention
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
@@ -74,6 +74,10 @@ class Runner:
     def shared_levels(self) -> tuple[int, ...]:
         """Levels of the tree whose nodes the last decoding step read once for all rows."""
         return self.attention.shared_levels
+
+    def run(self, batch: Batch) -> Drawn:
+        """Launch one step; what it draws may be waited for."""
+        return self.prefill(batch) if isinstance(batch, PrefillBatch) else self.decode(batch)
 
     @torch.inference_mode()
     def prefill(self, batch: PrefillBatch) -> Drawn:

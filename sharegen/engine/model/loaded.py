@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -97,7 +98,8 @@ class LoadedModel:
                 f"the prompt has {len(prompt)} tokens, but the model's context holds {context} "
                 "and needs room for a new one: shorten the prompt or use fewer few-shot examples"
             )
-        if min(prompt) < 0 or max(prompt) >= self.vocab_size:
+        ids = np.asarray(prompt)
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
             raise RequestError(
                 f"the prompt holds token ids outside the model's vocabulary of "
                 f"{self.vocab_size}: is the tokenizer that of the model?"

@@ -16,33 +16,21 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
 
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_cache import PrefixCache
-from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.request import Request
-from sharegen.engine.schedule.lengths import Lengths
 from sharegen.engine.schedule.packing import prefill_step
 from sharegen.engine.schedule.rows import Rows
-from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
-from sharegen.engine.schedule.step import Chunk, PrefillStep, Step
+from sharegen.engine.schedule.sequence import Group, Lengths, Sequence, most_tokens
+from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep, Step
 from sharegen.errors import CapacityError
 
-
-@dataclass
-class PrefillPlan:
-    """What a prefill batch is going to hold; tokens, samples: of its chunks and of its groups."""
-
-    chunks: list[Chunk] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
-    tokens: int = 0
-    samples: int = 0
-
-    def add(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        self.tokens += chunk.end - chunk.start
+LEAST_CHUNK = 256
+LEAST_SEQUENCES = 8
+"""Tokens of a prefill batch and sequences decoded together: below that a job would hardly move."""
 
 
 class Scheduler:
@@ -50,8 +38,8 @@ class Scheduler:
 
     max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a
     batch holds about as many tokens. ahead_tokens: how many tokens are prefilled beyond what fills
-    the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. levels: see
-    PrefixTree.
+    the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. tree: an
+    empty one, which says what prompts share; by default all that is worth it.
     """
 
     def __init__(
@@ -65,7 +53,7 @@ class Scheduler:
         padded: Callable[[int], int],
         scratch_block: int,
         seed: int = 0,
-        levels: int | None = None,
+        tree: PrefixTree | None = None,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -75,7 +63,7 @@ class Scheduler:
 
         self.seed = seed
 
-        self.cache: PrefixCache[Sequence] = PrefixCache(pool, levels)
+        self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded)
         self.lengths = Lengths()
         self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
@@ -197,7 +185,26 @@ class Scheduler:
         self.num_waiting = 0
         self.rows.send_all_again()
 
-    def take_back(self, step: PrefillStep) -> None:
+    def shrink(self, step: Step) -> str | None:
+        """A step found no memory: take it back, and make those to come smaller.
+
+        Nothing is lost by it. Prompts whose chunks did not run wait again, in their place;
+        sequences whose step did not run are preempted and replay the tokens that they have. What
+        was drawn stays. Returns what is smaller from now on, or None where nothing can be.
+        """
+        if isinstance(step, PrefillStep):
+            self._take_back(step)
+            if self.chunk_tokens > LEAST_CHUNK:
+                self.chunk_tokens = max(LEAST_CHUNK, self.chunk_tokens // 2)
+                return f"prompts are computed {self.chunk_tokens:,} tokens at a time"
+        # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
+        self._preempt_all()
+        if self.max_sequences > LEAST_SEQUENCES:
+            self.max_sequences = max(LEAST_SEQUENCES, self.max_sequences // 2)
+            return f"{self.max_sequences:,} sequences decode together"
+        return None
+
+    def _take_back(self, step: PrefillStep) -> None:
         """A prefill step did not run: its tokens are to be computed, and its groups wait again."""
         for chunk in reversed(step.chunks):
             self.cache.forget_computed(chunk.node, chunk.start)
@@ -207,7 +214,7 @@ class Scheduler:
             self.waiting.move_to_end(group, last=False)
             self.num_waiting += group.unfinished
 
-    def preempt_all(self) -> None:
+    def _preempt_all(self) -> None:
         """A step of the rows did not run, or only in part: all replay what they have drawn."""
         for sequence in sorted(self.rows.running(), key=lambda s: s.joined, reverse=True):
             self._preempt(sequence)
@@ -216,6 +223,11 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return self.rows.num_running
+
+    @property
+    def wants_rest(self) -> bool:
+        """Whether rows want to move, which they may only while no step is in flight."""
+        return self.rows.wants_compaction
 
     @property
     def has_work(self) -> bool:
@@ -229,10 +241,10 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------
 
-    def schedule(self, compact: bool) -> Step | None:
+    def schedule(self, at_rest: bool) -> Step | None:
         """The next step, or None while everything waits for steps in flight.
 
-        compact: whether rows may move (no step is in flight).
+        at_rest: whether none is in flight, so that rows may move.
         """
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
@@ -245,7 +257,7 @@ class Scheduler:
             stored, size = self.cache.stored, self.pool.block_size
             return prefill_step(plan.chunks, plan.groups, stored, size)
         if self.num_running:
-            moves = self.rows.compact() if compact else []
+            moves = self.rows.compact() if at_rest else []
             return self.rows.next_step(moves, self.cache.stored)
         return None
 

@@ -6,7 +6,7 @@ brings its own map from places of the batch to the sequences that they belonged 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sharegen.engine.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.cache.prefix_tree import Node
@@ -21,6 +21,20 @@ class Chunk:
     node: Node
     start: int
     end: int
+
+
+@dataclass
+class PrefillPlan:
+    """What a prefill batch is going to hold; tokens, samples: of its chunks and of its groups."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    tokens: int = 0
+    samples: int = 0
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.tokens += chunk.end - chunk.start
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.schedule import shrinking
+from sharegen.engine.schedule import scheduler
 from sharegen.errors import CapacityError
 from tests.engine.jobs import (
     CheckedEngine,
@@ -123,8 +123,8 @@ def test_scarce_blocks_and_steps_that_fail_at_random() -> None:
 
 @pytest.fixture
 def down_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shrinking, "LEAST_CHUNK", 1)
-    monkeypatch.setattr(shrinking, "LEAST_SEQUENCES", 1)
+    monkeypatch.setattr(scheduler, "LEAST_CHUNK", 1)
+    monkeypatch.setattr(scheduler, "LEAST_SEQUENCES", 1)
 
 
 @settings(

@@ -1,13 +1,15 @@
-"""Threads are used where they pay, and left as they were."""
+"""Threads are used where they pay, and left as they were; collections during a job."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from sharegen.engine.execute import threads
+from sharegen.engine.execute import process
+from sharegen.engine.execute.process import short_collections
 from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
 
 
@@ -21,7 +23,7 @@ def two_threads() -> Iterator[None]:
 
 def test_threads_that_only_wait_are_not_used(two_threads: None) -> None:
     """A batch of one row of a tiny model has nothing to divide."""
-    assert threads.best_threads(loaded("llama"), 1) == 1
+    assert process.best_threads(loaded("llama"), 1) == 1
     assert torch.get_num_threads() == 2
 
 
@@ -31,9 +33,9 @@ def test_they_must_be_worth_it(
 ) -> None:
     """Against 0.4 s of one thread; steps that last longer than that are not tried twice."""
     monkeypatch.setattr(
-        threads, "_seconds", lambda model, rows: 0.4 if torch.get_num_threads() == 1 else together
+        process, "_seconds", lambda model, rows: 0.4 if torch.get_num_threads() == 1 else together
     )
-    assert threads.best_threads(loaded("llama"), 8) == best
+    assert process.best_threads(loaded("llama"), 8) == best
 
 
 def test_results_do_not_depend_on_them(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +46,19 @@ def test_results_do_not_depend_on_them(two_threads: None, monkeypatch: pytest.Mo
         results.append(run(make_engine(loaded("llama")), requests).results)
         assert torch.get_num_threads() == 2
     assert results[0] == results[1]
+
+
+def test_what_was_there_is_left_out_for_as_long_as_the_job_runs() -> None:
+    before = len(gc.get_objects())
+    with pytest.raises(KeyError), short_collections():
+        assert len(gc.get_objects()) < before / 10
+        raise KeyError
+    assert len(gc.get_objects()) > before / 2
+
+
+def test_what_a_job_leaves_in_cycles_is_collected() -> None:
+    with short_collections():
+        cycle: list[object] = []
+        cycle.append(cycle)
+        del cycle
+        assert gc.collect() > 0

@@ -1,11 +1,13 @@
-"""How many of torch's threads a CPU should use for a model's decoding steps.
+"""What of the process is set for a job: torch's threads, and Python's garbage collector.
 
-A step is hundreds of operations, and after each the threads wait for one another. For a small model
-that takes longer than the work itself. So both are tried, once, on a batch of the real size.
+A decoding step is hundreds of operations, and after each the threads wait for one another. For a
+small model that takes longer than the work itself. So both one thread and all are tried, once, on a
+batch of the real size.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +58,18 @@ def _seconds(model: LoadedModel, rows: int) -> float:
         if times[0] > _LONG:
             return times[0]
     return min(times[1:])
+
+
+@contextmanager
+def short_collections() -> Iterator[None]:
+    """What exists now is left out of the collections inside; they look at what is made since.
+
+    A full collection over all of torch and transformers takes as long as ten steps of a GPU, and
+    torch asks for one with every graph that it captures. What the caller had frozen before is
+    thawed with the rest.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
