@@ -35,6 +35,7 @@ from sharegen.kernels.tiles import (
     Tile,
     beside_tile,
     resident_programs,
+    shared_memory_limit,
     shared_tile,
 )
 
@@ -99,8 +100,9 @@ class Plan:
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
         self.costs = costs
-        self.tile = tile or beside_tile(shape)
-        self._long_tile = tile or shared_tile(shape)
+        self.shared_memory = shared_memory_limit(device)
+        self.tile = tile or beside_tile(shape, self.shared_memory)
+        self._long_tile = tile or shared_tile(shape, self.shared_memory)
         self._short_tile = self.tile
         self.slots = resident_programs(device, self.tile)
         self.num_programs = num_programs or self.slots

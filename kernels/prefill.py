@@ -51,7 +51,9 @@ class PrefillPlan:
         shared_tile: Tile | None = None,
     ) -> None:
         self.shape, self.max_tokens, self._tile = shape, max_tokens, tile
-        self.shared = Plan(shape, max_tokens, device, tile=shared_tile or tiles.shared_tile(shape))
+        limit = tiles.shared_memory_limit(device)
+        whole = shared_tile or tiles.shared_tile(shape, limit)
+        self.shared = Plan(shape, max_tokens, device, tile=whole)
         self.has_shared = False
 
     def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:
@@ -61,7 +63,7 @@ class PrefillPlan:
         self.lengths = np.diff(chunk_starts)
         self.suits_library = self._suits_library()
         longest = int(self.lengths.max(initial=0))
-        self.tile = self._tile or tiles.causal_tile(self.shape, longest)
+        self.tile = self._tile or tiles.causal_tile(self.shape, longest, self.shared.shared_memory)
         work = torch.from_numpy(_causal_tiles(chunk_starts, self.tile.lines))
         if self.shared.device.type == "cuda":
             work = work.pin_memory()

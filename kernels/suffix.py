@@ -227,7 +227,7 @@ def suffix_attention(
         assert indices.shape[0] >= num_rows
     out = q.new_empty(num_rows, shape.num_heads, shape.value_size) if out is None else out
     assert out.stride(-1) == 1
-    tile = tile or suffix_tile(shape)
+    tile = tile or suffix_tile(shape, plan.shared_memory)
     tma = copies_tiles(k_cache) and copies_tiles(v_cache) and shape.block_size % tile.keys == 0
     splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan)
     partial = splits > 1 or beside is not None

@@ -6,7 +6,7 @@ heads of a GQA group share their keys and are packed into one tile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,6 +14,9 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _LARGEST_HEAD = 256
 _LARGEST_GROUP = 128
 _LEAST_LINES = 16  # of a matrix product in the tensor cores
+_LEAST_KEYS = 16  # of the same
+_BESIDES = 2048  # bytes of shared memory for a tile's reductions and indices
+HOPPER_SHARED_MEMORY = 227 << 10  # bytes a program, for which the tiles were measured
 _LONG_PROMPT = 3072  # tokens, from which the larger tile's speed outweighs what it wastes
 
 
@@ -48,7 +51,9 @@ class Tile:
     max_registers: int | None = None
 
 
-def unsupported(shape: AttentionShape, scale: float = 1.0) -> str | None:
+def unsupported(
+    shape: AttentionShape, scale: float = 1.0, limit: int = HOPPER_SHARED_MEMORY
+) -> str | None:
     """Why the kernels cannot serve this attention, in words for the user; None when they can."""
     if shape.dtype not in _DTYPES:
         return f"no kernel for {shape.dtype}"
@@ -61,7 +66,42 @@ def unsupported(shape: AttentionShape, scale: float = 1.0) -> str | None:
         return f"a head size of {size} (at most {_LARGEST_HEAD})"
     if scale <= 0:
         return f"a scale of {scale} (it must be above 0)"
+    tiles = [shared_tile(shape, limit), beside_tile(shape, limit), suffix_tile(shape, limit)]
+    tiles += [causal_tile(shape, tokens, limit) for tokens in (0, _LONG_PROMPT + 1)]
+    need = max(shared_memory(shape, tile) for tile in tiles)
+    if need > limit:
+        return f"{need:,} bytes of shared memory (this GPU has {limit:,} for a program)"
     return None
+
+
+def shared_memory_limit(device: torch.device) -> int:
+    """Bytes of shared memory that one program may take."""
+    if device.type != "cuda":
+        return HOPPER_SHARED_MEMORY
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+def shared_memory(shape: AttentionShape, tile: Tile) -> int:
+    """Bytes of shared memory of a program at most: its queries, and every stage's keys and values."""
+    key_size, value_size = padded(shape.key_size), padded(shape.value_size)
+    numbers = tile.lines * key_size + tile.num_stages * tile.keys * (key_size + value_size)
+    return numbers * shape.dtype.itemsize + _BESIDES
+
+
+def _within(limit: int, shape: AttentionShape, tile: Tile, least_lines: int) -> Tile:
+    """The tile, with as much less as its shared memory must be: first stages, keys, then lines."""
+    while shared_memory(shape, tile) > limit:
+        if tile.num_stages > 2:
+            tile = replace(tile, num_stages=tile.num_stages - 1)
+        elif tile.keys > _LEAST_KEYS:
+            tile = replace(tile, keys=tile.keys // 2)
+        elif tile.num_stages > 1:
+            tile = replace(tile, num_stages=1)
+        elif tile.lines > max(_LEAST_LINES, least_lines):
+            tile = replace(tile, lines=tile.lines // 2)
+        else:
+            break  # `unsupported` says so
+    return tile
 
 
 def padded(size: int) -> int:
@@ -80,39 +120,48 @@ def _weight(shape: AttentionShape) -> int:
     return max(1, bytes_per_key // 512)
 
 
-def shared_tile(shape: AttentionShape) -> Tile:
-    """For many rows against the same keys: compute-bound, tiles of 64 lines keep one warp group."""
+def shared_tile(shape: AttentionShape, limit: int) -> Tile:
+    """For many rows against the same keys: compute-bound, tiles of 64 lines keep one warp group.
+
+    limit: of shared memory, here and below.
+    """
     weight = _weight(shape)
     lines = max(64, padded(shape.group))
+    num_warps = 4 if lines <= 64 else 8
     if shape.dtype == torch.float32:
-        return Tile(lines, 32 if weight <= 2 else 16, 4 if lines <= 64 else 8, 2)
-    return Tile(lines, 64 if weight <= 2 else 32, 4 if lines <= 64 else 8, 3 if weight == 1 else 2)
+        tile = Tile(lines, 32 if weight <= 2 else 16, num_warps, 2)
+    else:
+        tile = Tile(lines, 64 if weight <= 2 else 32, num_warps, 3 if weight == 1 else 2)
+    return _within(limit, shape, tile, padded(shape.group))
 
 
-def beside_tile(shape: AttentionShape) -> Tile:
+def beside_tile(shape: AttentionShape, limit: int) -> Tile:
     """For few shared keys: leaves the suffix phase room to run on the same processors."""
-    tile = shared_tile(shape)
+    tile = shared_tile(shape, limit)
     if shape.dtype == torch.float32 or tile.lines > 64 or _weight(shape) > 1:
         return tile
-    return Tile(64, 32, 4, 3, max_registers=168)
+    return _within(limit, shape, Tile(64, 32, 4, 3, max_registers=168), padded(shape.group))
 
 
-def suffix_tile(shape: AttentionShape) -> Tile:
+def suffix_tile(shape: AttentionShape, limit: int) -> Tile:
     """For one row against its own keys: memory-bound, small tiles, many programs at a time."""
     lines = max(8, 1 << (shape.group - 1).bit_length())
+    tile = Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
     if shape.dtype == torch.float32 or lines > 16:
-        return Tile(lines, 16, 4, 2)
-    return Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
+        tile = Tile(lines, 16, 4, 2)
+    return _within(limit, shape, tile, lines)
 
 
-def causal_tile(shape: AttentionShape, tokens: int) -> Tile:
+def causal_tile(shape: AttentionShape, tokens: int, limit: int) -> Tile:
     """For prompts of up to `tokens` among themselves; here lines are tokens of one query head."""
     weight = _weight(shape)
     if shape.dtype == torch.float32:
-        return Tile(32, 32 if weight <= 2 else 16, 4, 2)
-    if weight == 1:
-        return Tile(128, 64 if tokens > _LONG_PROMPT else 32, 8, 3)
-    return Tile(64, 32 if weight > 2 else 64, 4, 2)
+        tile = Tile(32, 32 if weight <= 2 else 16, 4, 2)
+    elif weight == 1:
+        tile = Tile(128, 64 if tokens > _LONG_PROMPT else 32, 8, 3)
+    else:
+        tile = Tile(64, 32 if weight > 2 else 64, 4, 2)
+    return _within(limit, shape, tile, _LEAST_LINES)
 
 
 def resident_programs(device: torch.device, tile: Tile) -> int:

@@ -93,13 +93,15 @@ class Verification:
         asked: list[Request] = []
         for request in requests:
             chosen = {s for s in request.samples if (request.key, s) in self._chosen}
-            if chosen and request.params.is_greedy:
+            if not chosen:
+                asked.append(request)
+                continue
+            if request.params.is_greedy:
                 chosen = set(request.samples)
             mine = [sample for sample in request.samples if sample in chosen]
             others = [sample for sample in request.samples if sample not in chosen]
-            if mine:
-                asked.append(replace(request, params=self.asking(request.params), samples=mine))
-            if others or not mine:
+            asked.append(replace(request, params=self.asking(request.params), samples=mine))
+            if others:
                 asked.append(replace(request, samples=others))
         return asked
 

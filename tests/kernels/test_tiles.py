@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sharegen.kernels.tiles import AttentionShape, unsupported
+from sharegen.kernels.tiles import (
+    AttentionShape,
+    Tile,
+    beside_tile,
+    causal_tile,
+    shared_memory,
+    shared_tile,
+    suffix_tile,
+    unsupported,
+)
 
 SHAPE = AttentionShape(128, 1, 256, 256, 16, torch.bfloat16)  # group and heads as large as can be
 
@@ -40,3 +49,57 @@ def test_what_is_not_supported_is_named(changes: dict, scale: float, reason: str
 def test_what_is_supported(changes: dict, dtype: torch.dtype) -> None:
     shape = replace(SHAPE, dtype=dtype, **changes)
     assert unsupported(shape) is None and unsupported(shape, 0.01) is None
+
+
+KIB = 1 << 10
+LIMITS = {"sm_75": 64 * KIB, "sm_86": 99 * KIB, "sm_80": 163 * KIB, "sm_90": 227 * KIB}
+SIZES = [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)]
+
+
+def tiles_of(shape: AttentionShape, limit: int) -> list[Tile]:
+    return [
+        shared_tile(shape, limit), beside_tile(shape, limit), suffix_tile(shape, limit),
+        causal_tile(shape, 512, limit), causal_tile(shape, 8192, limit),
+    ]  # fmt: skip
+
+
+def shapes() -> list[AttentionShape]:
+    dtypes = (torch.bfloat16, torch.float16, torch.float32)
+    return [
+        AttentionShape(group * 2, 2, *sizes, 16, dtype)
+        for dtype in dtypes for sizes in SIZES for group in (1, 4, 7, 16, 48, 128)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", LIMITS.values(), ids=LIMITS)
+def test_tiles_fit_the_shared_memory_of_the_gpu(limit: int) -> None:
+    """Or the shape is not supported there, which only groups and heads of the largest are."""
+    for shape in shapes():
+        reason = unsupported(shape, limit=limit)
+        fits = all(shared_memory(shape, tile) <= limit for tile in tiles_of(shape, limit))
+        assert fits == (reason is None)
+        lines = [tile.lines for tile in tiles_of(shape, limit)[:3]]
+        assert min(lines) >= shape.group and all(t.keys >= 16 for t in tiles_of(shape, limit))
+        if reason is not None:
+            assert limit < 163 * KIB and shape.group * shape.key_size > 48 * 64
+            assert f"bytes of shared memory (this GPU has {limit:,} for a program)" in reason
+
+
+def test_head_size_256_on_a_card_of_99_kib() -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        shape = AttentionShape(16, 8, 256, 256, 16, dtype)
+        assert unsupported(shape, limit=LIMITS["sm_86"]) is None
+        assert max(shared_memory(shape, t) for t in tiles_of(shape, LIMITS["sm_90"])) > 99 * KIB
+    half = AttentionShape(16, 8, 256, 256, 16, torch.bfloat16)
+    assert shared_tile(half, LIMITS["sm_86"]) == Tile(64, 32, 4, 2)
+
+
+def test_the_tiles_of_hopper_are_those_that_were_measured() -> None:
+    """None is made smaller there."""
+    for shape in shapes():
+        assert tiles_of(shape, LIMITS["sm_90"]) == tiles_of(shape, 1 << 30)
+    llama = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
+    assert tiles_of(llama, LIMITS["sm_90"]) == [
+        Tile(64, 64, 4, 3), Tile(64, 32, 4, 3, 168), Tile(8, 16, 1, 3),
+        Tile(128, 32, 8, 3), Tile(128, 64, 8, 3),
+    ]  # fmt: skip

@@ -30,8 +30,9 @@ def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
 
 def unsupported(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
     """Why some layer cannot be served by the kernels; None when all can."""
+    limit = tiles.shared_memory_limit(cache.device)
     for spec in layers:
-        reason = tiles.unsupported(shape_of(spec, cache), spec.scaling)
+        reason = tiles.unsupported(shape_of(spec, cache), spec.scaling, limit)
         if reason is not None:
             return reason
     return None
