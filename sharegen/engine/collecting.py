@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 from sharegen.engine.text.detokenize import completion_text
-from sharegen.engine.text.stopping import Stops, end_tokens
+from sharegen.engine.text.stopping import End, Stops, end_tokens
 
 
 class Collector:
@@ -96,12 +97,17 @@ class Collector:
         """Completions of those whose newest token ended them."""
         last = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int64)
         suspects: dict[tuple[str, ...], list[bool]] = {}
+        ends: dict[int, Mapping[int, End]] = {}  # by the params, which many sequences share
         finished: list[Completion] = []
         for i, sequence in enumerate(sequences):
-            stop = tuple(sequence.group.request.params.stop)
+            params = sequence.group.request.params
+            if id(params) not in ends:
+                ends[id(params)] = end_tokens(params, self.tokenizer, self.eos_token_ids)
+            end = ends[id(params)].get(sequence.tokens[-1])
+            stop = tuple(params.stop)
             if stop and stop not in suspects:
                 suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
-            completion = self._ended(sequence, bool(stop) and suspects[stop][i])
+            completion = self._ended(sequence, end, bool(stop) and suspects[stop][i])
             if completion is not None:
                 finished += self._finish(sequence, completion)
         return finished
@@ -115,14 +121,13 @@ class Collector:
         self.stats.requests_done += sequence.group.unfinished == 0
         return [replace(completion, sample=sample) for sample in samples]
 
-    def _ended(self, sequence: Sequence, may_stop: bool) -> Completion | None:
+    def _ended(self, sequence: Sequence, end: End | None, may_stop: bool) -> Completion | None:
+        """Its completion if it has ended. end: what its newest token alone says."""
         group, params = sequence.group, sequence.group.request.params
         text: str | None = None
         reason: FinishReason
         stop_reason: str | int | None = None
         include = params.include_stop_str_in_output
-        ends = end_tokens(params, self.tokenizer, self.eos_token_ids)
-        end = ends.get(sequence.tokens[-1])
         if end is not None:
             reason, stop_reason = end
         else:
