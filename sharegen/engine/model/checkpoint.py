@@ -7,6 +7,8 @@ the hub or only its local cache is asked, and every failure is one line that say
 from __future__ import annotations
 
 import os
+import pickle
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,7 +193,9 @@ def quiet() -> Iterator[None]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         transformers.logging.set_verbosity(verbosity)
         if bars:
@@ -204,6 +208,12 @@ def _explained(source: Source, part: str) -> Iterator[None]:
     with quiet():
         try:
             yield
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise ModelError(
+                f"model {source.name} has its {part} in a pickle, which could run code, and this "
+                "one would or is broken: convert it where you trust it, with AutoModelForCausalLM."
+                "from_pretrained(...).save_pretrained(FOLDER), which writes safetensors"
+            ) from error
         except _LOADING_ERRORS as error:
             raise ModelError(_reason(source, part, error)) from error
 

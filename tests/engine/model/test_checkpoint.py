@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import subprocess
 import sys
 import time
@@ -107,6 +109,37 @@ def test_torn_weights(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert message(folder).startswith(f"cannot load the weights of model folder {folder}: ")
+
+
+class _Runs:
+    def __reduce__(self) -> object:
+        return os.system, ("touch ran",)
+
+
+@pytest.mark.parametrize("kind", ["plain", "zip", "empty", "garbage"])
+def test_weights_in_a_pickle_that_runs_code_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(folder)
+    weights = folder / "pytorch_model.bin"
+    (folder / "model.safetensors").unlink()
+    content = {"empty": b"", "garbage": b"\x80\x02ccc"}
+    if kind == "zip":
+        torch.save({"x": _Runs()}, weights)
+    else:
+        weights.write_bytes(content.get(kind, pickle.dumps({"x": _Runs()})))
+    with pytest.raises(
+        ModelError, match=r"weights in a pickle.*save_pretrained.*safetensors"
+    ) as told:
+        load_model(folder)
+    assert "\n" not in str(told.value) and not (folder / "ran").exists()
+
+
+def test_weights_in_a_pickle_that_runs_nothing_are_read(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    load_model(folder)
 
 
 def test_missing_weights_are_never_made_up(folder: Path) -> None:
