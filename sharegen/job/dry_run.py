@@ -39,8 +39,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     else:
         share = share_of(configuration, workload, shard)
         workload, tokens, splits = share.workload, share.prompts, share.splits
-    for bad in workload.bad_rows:
-        remark(f"{bad.error}: it is left out")
+    workload.name_bad_rows()
     asked = _askable(workload, tokens, model, configuration.sampling.max_tokens)
     ids = [workload.problems[i].id for i in asked]
     prompts = [tokens[i] for i in asked]
@@ -100,10 +99,9 @@ class CutPlan:
 def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     """How the job would be cut into so many parts; nothing is sampled or loaded."""
     workload = load_workload(configuration)
-    for bad in workload.bad_rows:
-        remark(f"{bad.error}: it is left out")
     model, tokenizer = load(configuration, weights=False)
     workload, prompts = tokenise_problems(workload, tokenizer)
+    workload.name_bad_rows()
     _, found = cut_job(configuration, prompts, model.context_length, num_parts)
     if found.prompt_tokens == 0:
         raise DataError("no row can be asked: the prompts are empty, or longer than the context")

@@ -111,8 +111,7 @@ def run_job(
             share = None if shard is None else share_of(configuration, workload, shard)
             own = workload if share is None else share.workload
             content = replace(content, workload=own)
-            for bad in own.bad_rows:
-                remark(f"{bad.error}: it is left out")
+            own.name_bad_rows()
             if not overwrite:
                 complete = outcome_on_record(content, path, strict, retry_failed)
                 if complete is not None:

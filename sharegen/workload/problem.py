@@ -64,6 +64,11 @@ class Workload:
     bad_rows: list[BadRow]
     fingerprints: dict[str, str]
 
+    def name_bad_rows(self) -> None:
+        """Remark each row that cannot be asked."""
+        for bad in self.bad_rows:
+            remark(f"{bad.error}: it is left out")
+
 
 @dataclass(frozen=True)
 class _Item:
