@@ -16,6 +16,9 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.place import places
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import ModelError, RequestError, UsageError
@@ -54,6 +57,8 @@ class LLM:
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
     compile: whether the model's layers are compiled on a GPU.
     window: prompts whose sharing is looked for together; `stream` reads so many ahead.
+    workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
+        the cores of a CPU divided among them. The samples are those of one engine.
     seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
         that it begins, so that a script repeats as a whole.
     """
@@ -73,6 +78,7 @@ class LLM:
         seed: int = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
+        workers: int = 1,
     ) -> None:
         source: Any = tokenizer
         if tokenizer is None and isinstance(model, (str, os.PathLike)):
@@ -85,34 +91,43 @@ class LLM:
                     raise
                 source = None  # prompts of token ids need none; others say that it is missing
         self.tokenizer = source
-        loaded = load_model(
-            model,
-            device=device,
-            dtype=dtype,
-            adapter=adapter,
-            trust_remote_code=trust_remote_code,
+        config = EngineConfig(
+            max_sequences=max_sequences,
+            kv_cache_memory=kv_cache_memory,
+            block_size=block_size,
+            seed=seed,
+            compile=compile,
+            window=window,
         )
+        options: Any = {
+            "device": device,
+            "dtype": dtype,
+            "adapter": adapter,
+            "trust_remote_code": trust_remote_code,
+        }
         self._seed = seed
         self._calls = 0  # of generate, chat and stream that have drawn
-        self._engine: Engine | None = Engine(
-            loaded,
-            self.tokenizer,
-            EngineConfig(
-                max_sequences=max_sequences,
-                kv_cache_memory=kv_cache_memory,
-                block_size=block_size,
-                seed=seed,
-                compile=compile,
-                window=window,
-            ),
-        )
+        self._engine: Engine | Driver | None
+        if workers == 1:
+            self._engine = Engine(load_model(model, **options), self.tokenizer, config)
+            return
+        if not isinstance(model, (str, os.PathLike)):
+            raise UsageError("workers load the model themselves: give its folder or hub id")
+        setting = Setting(os.fspath(model), self.tokenizer, config, **options)
+        self._engine = Driver(places(setting, workers))
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Engine | Driver:
         """What decodes. Raises UsageError once the LLM is closed."""
         if self._engine is None:
             raise UsageError("this LLM is closed: make a new one")
         return self._engine
+
+    def _own_engine(self, what: str) -> Engine:
+        """The engine of this process, which alone knows the samples that run."""
+        if isinstance(self.engine, Driver):
+            raise UsageError(f"{what} needs an engine in this process: leave out workers")
+        return self.engine
 
     def close(self) -> None:
         """Free the KV cache, and give a model that was passed in its own attention back.
@@ -153,8 +168,7 @@ class LLM:
             _request(index, output.prompt_token_ids, param)
             for index, (output, param) in enumerate(zip(outputs, params, strict=True))
         ]
-        for request in requests:
-            self.engine.check(request)
+        self.engine.check(*requests)
         left = [len(request.samples) for request in requests]
         with self._progress(use_tqdm, sum(left), len(left)) as progress:
             for completion in self.engine.generate(requests, seed=self._next_seed()):
@@ -184,6 +198,8 @@ class LLM:
 
         Raises RequestError where a prompt that cannot run is read.
         """
+        if keep:
+            self._own_engine("keep")
         items: Any = [prompts] if isinstance(prompts, (str, Mapping)) else prompts
         requests = (
             _request(index, self._output(prompt).prompt_token_ids, params, keep)
@@ -212,11 +228,11 @@ class LLM:
         max_tokens, min_tokens, presence_penalty and frequency_penalty count new tokens alone;
         repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
         """
-        return self.engine.fork(parent, sampling_params, tokens=tokens)
+        return self._own_engine("fork").fork(parent, sampling_params, tokens=tokens)
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""
-        return self.engine.running()
+        return self._own_engine("running").running()
 
     def chat(
         self,

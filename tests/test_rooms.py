@@ -29,6 +29,9 @@ ALLOWED: dict[str, set[str]] = {
         "nouns", "engine/text", "engine/cache", "engine/schedule", "engine/model",
         "engine/execute", "kernels", "errors",
     },
+    "engine/parallel": {
+        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "errors",
+    },
     "workload": {"common", "errors"},
     "results": {"common", "errors"},
     "job": {
@@ -36,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
         "kernels", "workload", "results", "common", "errors",
     },
     "llm": {
-        "nouns", "engine", "engine/cache", "engine/model", "workload", "results", "errors",
+        "nouns", "engine", "engine/cache", "engine/model", "engine/parallel", "workload", "results",
+        "errors",
     },
     "sharegen": {"nouns", "llm"},
     "bench": {

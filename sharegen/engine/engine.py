@@ -1,6 +1,6 @@
 """The engine: requests in, completions out, as they finish.
 
-`_step` reads as the whole system: schedule, run, collect.
+`step` reads as the whole system: schedule, run, collect.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -90,7 +90,7 @@ class Engine:
         )
         num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
         cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
-        self._threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
+        self.threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
         for reading in _READINGS if on_gpu else ():
             self._start(cache, num_blocks, max_sequences, chunk_tokens, reading)
             if self.stats.slow_attention is None:
@@ -168,11 +168,15 @@ class Engine:
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # so that the next one finds the memory free
 
-    def check(self, request: Request) -> None:
-        """Raise RequestError or CapacityError, in one line, for a request that can never run.
+    def check(self, *requests: Request) -> None:
+        """Raise RequestError or CapacityError, in one line, for requests that can never run.
 
         Such is one that might outgrow RoPE frequencies which change with the length, too.
         """
+        for request in requests:
+            self._check(request)
+
+    def _check(self, request: Request) -> None:
         params = request.params
         self.model.check_prompt(request.prompt_token_ids, params.max_tokens)
         if params.stop and self.tokenizer is None:
@@ -188,28 +192,75 @@ class Engine:
         Requests are read as they are needed. Closing the iterator early drops what is unfinished.
         seed: of requests and forks whose params bring none; the config's by default.
         """
+        source = iter(requests)
+        self.begin(seed)
+        try:
+            self._fill(source)
+            with short_collections():
+                while self.has_work:
+                    yield from self.step()
+                    if 2 * len(self.scheduler.waiting) <= self.config.window:
+                        self._fill(source)
+        finally:
+            self.end()
+
+    # -- a job by hand: begin, then add and step as one likes, end ------------------------------
+
+    def begin(self, seed: int | None = None) -> None:
+        """Start a job; `generate` does it all. seed: as there."""
         if self._closed:
             raise UsageError("the engine is closed: make a new one")
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
-        source = iter(requests)
         self.scheduler.seed = self.config.seed if seed is None else seed
         self._busy = True
-        try:
-            self._fill(source)
-            with short_collections():
-                while self.scheduler.has_work or self._in_flight:
-                    if self._closed:
-                        raise UsageError("the model was closed while a job ran")
-                    yield from self._step()
-                    if 2 * len(self.scheduler.waiting) <= self.config.window:
-                        self._fill(source)
-        finally:
-            self._busy = False
-            self._forks.clear()
-            self._in_flight.clear()
-            self.scheduler.clear()
-            self._observe()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Put requests that were checked to the job; their sharing is looked for together."""
+        for request in requests:
+            asked = len(request.prompt_token_ids) * len(request.samples)
+            self.stats.prompt_tokens_asked += asked
+        self.scheduler.add(requests)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something of the job is not finished."""
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    def step(self) -> list[Completion]:
+        """Schedule a step, run it, and collect what is due.
+
+        What is due is the lag: with a step just launched, the host leaves the last ones running.
+        """
+        if self._closed:
+            raise UsageError("the model was closed while a job ran")
+        with using(self.threads), on(self.model.device):
+            finished = self._collect(leave=0) if self.scheduler.wants_rest else []
+            step = self.scheduler.schedule(at_rest=not self._in_flight)
+            started = time.perf_counter()
+            if step is None:
+                finished += self._collect(leave=0)
+            elif self._run(step):
+                finished += self._collect(leave=self._lag)
+            else:
+                finished += self._shrink(step)
+            seconds = time.perf_counter() - started
+        if isinstance(step, PrefillStep):
+            self.stats.prefill_seconds += seconds
+        else:
+            self.stats.decode_seconds += seconds
+        self._observe()
+        return finished
+
+    def end(self) -> None:
+        """End the job; whatever is not finished is dropped."""
+        self._busy = False
+        self._forks.clear()
+        self._in_flight.clear()
+        self.scheduler.clear()
+        self._observe()
+
+    # -- samples that run -------------------------------------------------------------------------
 
     def fork(
         self,
@@ -282,34 +333,9 @@ class Engine:
             for request in requests:
                 if request.samples:
                     self.check(request)
-                asked = len(request.prompt_token_ids) * len(request.samples)
-                self.stats.prompt_tokens_asked += asked
-            self.scheduler.add(requests)
+            self.add(requests)
             if self.scheduler.has_work:
                 break
-
-    def _step(self) -> list[Completion]:
-        """Schedule a step, run it, and collect what is due.
-
-        What is due is the lag: with a step just launched, the host leaves the last ones running.
-        """
-        with using(self._threads), on(self.model.device):
-            finished = self._collect(leave=0) if self.scheduler.wants_rest else []
-            step = self.scheduler.schedule(at_rest=not self._in_flight)
-            started = time.perf_counter()
-            if step is None:
-                finished += self._collect(leave=0)
-            elif self._run(step):
-                finished += self._collect(leave=self._lag)
-            else:
-                finished += self._shrink(step)
-            seconds = time.perf_counter() - started
-        if isinstance(step, PrefillStep):
-            self.stats.prefill_seconds += seconds
-        else:
-            self.stats.decode_seconds += seconds
-        self._observe()
-        return finished
 
     def _run(self, step: Step) -> bool:
         """Launch a step; False where memory does not suffice for it."""

@@ -80,8 +80,8 @@ def poison(model: LoadedModel, token: int, value: float = torch.nan) -> None:
 class CheckedEngine(Engine):
     """Asserts after every step that all books agree, and at the end that nothing is left."""
 
-    def _step(self) -> list[Completion]:
-        finished = super()._step()
+    def step(self) -> list[Completion]:
+        finished = super().step()
         self.scheduler.check_integrity()
         return finished
 

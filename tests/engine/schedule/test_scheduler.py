@@ -99,8 +99,8 @@ def test_many_more_random_jobs(job: RandomJob) -> None:
 class Bookkeeper(CheckedEngine):
     """Counts blocks by itself, step by step: shared nodes once, and what live rows have reached."""
 
-    def _step(self) -> list[Completion]:
-        finished = super()._step()
+    def step(self) -> list[Completion]:
+        finished = super().step()
         cache = self.scheduler.cache
         nodes = [node for node in cache.tree.nodes() if cache.stored[node].placed]
         rows = list(self.scheduler.rows.running())

@@ -172,7 +172,7 @@ def test_forks_of_samples_that_had_to_leave(down_to_one: None) -> None:
     for completion in stream:
         if done == 0:
             failing = True
-            assert engine._step() == []
+            assert engine.step() == []
             failing = False
             assert engine.scheduler.num_running == 0
             for sample in range(3):

@@ -1,0 +1,67 @@
+"""Workers as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from sharegen.engine.parallel.messages import Setting
+
+_WORDS = {
+    signal.SIGKILL: "it was killed, perhaps for want of memory",
+    signal.SIGSEGV: "it crashed",
+    signal.SIGABRT: "it aborted",
+}
+
+
+class Process:
+    """A worker on this machine; `connection` speaks with it.
+
+    It is a program of its own, not a fork, so that it may use a GPU, and a user's script needs no
+    guard around its first line. It hears no Ctrl-C, which is for the driver, and ends when the
+    driver does, however that happens.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.connection: Connection[Any, Any]
+        self.connection, theirs = Pipe()
+        lifeline, self._lifeline = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sharegen.engine.parallel.worker",
+                 str(theirs.fileno()), str(lifeline)],
+                pass_fds=[theirs.fileno(), lifeline],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is for data
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                process_group=0,
+            )  # fmt: skip
+        finally:
+            theirs.close()
+            os.close(lifeline)
+        self.connection.send(setting)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def why(self) -> str:
+        """In words, how a worker that no longer answers has ended."""
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "it no longer answers"
+        if code >= 0:
+            return f"it ended with code {code}"
+        return _WORDS.get(signal.Signals(-code), f"it was ended by signal {-code}")
+
+    def end(self) -> None:
+        """End the process at once; what it has not said is drawn again."""
+        self._process.kill()
+        self._process.wait()
+        self.connection.close()
+        os.close(self._lifeline)

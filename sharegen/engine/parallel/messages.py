@@ -1,0 +1,107 @@
+"""What the driver and its workers say to each other: plain data, pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.request import Completion, Request
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that a worker makes its engine from.
+
+    model: folder or hub id. tokenizer: that of one, or a tokenizer; None for none. threads: of
+    torch, on a CPU; 0 leaves them be.
+    """
+
+    model: str
+    tokenizer: Any
+    config: EngineConfig
+    device: str = "auto"
+    dtype: str = "auto"
+    adapter: str | None = None
+    trust_remote_code: bool = False
+    threads: int = 0
+
+
+# -- to a worker ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Check:
+    """Say of each request why it can never run, if so."""
+
+    requests: Sequence[Request]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A job begins; seed: of requests that bring none."""
+
+    job: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Requests of the job to draw, besides those that the worker has."""
+
+    requests: Sequence[Request]
+
+
+@dataclass(frozen=True)
+class End:
+    """The job is over: whatever is not finished is dropped."""
+
+
+# -- from a worker ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The engine stands.
+
+    dtype: by its name in torch. threads: of torch that the engine uses for its steps.
+    """
+
+    fingerprint: str
+    dtype: str
+    device: str
+    kv_bytes_per_token: int
+    slots: int
+    num_blocks: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What `Check` asked: for each request an error, or None."""
+
+    errors: Sequence[Exception | None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Completions since the last report, and what the engine counts."""
+
+    job: int
+    completions: Sequence[Completion]
+    stats: EngineStats
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something that a user should read."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker ends, for this reason."""
+
+    error: Exception

@@ -1,0 +1,134 @@
+"""One engine in a process of its own: requests in, completions out, as long as the driver lives.
+
+`python -m sharegen.engine.parallel.worker FD LIFELINE`: the driver speaks through FD, and holds
+the other end of LIFELINE while it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from sharegen.engine.engine import Engine
+from sharegen.engine.execute.process import short_collections
+from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.messages import (
+    Begin,
+    Check,
+    Checked,
+    End,
+    Failed,
+    Finished,
+    Ready,
+    Setting,
+    Warned,
+    Work,
+)
+from sharegen.engine.request import Completion, Request
+from sharegen.errors import SharegenError
+
+_REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Make the engine that the first message describes, and work until the driver hangs up."""
+
+    def warn(message: Warning | str, *_: object, **__: object) -> None:
+        connection.send(Warned(str(message)))
+
+    warnings.showwarning = warn
+    try:
+        worker = _Worker(connection, connection.recv())
+        with short_collections():
+            worker.work()
+    except (EOFError, ConnectionError):
+        pass  # the driver is gone, and nobody is left to tell
+    except SharegenError as error:
+        connection.send(Failed(error))
+
+
+class _Worker:
+    def __init__(self, connection: Connection[Any, Any], setting: Setting) -> None:
+        if setting.threads:
+            torch.set_num_threads(setting.threads)
+        model = load_model(
+            setting.model,
+            device=setting.device,
+            dtype=setting.dtype,
+            adapter=setting.adapter,
+            trust_remote_code=setting.trust_remote_code,
+        )
+        tokenizer = setting.tokenizer
+        if isinstance(tokenizer, str):
+            tokenizer = load_tokenizer(tokenizer, trust_remote_code=setting.trust_remote_code)
+        self.engine = Engine(model, tokenizer, setting.config)
+        self.connection = connection
+        self.job = 0
+        self.reported = time.monotonic()
+        connection.send(
+            Ready(
+                fingerprint=model.fingerprint,
+                dtype=str(model.dtype).removeprefix("torch."),
+                device=str(model.device),
+                kv_bytes_per_token=model.kv_bytes_per_token,
+                slots=self.engine.scheduler.max_sequences,
+                num_blocks=self.engine.pool.num_blocks,
+                threads=self.engine.threads,
+            )
+        )
+
+    def work(self) -> None:
+        """Take messages as they come, and step in between; wait where there is nothing to do."""
+        while True:
+            while not self.engine.has_work or self.connection.poll():
+                self._take()
+            self._report(self.engine.step())
+
+    def _take(self) -> None:
+        match self.connection.recv():
+            case Check(requests):
+                self.connection.send(Checked([self._error(request) for request in requests]))
+            case Begin(job, seed):
+                self.job = job
+                self.engine.begin(seed)
+            case Work(requests):
+                self.engine.add(requests)
+            case End():
+                self.engine.end()
+
+    def _error(self, request: Request) -> SharegenError | None:
+        try:
+            self.engine.check(request)
+        except SharegenError as error:
+            return error
+        return None
+
+    def _report(self, completions: Sequence[Completion]) -> None:
+        now = time.monotonic()
+        if not completions and now - self.reported < _REPORT_SECONDS:
+            return
+        # The driver has the requests: their prompts need not come back.
+        slim = [replace(c, request=replace(c.request, prompt_token_ids=())) for c in completions]
+        self.connection.send(Finished(self.job, slim, self.engine.stats))
+        self.reported = now
+
+
+def _end_with_the_driver(lifeline: int) -> None:
+    """Nobody writes into it: reading ends when the driver does."""
+    os.read(lifeline, 1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_the_driver, args=[int(sys.argv[2])], daemon=True).start()
+    serve(Connection(int(sys.argv[1])))

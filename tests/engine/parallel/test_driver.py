@@ -1,0 +1,177 @@
+"""Several engines as one, each a real process with a tiny model from a folder."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from transformers import AutoModelForCausalLM
+
+from sharegen import LLM
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.driver import Driver, WorkersError
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.errors import ModelError, RequestError, UsageError
+from tests.tiny import save_tiny_model
+
+PARAMS = SamplingParams(temperature=1.1, max_tokens=24, stop=["7"])
+CONFIG = EngineConfig(max_sequences=16, kv_cache_memory=8 << 20, block_size=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"), context=256)
+
+
+@pytest.fixture(scope="module")
+def setting(folder: Path) -> Setting:
+    return Setting(str(folder), str(folder), CONFIG, device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def two(setting: Setting) -> Iterator[Driver]:
+    driver = Driver([setting, setting])
+    yield driver
+    driver.close()
+
+
+def job(count: int = 30, samples: int = 4) -> list[Request]:
+    """Prompts below one stem, with accidental branches of two blocks between neighbours."""
+    rng = random.Random(3)
+    stem = [rng.randrange(3, 300) for _ in range(21)]
+    accidents = [[rng.randrange(3, 300) for _ in range(9)] for _ in range(1 + count // 3)]
+    return [
+        Request(
+            i,
+            [*stem, *rng.choice(accidents), *(rng.randrange(3, 300) for _ in range(5))],
+            PARAMS,
+            range(samples),
+        )
+        for i in range(count)
+    ]
+
+
+def results(completions: list[Completion]) -> dict[tuple[int, int], tuple[object, ...]]:
+    """By key: tokens, text, and the very bits of the log-probability."""
+    found = {
+        (c.request.key, c.sample): (c.token_ids, c.text, c.cumulative_logprob) for c in completions
+    }
+    assert len(found) == len(completions), "a sample was drawn twice"
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[tuple[int, int], tuple[object, ...]]:
+    engine = Engine(load_model(folder, device="cpu"), load_tokenizer(folder), CONFIG)
+    found = results(list(engine.generate(job())))
+    engine.close()
+    return found
+
+
+def test_the_same_samples_to_the_bit(two: Driver, alone: object) -> None:
+    assert results(list(two.generate(job()))) == alone
+    assert two.stats.completions == len(job()) * 4
+    assert two.stats.prompt_tokens_asked == sum(4 * len(r.prompt_token_ids) for r in job())
+
+
+def test_both_work(two: Driver) -> None:
+    before = {pid: psutil.Process(pid).cpu_times().user for pid in two.pids}
+    list(two.generate(job(120)))
+    assert all(psutil.Process(pid).cpu_times().user > before[pid] for pid in two.pids)
+
+
+def test_requests_are_whole_again(two: Driver) -> None:
+    request = job(1, samples=9)[0]
+    found = list(two.generate([request]))
+    assert {c.sample for c in found} == set(range(9))
+    assert all(c.request.prompt_token_ids == request.prompt_token_ids for c in found)
+
+
+def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
+    stream = two.generate(job(200))
+    next(stream)
+    stream.close()
+    assert results(list(two.generate(job()))) == alone
+
+
+def test_a_request_that_cannot_run(two: Driver) -> None:
+    good = job(1)[0]
+    with pytest.raises(RequestError, match="empty"):
+        two.check(replace(good, prompt_token_ids=[]))
+    with pytest.raises(RequestError, match="context"):
+        list(two.generate([good, replace(good, prompt_token_ids=[5] * 300)]))
+    assert len(list(two.generate([good]))) == 4
+
+
+@pytest.mark.parametrize("after", [1, 40])
+def test_a_worker_that_is_killed_costs_nothing(setting: Setting, after: int, alone: object) -> None:
+    driver = Driver([setting, setting])
+    found = []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for completion in driver.generate(job()):
+            found.append(completion)
+            if len(found) == after:
+                os.kill(driver.pids[0], signal.SIGKILL)
+    assert results(found) == alone
+    assert len(driver.pids) == 1
+    assert [str(w.message) for w in told] == [
+        "a worker is gone: it was killed, perhaps for want of memory; the others go on"
+    ]
+    driver.close()
+
+
+def test_the_last_one_s_death_ends_the_job(setting: Setting) -> None:
+    driver = Driver([setting])
+    stream = driver.generate(job())
+    next(stream)
+    os.kill(driver.pids[0], signal.SIGKILL)
+    with pytest.raises(WorkersError, match="it was killed"):
+        list(stream)
+    driver.close()
+
+
+def test_a_model_that_cannot_be_loaded(setting: Setting, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere"):
+        Driver([replace(setting, model=str(tmp_path / "nowhere"))])
+
+
+def test_through_the_llm(folder: Path) -> None:
+    """Every call draws as one engine does, and what needs one in this process says so."""
+    prompts = ["Question: Tom has 3 apples", "Question: A box holds 12 eggs"] * 3
+    texts = []
+    for workers in (1, 2):
+        with LLM(folder, workers=workers, max_sequences=8, device="cpu") as llm:
+            calls = [llm.generate(prompts, SamplingParams(n=3, max_tokens=9)) for _ in range(2)]
+            texts.append([[s.text for output in call for s in output.outputs] for call in calls])
+            if workers == 2:
+                for refused in (lambda: llm.fork((0, 0)), llm.running):
+                    with pytest.raises(UsageError, match="leave out workers"):
+                        refused()
+                with pytest.raises(UsageError, match="leave out workers"):
+                    next(llm.stream(prompts, keep=True))
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[0][1]
+
+
+@pytest.mark.parametrize("count", [0, -1, 4096])
+def test_workers_that_cannot_be(folder: Path, count: int) -> None:
+    with pytest.raises(UsageError, match="workers"):
+        LLM(folder, workers=count, device="cpu")
+
+
+def test_a_model_in_this_process_has_no_workers(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    with pytest.raises(UsageError, match="folder or hub id"):
+        LLM(model, workers=2)
