@@ -60,14 +60,14 @@ class Content:
         identity = asked.identity
         if identity["dtype"] == "auto":
             identity["dtype"] = recorded.configuration.get("dtype")
-        known = self.workload.fingerprints
-        if self.weights is not None:
-            known = known | {"model": self.weights}
-        as_recorded = {"tokenizer"}
-        if [settings.get("model"), settings.get("adapter")] == [asked.model, asked.adapter]:
-            as_recorded.add("model")
-        kept = {n: value for n, value in recorded.fingerprints.items() if n in as_recorded}
-        return RunFile(identity, kept | known, asked.extent)
+        names = [asked.model, asked.adapter]
+        model = self.weights
+        if model is None and names == [settings.get("model"), settings.get("adapter")]:
+            model = recorded.fingerprints.get("model")
+        elif model is None:
+            model = "+".join(name for name in names if name is not None)
+        unloaded = {"model": model, "tokenizer": recorded.fingerprints.get("tokenizer")}
+        return RunFile(identity, unloaded | self.workload.fingerprints, asked.extent)
 
     def refuse_changed_rows(self, path: Path, sampled: Mapping[str, str | None]) -> None:
         """Raises JournalError where a row is not the one that its samples on record answer.

@@ -62,7 +62,7 @@ def outcome_on_record(
         records[record.key] = record.error
         if record.is_sample:
             note_row(rows, record)
-    if not rows and not records:
+    if not records:
         return None
     try:
         refuse_other_job(path, recorded, content.before_loading(recorded))
@@ -99,6 +99,5 @@ def outcome_on_record(
         if problem.id in failed:
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
     if not any(problem.id in rows for problem in workload.problems):
-        error = next(failed[problem.id] for problem in workload.problems)
-        raise DataError(f"no row can be asked: {error}")
+        raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
     return Outcome(path, recorded, workload, drawn=0)

@@ -179,7 +179,11 @@ def test_edited_tests_are_refused(place: Path, tmp_path: Path) -> None:
     row = {"task_id": "t", "prompt": "def f():\n", "entry_point": "f", "test": "def check(f): 0"}
 
     def job() -> Configuration:
-        flags = {"model": str(place / "model"), "sampling": {"samples": 1, "max_tokens": 4}}
+        flags = {
+            "model": str(place / "model"),
+            "sampling": {"samples": 1, "max_tokens": 4},
+            "machine": {"device": "cpu"},
+        }
         return resolve("code-sample", str(place / "programs.jsonl"), flags)
 
     write(place / "programs.jsonl", [row])
@@ -209,7 +213,8 @@ def bundled() -> Callable[..., Configuration]:
     """The job of the first version's journal, as it is asked today."""
 
     def configure(samples: int, limit: int = 3, **flags: Any) -> Configuration:
-        given = {"dataset": {"limit": limit}, "sampling": {"samples": samples}}
+        given: dict[str, Any] = {"dataset": {"limit": limit}, "sampling": {"samples": samples}}
+        given["machine"] = {"device": "cpu"}
         return resolve("self-consistency", flags=given | flags)
 
     return configure

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.output import default_output, find_output
-from sharegen.results.journal import Journal
+from sharegen.results.journal import Journal, refuse_other_job
 from sharegen.results.record import Record
+from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
 
@@ -39,7 +41,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 def begin(content: Content, path: Path) -> None:
     """A journal with one sample of the job's first row."""
     configuration, problem = content.configuration, content.workload.problems[0]
-    prints = {"model": content.weights, "tokenizer": "t"} | content.workload.fingerprints
+    prints = {
+        "model": content.weights or "commit",
+        "tokenizer": "t",
+    } | content.workload.fingerprints
     identity = configuration.identity | {"dtype": "float32"}
     with Journal.open(path, identity, fingerprints=prints, extent=configuration.extent) as journal:
         journal.append(Record(problem.id, 0, problem.prompt_hash, row_hash=problem.row_hash))
@@ -99,6 +104,17 @@ def test_a_journal_under_another_name_is_found(job: Job) -> None:
     assert find_output(renamed) == Path("runs/prompts-0123abcd.jsonl")
     begin(renamed, default_output(renamed))
     assert find_output(renamed) == default_output(renamed)
+
+
+def test_a_model_of_the_hub_is_known_by_its_name(job: Job) -> None:
+    begin(job(model="owner/name"), Path("runs/prompts-0123abcd.jsonl"))
+    assert find_output(job(model="owner/name")) == Path("runs/prompts-0123abcd.jsonl")
+    other = job(model="owner/other")
+    assert find_output(other) == default_output(other)
+    recorded = RunFile.read(Path("runs/prompts-0123abcd.run.json"))
+    assert recorded is not None
+    with pytest.raises(JournalError, match=r'another checkpoint .*owner/other.*"owner/name"'):
+        refuse_other_job(Path("a.jsonl"), recorded, other.before_loading(recorded))
 
 
 def test_a_journal_of_another_job_is_not_taken(job: Job) -> None:

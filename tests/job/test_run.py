@@ -143,6 +143,18 @@ def test_a_resumed_job_counts_what_its_prompts_share_once(configure: Any, tmp_pa
     assert (resumed["prompt_tokens_resumed"], whole["prompt_tokens_resumed"]) == (first, 0)
 
 
+def test_what_another_program_cut_out_of_a_line_is_drawn_again(
+    configure: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(), path)
+    whole, text = lines(path), path.read_text().splitlines(keepends=True)
+    text[6] = text[6][:40] + text[7][90:]
+    path.write_text("".join([*text[:7], *text[8:]]))
+    assert run_job(configure(), path).drawn == 2
+    assert set(whole) < set(lines(path)) and len(lines(path)) == len(whole) + 1
+
+
 def test_a_job_without_a_row_that_fits_says_so_again(configure: Any, tmp_path: Path) -> None:
     path, job = tmp_path / "a.jsonl", configure()
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "long " * 4000}) + "\n")

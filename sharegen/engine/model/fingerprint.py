@@ -49,15 +49,14 @@ def _is_model(name: str) -> bool:
 
 def _hash_files(folder: Path, is_wanted: Callable[[str], bool]) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    try:
-        for file in sorted(folder.iterdir()):
-            if is_wanted(file.name) and not file.is_dir():
-                digest.update(f"{file.name}:{file.stat().st_size}:".encode())
-                _hash_file(file, digest.update)
-    except OSError as error:
-        raise ModelError(
-            f"model folder {folder}: {error.filename} cannot be read: {error.strerror}"
-        ) from None
+    for file in sorted(folder.iterdir()):
+        if not (is_wanted(file.name) and file.is_file()):
+            continue
+        try:
+            digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+            _hash_file(file, digest.update)
+        except OSError as error:
+            raise ModelError(f"{file}: cannot be read: {error.strerror}") from None
     return digest.hexdigest()
 
 

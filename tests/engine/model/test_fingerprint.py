@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from sharegen.engine.model import fingerprint
+from sharegen.engine.model.fingerprint import fingerprint_of_folder, fingerprint_of_others
 from sharegen.engine.model.load import load_model
+from sharegen.errors import ModelError
 from tests.engine.tiny_models import make_tiny
 
 
@@ -35,3 +38,27 @@ def test_large_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     data[-1] ^= 1
     weights.write_bytes(data)
     assert load_model(tmp_path).fingerprint != before
+
+
+def test_what_lies_beside_the_weights_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
+    make_tiny("llama").save_pretrained(tmp_path)
+    weights = fingerprint_of_folder(tmp_path)
+    assert load_model(tmp_path).fingerprint == weights
+    others = fingerprint_of_others(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    (tmp_path / "lost.json").symlink_to(tmp_path / "nowhere")
+    assert fingerprint_of_folder(tmp_path) == weights
+    assert fingerprint_of_others(tmp_path) != others
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny("llama").save_pretrained(tmp_path)
+
+    def broken(file: Path, update: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(file))
+
+    monkeypatch.setattr(fingerprint, "_hash_file", broken)
+    with pytest.raises(ModelError, match=r"config\.json: cannot be read: Input/output error"):
+        load_model(tmp_path)
