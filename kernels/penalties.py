@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 BLOCK = 4096  # logits a program
+_AT_ONCE = 1 << 22  # outputs that are counted together, which takes some 20 bytes each
 
 
 @triton.jit
@@ -39,7 +40,7 @@ def penalise(
     """The penalised logits, float32; the same as `sharegen.engine.sample.penalties.penalise`.
 
     logits: [n, V], any float type; in_prompt: bool [n, V], or None where no row has a repetition
-    penalty; history: int64 [n, L], the output so far and -1 beyond, or None while there is none;
+    penalty; history: integers [n, L], the output so far and -1 beyond, or None while there is none;
     repetition, frequency, presence: float32 [n].
     """
     num_rows, vocab_size = logits.shape
@@ -51,7 +52,9 @@ def penalise(
     counts = None
     if history is not None:
         counts = torch.zeros(num_rows, vocab_size, dtype=torch.int32, device=logits.device)
-        counts.scatter_add_(1, history.clamp(min=0), (history >= 0).to(torch.int32))
+        for piece in history.split(max(1, _AT_ONCE // num_rows), dim=1):
+            real = (piece >= 0).to(torch.int32)
+            counts.scatter_add_(1, piece.clamp(min=0).to(torch.int64), real)
     seen = None if in_prompt is None else in_prompt.view(torch.uint8)
     _penalise_kernel[(num_rows, triton.cdiv(vocab_size, BLOCK))](
         logits, out if seen is None else seen, out if counts is None else counts,

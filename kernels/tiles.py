@@ -82,7 +82,7 @@ def shared_memory_limit(device: torch.device) -> int:
 
 
 def shared_memory(shape: AttentionShape, tile: Tile) -> int:
-    """Bytes of shared memory of a program at most: its queries, and every stage's keys and values."""
+    """Bytes of shared memory of a program: its queries, and the keys and values of each stage."""
     key_size, value_size = padded(shape.key_size), padded(shape.value_size)
     numbers = tile.lines * key_size + tile.num_stages * tile.keys * (key_size + value_size)
     return numbers * shape.dtype.itemsize + _BESIDES

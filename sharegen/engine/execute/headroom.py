@@ -24,6 +24,8 @@ from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, sample, token_logprobs
 from sharegen.errors import CapacityError
 
+_OUTPUT = 4096  # tokens that penalties look back at; longer ones are in the margin
+
 _EVERYTHING = SamplingParams(
     temperature=0.8,
     top_k=50,
@@ -69,7 +71,8 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
     state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
     with torch.inference_mode():
         logits = model.trial_forward(tokens, rows)
-        history = torch.full((rows, 1), -1, device=device)
+        width = min(model.context_length, _OUTPUT)
+        history = torch.full((rows, width), -1, dtype=torch.int32, device=device)
         zeros = torch.zeros(rows, dtype=torch.int64, device=device)
         drawn, _ = sample(logits, state, zeros, history=history)
         token_logprobs(logits, drawn, state.features().top_logprobs)

@@ -14,6 +14,7 @@ from sharegen.engine.model.probe import LayerSpec
 class KVCache:
     """keys[layer]: [num_blocks + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
 
+    tokens: int32 [num_blocks + 1, block_size], of outputs, where a penalty looks back at them.
     The last block is scratch: rows of a batch that hold no sequence write there. Zeroed, since
     what a mask hides must still be finite.
     """
@@ -36,6 +37,7 @@ class KVCache:
         self.values = [
             _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device) for spec in layers
         ]
+        self.tokens = _zeros(shape, torch.int32, device)
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -63,7 +63,6 @@ class Runner:
         self.last_position = self._full((rows,), -1, torch.int32)
         self.prefix_length = self._full((rows,), 0, torch.int32)
         self.block_tables = self._full((rows, 1), cache.scratch_block, torch.int32)
-        self.history: torch.Tensor | None = None  # [rows, outputs], kept while some row needs it
         self.state = SamplingState(
             rows, model.vocab_size, self.device,
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
@@ -105,8 +104,6 @@ class Runner:
         self._apply(batch)
         count = self.padded(batch.num_rows)
         features = self.state.features(batch.num_rows)
-        if features.adjusted:
-            self._widen_history()
 
         def step() -> tuple[torch.Tensor, ...]:
             return self._step(count, features)
@@ -150,9 +147,7 @@ class Runner:
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
         history = None
         if features.adjusted:
-            assert self.history is not None
-            history = self.history
-            history[rows].scatter_(1, output[:, None], self.tokens[rows, None])
+            history = self._history(slots, block_tables, output)
         tokens, logprobs = sample(
             logits, self.state, output + 1, rows=rows, history=history, features=features
         )
@@ -162,13 +157,18 @@ class Runner:
         self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
         return tokens, logprobs, *_top(logits, tokens, logprobs, features.top_logprobs)
 
-    def _widen_history(self) -> None:
-        width = self.block_tables.shape[1] * self.cache.block_size + 1
-        if self.history is None or self.history.shape[1] < width:
-            known = self.history
-            self.history = self._full((len(self.tokens), width), -1, torch.int64)
-            if known is not None:
-                self.history[:, : known.shape[1]] = known
+    def _history(
+        self, slots: torch.Tensor, block_tables: torch.Tensor, output: torch.Tensor
+    ) -> torch.Tensor:
+        """Each row's outputs, with the token that goes in: int32 [rows, widest], -1 beyond.
+
+        They are kept where their keys are, so that they move, grow and go with these.
+        """
+        tokens = self.cache.tokens
+        tokens.view(-1).index_copy_(0, slots, self.tokens[: len(slots)].to(tokens.dtype))
+        history = tokens.index_select(0, block_tables.flatten()).view(len(slots), -1)
+        index = torch.arange(history.shape[1], device=self.device)
+        return history.masked_fill_(index > output[:, None], -1)
 
     def _apply(self, batch: DecodeBatch) -> None:
         """Bring the device's tables up to date."""
@@ -181,8 +181,6 @@ class Runner:
         if len(batch.moves):
             source, target = self._send(batch.moves.astype(np.int64)).unbind(1)
             self.tokens[target] = self.tokens[source]
-            if self.history is not None:
-                self.history[target] = self.history[source]
             self.state.move_rows(batch.moves[:, 0].tolist(), batch.moves[:, 1].tolist())
         if len(batch.changed):
             rows = self._send(batch.changed.astype(np.int64))
@@ -204,8 +202,6 @@ class Runner:
 
     def _start(self, rows: list[int], drawings: list[Drawing]) -> None:
         """Write how the sequences are drawn that join in this step."""
-        if self.history is not None:
-            self.history[self._send(np.array(rows))] = -1
         self.state.set_rows(rows, *_columns(drawings))
 
     def _prompt_logprobs(self, batch: PrefillBatch, logits: torch.Tensor) -> Drawn | None:

@@ -116,7 +116,7 @@ class LogitEdits:
     ) -> Tensor:
         """The edited logits, a new float32 tensor [n, V].
 
-        positions: int64 [n]; history: int64 [max_rows, L], each row's output so far (only read
+        positions: int64 [n]; history: integers [max_rows, L], each row's output so far (only read
         below the row's position), or None while all outputs are empty.
         """
         active = positions[:, None] < self.until[rows]

@@ -60,7 +60,7 @@ def penalise(
     """The penalised logits, a new float32 tensor [n, V].
 
     logits: any float type [n, V]; in_prompt: bool [n, V], None where no row has a repetition
-    penalty; history: int64 [n, L], each row's output so far, -1 beyond it, or None while all
+    penalty; history: integers [n, L], each row's output so far, -1 beyond it, or None while all
     outputs are empty; the penalties: float32 [n] (1, 0 and 0 leave a row as it is).
     """
     vocab_size = logits.shape[1]

@@ -51,7 +51,8 @@ def sample(
     positions: int64 [n], the index of the token in its sample's output (0 for the first).
     rows: which rows of `state` and `history`, a slice with a start or an int64 tensor; the first n
     by default.
-    history: int64 [max_rows, L], each row's output so far and -1 beyond; None while all are empty.
+    history: integers [max_rows, L], each row's output so far and -1 beyond; None while all are
+        empty.
     features: from `state.features()`, what to work out; all the state's rows' by default.
 
     Returns token_ids int64 [n] and their log-probabilities float32 [n] under the raw distribution

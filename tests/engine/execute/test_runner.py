@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.sample.sampling import sample
 from tests.engine.jobs import (
     GREEDY,
     TIE,
@@ -204,3 +206,24 @@ def test_first_tokens_of_more_samples_than_rows() -> None:
     assert few.results == many.results
     for key, completion in few.completions.items():
         assert completion.logprobs == many.completions[key].logprobs
+
+
+def test_what_penalties_look_back_at_shrinks_with_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is as wide as the tables of the rows that run, and kept nowhere between steps."""
+    seen: list[tuple[torch.Size, torch.dtype]] = []
+
+    def spy(*arguments: Any, history: torch.Tensor | None = None, **options: Any) -> Any:
+        if history is not None:
+            seen.append((history.shape, history.dtype))
+        return sample(*arguments, history=history, **options)
+
+    monkeypatch.setattr("sharegen.engine.execute.runner.sample", spy)
+    params = replace(GREEDY, temperature=1.0, frequency_penalty=0.5, max_tokens=30)
+    engine = make_engine(loaded("llama"), max_sequences=64)
+    run(engine, requests_of(forest()[:3], params, 12))
+    run(engine, requests_of(forest()[:1], params, 2))
+    assert {dtype for _, dtype in seen} == {torch.int32}
+    assert seen[0][0][0] == 48 and seen[-1][0][0] == 16  # rows, padded
+    assert max(shape[1] for shape, _ in seen) < 40
