@@ -78,7 +78,8 @@ def shared_memory_limit(device: torch.device) -> int:
     """Bytes of shared memory that one program may take."""
     if device.type != "cuda":
         return HOPPER_SHARED_MEMORY
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(device)
+    return properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
 
 
 def shared_memory(shape: AttentionShape, tile: Tile) -> int:

@@ -26,10 +26,12 @@ def readings(
     shape: tiles.AttentionShape,
     costs: CostModel,
     programs: int,
+    limit: int = tiles.HOPPER_SHARED_MEMORY,
 ) -> list[Reading]:
     """The decision for the first `rows` sequences of a job, by level.
 
-    samples: of each prompt; programs: of the shared phase that run at the same time.
+    samples: of each prompt; programs: of the shared phase that run at the same time; limit: bytes
+    of shared memory that one may take.
     """
     queries: list[Queries] = []
     seated = 0
@@ -39,7 +41,7 @@ def readings(
             queries.append(Queries(node, range(seated, seated + wanted), node.length))
             seated += wanted
     layout = shared_layout(queries, defaultdict(NodeKV))  # nowhere yet
-    tile = tiles.beside_tile(shape)
+    tile = tiles.beside_tile(shape, limit)
     apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)
     once, each = costs.shared(layout, shape, tile, programs), costs.apart(layout, shape)
     found = []
@@ -73,8 +75,9 @@ def readings_on(
         layer.num_heads, layer.num_kv_heads, layer.key_size, layer.value_size,
         tree.block_size, model.dtype,
     )  # fmt: skip
-    if device.type != "cuda" or tiles.unsupported(shape, layer.scaling) is not None:
+    limit = tiles.shared_memory_limit(device)
+    if device.type != "cuda" or tiles.unsupported(shape, layer.scaling, limit) is not None:
         return []
     costs = load_costs(torch.cuda.get_device_name(device))
-    programs = tiles.resident_programs(device, tiles.beside_tile(shape))
-    return readings(tree, samples, rows, shape, costs, programs)
+    programs = tiles.resident_programs(device, tiles.beside_tile(shape, limit))
+    return readings(tree, samples, rows, shape, costs, programs, limit)
