@@ -10,7 +10,7 @@ from __future__ import annotations
 import platform
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -21,6 +21,7 @@ from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, RequestError
+from sharegen.job.counts import added
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.machine import kv_cache_limit, load
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
     from sharegen.engine.request import Completion, Request, SamplingParams
     from sharegen.engine.verifying import Verified
-
-_LATEST = ("slots", "blocks_total", "blocks_used", "running", "waiting")
-_PEAKS = ("peak_blocks",)
 
 
 class Watcher:
@@ -358,17 +356,10 @@ class _Job:
         verified: Verified | None,
         again: int,
     ) -> None:
-        """again: prompt tokens that an earlier run of the journal computed too, if it counted."""
+        """again: prompt tokens that an earlier run of the journal computed too."""
         before = journal.run.timings
         counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
-        again = min(
-            again,
-            counted["prompt_tokens_computed"],
-            journal.run.stats.get("prompt_tokens_computed", 0),
-        )
-        counted["prompt_tokens_computed"] -= again  # in the whole job they are computed once
-        counted["prompt_tokens_resumed"] = again
-        stats = _add(journal.run.stats, counted) | {"plan": plan.to_json()}
+        stats = added(journal.run.stats, counted, again) | {"plan": plan.to_json()}
         if verified is not None:
             stats["verified"] = asdict(verified)
         elif "verified" in journal.run.stats:  # of an earlier run, whose samples are here too
@@ -399,18 +390,6 @@ def _make_folder(path: Path) -> None:
         raise JournalError(
             f"{path}: cannot be written: {error.strerror}: choose another --output"
         ) from None
-
-
-def _add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The statistics of all runs of a journal together; what is no number is the last run's."""
-    total = dict(now)
-    for name, value in now.items():
-        if isinstance(value, dict):
-            total[name] = {**before.get(name, {}), **_add(before.get(name, {}), value)}
-        is_count = isinstance(value, (int, float)) and name not in _LATEST
-        if is_count and name in before:
-            total[name] = max(before[name], value) if name in _PEAKS else before[name] + value
-    return total
 
 
 def _versions() -> dict[str, str]:
