@@ -178,7 +178,7 @@ def _answer_rows(run: RunFile, drawn: list[Record], votes: list[Vote]) -> list[t
         rows.append(("", "[red]no answer could be read: see answer.patterns, --max-tokens[/]"))
     if wanted.get("gold"):
         known = sum(vote.gold is not None for vote in votes)
-        rows.append(("gold answers", f"of {known:,} of {len(votes):,} problems"))
+        rows.append(("gold answers", f"known of {known:,} of {len(votes):,} problems"))
         if not known:
             field = visible(str(wanted["gold"].get("field")))
             rows.append(("", f"[red]no gold answer is known: no row has a text {field!r}[/]"))

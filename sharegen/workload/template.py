@@ -92,8 +92,8 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
         name = next((name for name, value in fields.items() if value is error.value), None)
         what = "a value" if name is None else f"the field {name!r}"
         raise RenderError(
-            f"the template '{key}' writes {what}, which is no text but of type "
-            f"{type(error.value).__name__}: let it name what is inside, or join it"
+            f"the template '{key}' writes {what}, which is of type {type(error.value).__name__}: "
+            "that is no text (name a part of it, or join its parts)"
         ) from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise RenderError(f"the template '{key}' fails: {error}") from None

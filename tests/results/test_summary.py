@@ -113,7 +113,7 @@ def test_how_many_answers_could_be_read(summarise) -> None:  # type: ignore[no-u
     run = replace(RUN, configuration={"answer": answer})
     known = [sample("p", 0, "7"), sample("p", 1, None), sample("q", 0, None, gold=None)]
     out = summarise(known, run, p="?", q="?")
-    assert "read in 1 of 3 completions" in out and "of 1 of 2 problems" in out
+    assert "read in 1 of 3 completions" in out and "known of 1 of 2 problems" in out
     assert "no answer could be read" not in out and "no gold answer" not in out
     out = summarise([sample("p", 0, None, gold=None)], run, p="?")
     assert "read in 0 of 1 completions" in out and "no answer could be read" in out
