@@ -5,6 +5,7 @@ A row is a line of JSON that anybody wrote, or a line of bytes that is none.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import tempfile
@@ -16,10 +17,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError
+from sharegen.errors import DataError
 from sharegen.results.formats import read_generations
 from sharegen.results.record import Record, read
+from sharegen.workload.code import SCHEMAS, Schema
 from sharegen.workload.dataset import read_rows
 from tests.cli.conftest import ROWS, Command, Ran
+from tests.cli.test_code_commands import APPS, HUMANEVAL
+from tests.cli.test_odd_programs import MBPP
+from tests.results.sandboxes import isolation
 
 # ---------------------------------------------------------------- what is hostile
 
@@ -254,3 +262,96 @@ def test_journals_at_length(
     sharegen: Command, job: list[object], finished: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
     read_odd_lines(sharegen, job, finished, tmp_path, data)
+
+
+# ---------------------------------------------------------------- rows of programs
+
+PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "apps": (APPS[0], "print(int(input()) + 0)"),
+    "humaneval": (HUMANEVAL[0], HUMANEVAL[0]["canonical_solution"]),
+    "mbpp": (MBPP, MBPP["code"]),
+}
+"""By schema: a row, and a program that passes its tests."""
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.name)
+@bounded(60)
+@given(data=st.data())
+def test_rows_of_programs_are_asked_or_bad_and_judged_or_not(
+    schema: Schema, data: st.DataObject
+) -> None:
+    row, _ = PROGRAMS[schema.name]
+    try:
+        values = json_values.parse(data.draw(changed(row) | objects(*row)))
+    except JsonError:
+        return
+    with contextlib.suppress(DataError):
+        schema.fields(values)
+    assert schema.problem(values)
+
+
+def score_odd_rows(sharegen: Command, tmp_path: Path, data: st.DataObject, schema: str) -> None:
+    """Samples of tools, odd ones among them, for problems of which some are odd."""
+    folder = folder_of(tmp_path)
+    row, program = PROGRAMS[schema]
+    key = "problem_id" if schema == "apps" else "task_id"
+    bare = {name: value for name, value in row.items() if name != key}
+    good = [json.dumps(row | {key: name}).encode() for name in ("good/0", "good/1")]
+    mixed = spread(data.draw, good, data.draw(st.lists(lines(changed(bare)), max_size=4)))
+    (folder / "rows.jsonl").write_bytes(b"".join(line + b"\n" for _, line in mixed))
+    names = ["good/0", "good/1", *map(str, range(len(mixed)))]
+    samples = [json.dumps({"task_id": name, "completion": program}).encode() for name in names]
+    odd = lines(changed({"task_id": "good/0", "completion": program}))
+    mixed = spread(data.draw, samples, data.draw(st.lists(odd, max_size=4)))
+    path = folder / "samples.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for _, line in mixed))
+    options = ["--execute", "--dataset", folder / "rows.jsonl", "--schema", schema, "--timeout", 1]
+    ran = fine(sharegen("score", path, *options))
+    fine(sharegen("score", path, *options))
+    scores = list(map(json.loads, Path(f"{path}.scores.jsonl").read_text().splitlines()))
+    results: dict[str, list[str]] = {}
+    for each in scores:
+        results.setdefault(each["problem_id"], []).append(each["result"])
+    for name in names[:2]:
+        assert "passed" in results[name]
+    for name, found in results.items():
+        assert "unscorable" not in found or f"problem {name}: " in ran.err
+
+
+@pytest.mark.parametrize("schema", list(PROGRAMS))
+@bounded(1)
+@given(data=st.data())
+def test_programs(sharegen: Command, tmp_path: Path, data: st.DataObject, schema: str) -> None:
+    isolation()
+    score_odd_rows(sharegen, tmp_path, data, schema)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schema", list(PROGRAMS))
+@bounded(30)
+@given(data=st.data())
+def test_programs_at_length(
+    sharegen: Command, tmp_path: Path, data: st.DataObject, schema: str
+) -> None:
+    isolation()
+    score_odd_rows(sharegen, tmp_path, data, schema)
+
+
+# ---------------------------------------------------------------- samples of other tools
+
+
+@bounded(100)
+@given(data=st.data())
+def test_samples_of_tools_are_read_around_odd_ones(tmp_path: Path, data: st.DataObject) -> None:
+    sample = {"task_id": "a", "completion": "good"}
+    good = [json.dumps(sample).encode()] * 2
+    odd = lines(changed(sample) | objects("task_id", "completion"))
+    mixed = spread(data.draw, good, data.draw(st.lists(odd, max_size=5)))
+    path = tmp_path / "samples.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for _, line in mixed))
+    assert [each.text for each in read_generations(path)].count("good") >= 2
+    programs = data.draw(st.lists(VALUES, max_size=5))
+    path = tmp_path / "samples.json"
+    path.write_text(f'[["good"], {", ".join([*programs, json.dumps(["good"])])}]')
+    found = {each.problem_id for each in read_generations(path) if each.text == "good"}
+    assert {0, len(programs) + 1} <= found
