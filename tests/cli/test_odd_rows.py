@@ -181,7 +181,7 @@ def test_datasets(
 
 
 @pytest.mark.slow
-@bounded(60)
+@bounded(40)
 @given(data=st.data())
 def test_datasets_at_length(
     sharegen: Command, model: Path, examples: Path, tmp_path: Path, data: st.DataObject
@@ -256,7 +256,7 @@ def test_journals(
 
 
 @pytest.mark.slow
-@bounded(60)
+@bounded(40)
 @given(data=st.data())
 def test_journals_at_length(
     sharegen: Command, job: list[object], finished: Path, tmp_path: Path, data: st.DataObject
@@ -328,7 +328,7 @@ def test_programs(sharegen: Command, tmp_path: Path, data: st.DataObject, schema
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schema", list(PROGRAMS))
-@bounded(30)
+@bounded(20)
 @given(data=st.data())
 def test_programs_at_length(
     sharegen: Command, tmp_path: Path, data: st.DataObject, schema: str
