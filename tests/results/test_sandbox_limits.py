@@ -134,10 +134,15 @@ HOARDERS = {
         "    libc.munmap(address + 4096, (64 << 20) - 4096)\n"
     ),
     "shared memory, not needed any more": (
-        f"{MAPPED}for _ in range(12):\n"
-        "    address = mapped(64 << 20, 0x21)\n"
-        "    ctypes.memset(address, 1, 64 << 20)\n"
-        "    libc.madvise(address, 64 << 20, 4)\n"
+        f"{MAPPED}for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        "        for _ in range(3):\n"
+        "            address = mapped(64 << 20, 0x21)\n"
+        "            ctypes.memset(address, 1, 64 << 20)\n"
+        "            libc.madvise(address, 64 << 20, 4)\n"
+        "        time.sleep(9)\n"
+        "time.sleep(1)\n"
+        "if os.waitpid(-1, os.WNOHANG)[0]: os._exit(1)\n"
     ),
     "a device that gives memory": (
         f"{MAPPED}zero = os.open('/dev/zero', os.O_RDWR)\nfor _ in range(12):\n"
