@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -154,6 +155,7 @@ def _receive(connection: Connection) -> Score:
 def _work(connection: Connection, isolation: Isolation, limits: Limits, core: int | None) -> None:
     """In a worker: score what comes until nothing more does, on one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and close the sandbox on the way
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if core is not None:
         with contextlib.suppress(OSError):  # it was taken from us meanwhile

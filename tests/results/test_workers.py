@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sharegen.common.program_tests import ProgramProblem, ScriptTests
+from sharegen.common.program_tests import CheckTests, ProgramProblem, ScriptTests
+from sharegen.results.sandbox import cgroup
 from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
@@ -57,6 +58,18 @@ def test_closing_early_ends_what_runs(isolation: Isolation) -> None:
     assert time.monotonic() - started < 5
     left = set(psutil.Process().children(recursive=True)) - before
     assert not [p for p in left if "resource_tracker" not in " ".join(p.cmdline())]
+
+
+def test_no_cgroup_is_left(isolation: Isolation) -> None:
+    group = cgroup.create()
+    if group is None:
+        pytest.skip("no memory cgroup can be had here")
+    group.remove()
+    checks = ProgramProblem(CheckTests(["assert f() == 1"], ["f"], ""))
+    before = set(group._path.parent.iterdir())
+    tasks = [Task("a", checks, [(n, "def f(): return 1") for n in range(9)])]
+    assert all(score.passed for _, score in score_all(iter(tasks), isolation, Limits(), 2))
+    assert set(group._path.parent.iterdir()) == before
 
 
 def test_a_dead_worker_is_one_line(isolation: Isolation) -> None:
