@@ -7,12 +7,16 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
 from sharegen.engine.model import compiling
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.request import Request, SamplingParams
 from tests.engine.tiny_models import make_tiny, tiny_config
 
 
@@ -61,6 +65,21 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         compiling.optimise(loaded)
     assert module.model.layers[11]._compiled_call_impl is not None
     loaded.release()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_prefill_of_one_token_compiles_nothing() -> None:
+    """The rest of a prompt that is one longer than a prefill batch."""
+    loaded = load_model(make_tiny("mistral").to("cuda"))
+    memory = 400 * 16 * loaded.kv_bytes_per_token
+    config = EngineConfig(max_sequences=16, kv_cache_memory=memory, prefill_tokens=32)
+    engine = Engine(loaded, None, config)
+    before = counters["stats"]["unique_graphs"]
+    assert before > 0
+    list(engine.generate([Request(0, range(3, 36), SamplingParams(max_tokens=3), range(2))]))
+    assert counters["stats"]["unique_graphs"] == before
+    engine.close()
 
 
 def query_projection(loaded: LoadedModel) -> nn.Module:
