@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from sharegen.common.remarks import remark
 from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
@@ -42,14 +43,19 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     whole = configuration.dataset.model_copy(update={"limit": None})
     configuration = configuration.model_copy(update={"dataset": whole})
     problems = [p for p in load_problems(configuration) if p.id in completions]
-    missing = completions.keys() - {problem.id for problem in problems}
-    if missing:
-        raise DataError(
-            f"{journal}: its problem {min(missing)!r} is not in the dataset that its run.json names"
-        )
+    missing = sorted(completions.keys() - {problem.id for problem in problems})
+    faults = [
+        f"{journal}: its problem {name!r} is not in the dataset that its run.json names"
+        for name in missing
+    ]
+    if faults and not problems:
+        raise DataError(faults[0])
     if kind == "sharegen":
         _write_sorted(journal, run, output, [problem.id for problem in problems])
         return len(problems), sum(map(len, completions.values()))
+    for name, fault in zip(missing, faults, strict=True):
+        del completions[name]
+        remark(f"{fault}: it is left out")
     sampled = {p.problem_id: p for p in _sampled(problems, completions, configuration)}
     if kind == "bigcode":
         _fill_up(sampled, configuration)

@@ -226,7 +226,8 @@ def read_odd_lines(
     good = finished.read_bytes().splitlines()
     spare = json.loads(good[0]) | {"problem_id": "odd", "sample": 900, "token_ids": [1]}
     rows = lines(changed(spare) | changed(spare | {"sample": None, "error": "x"}))
-    mixed = spread(data.draw, good, data.draw(st.lists(rows, min_size=1, max_size=6)))
+    odd = [json.dumps(spare).encode(), *data.draw(st.lists(rows, min_size=1, max_size=6))]
+    mixed = spread(data.draw, good, odd)
     journal = folder / "out.jsonl"
     journal.write_bytes(b"".join(line + b"\n" for _, line in mixed))
     (folder / "out.run.json").write_bytes(finished.with_name("out.run.json").read_bytes())
