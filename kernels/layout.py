@@ -28,7 +28,8 @@ class SharedLayout:
     level: [num_nodes] nodes above it in the tree: 0 for a root.
     row_start, row_end: [num_nodes] the node's rows are order[row_start:row_end] (at least one).
     block_start: [num_nodes + 1] the node's blocks are blocks[block_start[i]:block_start[i + 1]].
-    blocks: [sum of blocks] block ids in token order; every node starts at offset 0 of its first.
+    blocks: block ids in token order, of a contiguous node at least the first; every node starts
+        at offset 0 of its first.
     contiguous: [num_nodes] whether the node's blocks are one ascending run, so that token t of the
         node lies in slot blocks[block_start[i]] * block_size + t.
     """

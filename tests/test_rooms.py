@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "sharegen": {"nouns", "llm"},
     "bench": {
-        "nouns", "engine", "engine/cache", "engine/sample", "engine/model",
+        "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",
         "engine/execute", "kernels", "job", "workload", "results", "common", "errors",
     },
     "cli": {"engine", "bench", "job", "workload", "results", "common", "sharegen", "errors"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 from sharegen.engine.text.detokenize import completion_text
-from sharegen.engine.text.stopping import End, Stops, end_tokens
+from sharegen.engine.text.stopping import Stops, end_tokens
 
 
 class Collector:
@@ -87,27 +86,31 @@ class Collector:
         if drawn.has_top:
             _note_top(grown, drawn.get_top(), logprobs)
         self.stats.generated_tokens += len(grown)
-        finished = self._finish_ended([sequence for _, sequence in grown])
+        finished = self._finish_ended(grown, drawn.get_ended())
         for sequence in failed:
             failure = _failure(sequence, None if self.tokenizer is None else "")
             finished += self._finish(sequence, failure)
         return finished
 
-    def _finish_ended(self, sequences: list[Sequence]) -> list[Completion]:
-        """Completions of those whose newest token ended them."""
-        last = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int64)
-        suspects: dict[tuple[str, ...], list[bool]] = {}
-        ends: dict[int, Mapping[int, End]] = {}  # by the params, which many sequences share
+    def _finish_ended(
+        self, grown: list[tuple[int, Sequence]], ended: list[bool]
+    ) -> list[Completion]:
+        """Completions of those whose newest token ended them; ended: by place, as the device saw.
+
+        Few of the sequences of a step end, so it is asked at once which ones may.
+        """
+        last = np.array([sequence.tokens[-1] for _, sequence in grown], dtype=np.int64)
+        suspects: dict[Seq[str], list[bool]] = {}
         finished: list[Completion] = []
-        for i, sequence in enumerate(sequences):
-            params = sequence.group.request.params
-            if id(params) not in ends:
-                ends[id(params)] = end_tokens(params, self.tokenizer, self.eos_token_ids)
-            end = ends[id(params)].get(sequence.tokens[-1])
-            stop = tuple(params.stop)
+        for i, (place, sequence) in enumerate(grown):
+            stop = sequence.group.request.params.stop
             if stop and stop not in suspects:
                 suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
-            completion = self._ended(sequence, end, bool(stop) and suspects[stop][i])
+            may_stop = bool(stop) and suspects[stop][i]
+            full = len(sequence.tokens) >= sequence.group.limit
+            if not (ended[place] or may_stop or full):
+                continue
+            completion = self._ended(sequence, ended[place], may_stop)
             if completion is not None:
                 finished += self._finish(sequence, completion)
         return finished
@@ -121,15 +124,16 @@ class Collector:
         self.stats.requests_done += sequence.group.unfinished == 0
         return [replace(completion, sample=sample) for sample in samples]
 
-    def _ended(self, sequence: Sequence, end: End | None, may_stop: bool) -> Completion | None:
-        """Its completion if it has ended. end: what its newest token alone says."""
+    def _ended(self, sequence: Sequence, is_end: bool, may_stop: bool) -> Completion | None:
+        """Its completion if it has ended. is_end: whether its newest token alone says so."""
         group, params = sequence.group, sequence.group.request.params
         text: str | None = None
         reason: FinishReason
         stop_reason: str | int | None = None
         include = params.include_stop_str_in_output
-        if end is not None:
-            reason, stop_reason = end
+        if is_end:
+            ends = end_tokens(params, self.tokenizer, self.eos_token_ids)
+            reason, stop_reason = ends[sequence.tokens[-1]]
         else:
             match = None
             if may_stop:
@@ -146,7 +150,7 @@ class Collector:
             else:
                 return None
         if text is None and self.tokenizer is not None:
-            hide = end is not None and not include
+            hide = is_end and not include
             shown = sequence.tokens[:-1] if hide else sequence.tokens
             text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown)
             if include and isinstance(stop_reason, str):

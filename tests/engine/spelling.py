@@ -97,7 +97,9 @@ class SpellingRunner:
             prompt = tuple(request.prompt_token_ids)
             assert texts[row] == texts_of(prompt)[-1], "the logits of another place"
             drawn += spelled(prompt, request.key, sample, 1)
-        return _drawn(drawn)
+        return _drawn(
+            drawn, [self._is_end(d, t) for d, t in zip(batch.drawings, drawn, strict=True)]
+        )
 
     def decode(self, batch: DecodeBatch) -> Drawn:
         self._apply(batch)
@@ -122,7 +124,13 @@ class SpellingRunner:
             self.tokens[row] = drawn
             self.rows_read += 1
         self.position[self.position >= 0] += 1
-        return _drawn(self.tokens[: batch.num_rows].tolist())
+        tokens = self.tokens[: batch.num_rows].tolist()
+        who = self.who[: batch.num_rows]
+        ended = [d is not None and self._is_end(d, t) for d, t in zip(who, tokens, strict=True)]
+        return _drawn(tokens, ended)
+
+    def _is_end(self, drawing: Drawing, token: int) -> bool:
+        return token in self.state._end_ids(drawing.params)
 
     def spare_memory(self) -> None:
         """It holds none for speed."""
@@ -171,11 +179,12 @@ class SpellingRunner:
         found: dict[int, list[int]] = {}
         for i in range(layout.num_nodes):
             blocks = layout.blocks[layout.block_start[i] : layout.block_start[i + 1]]
-            slots = (blocks[:, None] * self.size + np.arange(self.size)).ravel().tolist()
             length = int(layout.length[i])
-            assert 0 < length <= len(slots) and layout.row_start[i] < layout.row_end[i]
             if layout.contiguous[i]:
-                assert slots[:length] == list(range(slots[0], slots[0] + length))
+                assert len(blocks) == 1, "the first says it all"
+                blocks = np.arange(blocks[0], blocks[0] - (-length // self.size))
+            slots = (blocks[:, None] * self.size + np.arange(self.size)).ravel().tolist()
+            assert 0 < length <= len(slots) and layout.row_start[i] < layout.row_end[i]
             for row in layout.order[layout.row_start[i] : layout.row_end[i]].tolist():
                 read = found.setdefault(row, [])
                 assert len(read) == layout.position[i], "nodes out of order"
@@ -183,5 +192,9 @@ class SpellingRunner:
         return found
 
 
-def _drawn(tokens: list[int]) -> Drawn:
-    return Drawn(torch.tensor(tokens, dtype=torch.int64), torch.zeros(len(tokens)))
+def _drawn(tokens: list[int], ended: list[bool]) -> Drawn:
+    return Drawn(
+        torch.tensor(tokens, dtype=torch.int64),
+        torch.zeros(len(tokens)),
+        torch.tensor(ended, dtype=torch.bool),
+    )

@@ -27,8 +27,8 @@ Said = tuple[Any, ...]
 
 def said(drawn: Drawn) -> Said:
     top = drawn.get_top() if drawn.has_top else None
-    prompt = said(drawn.prompt) if drawn.prompt is not None else None
-    return drawn.get(), top, prompt
+    prompt = (drawn.prompt.get(), drawn.prompt.get_top()) if drawn.prompt is not None else None
+    return drawn.get(), drawn.get_ended(), top, prompt
 
 
 class NumbersOnly(pickle.Unpickler):

@@ -8,7 +8,8 @@ import torch
 class Drawn:
     """Tokens that may still be being computed: asking for them waits.
 
-    tokens, logprobs: [n], in the batch's order. top_ids, top_logprobs: [n, k] the likeliest tokens
+    tokens, logprobs: [n], in the batch's order. ended: [n] which of them are EOS or a stop token of
+    their sample; None for prompt tokens. top_ids, top_logprobs: [n, k] the likeliest tokens
     of each place, where some sequence wants them. The copy to the host is ordered before whatever
     is launched next, so the step's own outputs may be overwritten then.
     prompt: the same of prompt tokens, for a prefill batch of which they are wanted.
@@ -18,13 +19,14 @@ class Drawn:
         self,
         tokens: torch.Tensor,
         logprobs: torch.Tensor,
+        ended: torch.Tensor | None = None,
         top_ids: torch.Tensor | None = None,
         top_logprobs: torch.Tensor | None = None,
         *,
         prompt: Drawn | None = None,
     ) -> None:
         self.prompt = prompt
-        self._on_host = [_to_host(t) for t in (tokens, logprobs, top_ids, top_logprobs)]
+        self._on_host = [_to_host(t) for t in (tokens, logprobs, ended, top_ids, top_logprobs)]
         self._done: torch.cuda.Event | None = None
         if tokens.is_cuda:
             self._done = torch.cuda.Event()
@@ -32,16 +34,21 @@ class Drawn:
 
     @property
     def has_top(self) -> bool:
-        return self._on_host[2] is not None
+        return self._on_host[3] is not None
 
     def get(self) -> tuple[list[int], list[float]]:
         """The tokens and their log-probabilities."""
         tokens, logprobs = self._wait(0), self._wait(1)
         return tokens.tolist(), logprobs.tolist()
 
+    def get_ended(self) -> list[bool]:
+        """Which of the tokens end their sample."""
+        ended: list[bool] = self._wait(2).tolist()
+        return ended
+
     def get_top(self) -> list[tuple[list[int], list[float]]]:
         """The likeliest tokens of each place and their log-probabilities, best first."""
-        return list(zip(self._wait(2).tolist(), self._wait(3).tolist(), strict=True))
+        return list(zip(self._wait(3).tolist(), self._wait(4).tolist(), strict=True))
 
     def _wait(self, index: int) -> torch.Tensor:
         if self._done is not None:

@@ -11,17 +11,21 @@ import torch
 from sharegen.engine.execute.memory import is_out_of_memory
 
 Outputs = tuple[torch.Tensor, ...]
+Key = tuple[int, Hashable]  # rows, and what else
+
+_WORTH = 16  # steps: about what a capture takes, with the step that goes before it
 
 
 class StepGraphs:
-    """One graph for each key (rows, sampling features, ...), all in one memory pool.
+    """One graph for each number of rows and kind of step, all in one memory pool.
 
     A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
     experts are chosen on the host, say) runs step by step, and a warning says why.
     """
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
+        self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
+        self._asked: dict[Key, int] = {}  # how often, while a larger one served
         self._generation = 0
         self._pool: Any = None  # torch names the type of a pool in private
         self._stream: torch.cuda.Stream | None = None  # torch's own is of the first GPU captured on
@@ -29,22 +33,27 @@ class StepGraphs:
 
     def run(
         self,
-        key: Hashable,
+        rows: int,
+        kind: Hashable,
         generation: int,
-        step: Callable[[], Outputs],
+        step: Callable[[int], Outputs],
         changing: Sequence[torch.Tensor],
     ) -> Outputs:
-        """Replay the graph of `step`; capture it first where there is none.
+        """Replay the graph of `step(rows)`; capture it first where there is none.
 
+        A graph of more rows serves as well, their further rows being dead: of fewer rows a graph is
+        captured once so many steps have asked for it as its capture takes the time of, and the last
+        rows of a job run in graphs that there are. kind: what else tells graphs apart.
         generation: when it changes, buffers that the graphs read have moved, and all are stale.
         changing: tensors that the step both reads and writes.
         """
         if generation != self._generation:
             self.clear()
             self._generation = generation
+        key = self._serving(rows, kind)
         if key not in self._graphs and not self._refused:
             try:
-                self._graphs[key] = self._capture(step, changing)
+                self._graphs[key] = self._capture(lambda: step(rows), changing)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
@@ -52,14 +61,24 @@ class StepGraphs:
                 reason = str(error).strip().splitlines()[0]
                 warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)
         if self._refused:
-            return step()
+            return step(rows)
         graph, outputs = self._graphs[key]
         graph.replay()
         return outputs
 
+    def _serving(self, rows: int, kind: Hashable) -> Key:
+        """The graph to take: of so many rows, or while few steps have asked for it a larger one."""
+        key = (rows, kind)
+        larger = [size for size, other in self._graphs if other == kind and size > rows]
+        if key in self._graphs or not larger:
+            return key
+        self._asked[key] = self._asked.get(key, 0) + 1
+        return key if self._asked[key] > _WORTH else (min(larger), kind)
+
     def clear(self) -> None:
         """Forget all graphs."""
         self._graphs.clear()
+        self._asked.clear()
         self._pool = None  # a pool ends with its last graph
 
     def _capture(

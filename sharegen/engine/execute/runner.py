@@ -9,6 +9,7 @@ sampling, position advance) is one CUDA graph for each size of batch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from sharegen.engine.sample.sampling import (
     token_logprobs,
     top_logprobs,
 )
+from sharegen.kernels.transfer import send
 
 _LEAST_COMPILED = 2  # tokens: for one alone the compiler makes code of its own, in mid-job
 
@@ -56,6 +58,7 @@ class Runner:
         self.attention = attention
         self.padded = padded
         self.device = model.device
+        self._send = partial(send, model.device)
         rows = padded(max_sequences)
         self._scratch_slot = cache.scratch_block * cache.block_size
         self.tokens = self._full((rows,), 0, torch.int64)
@@ -85,37 +88,41 @@ class Runner:
         # On a CPU rows are padded, so that their arithmetic is that of any other batch.
         least = self.padded(count) if self.device.type == "cpu" else _LEAST_COMPILED
         padding = max(0, least - count)
-        ids = self._send(np.pad(batch.token_ids, (0, padding)))
-        position = self._send(np.pad(batch.positions, (0, padding)).astype(np.int32))
-        slots = self._send(np.pad(batch.slots, (0, padding), constant_values=self._scratch_slot))
-        chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
-        context = self.attention.prefill(batch.layout, chunk_starts, position, slots)
         wanted = batch.logit_rows
         if batch.logprobs is not None:
             wanted = np.concatenate([wanted, batch.logprobs.rows])
         missing = max(1, self.padded(len(wanted))) - len(wanted)
+        ids, position, slots, logit_rows = self._send(
+            np.pad(batch.token_ids, (0, padding)),
+            np.pad(batch.positions, (0, padding)).astype(np.int32),
+            np.pad(batch.slots, (0, padding), constant_values=self._scratch_slot),
+            np.pad(wanted, (0, missing)),
+        )
+        chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
+        context = self.attention.prefill(batch.layout, chunk_starts, position, slots)
         with active(context):
-            logits = self.model.forward(ids, position, self._send(np.pad(wanted, (0, missing))))
+            logits = self.model.forward(ids, position, logit_rows)
         return self._draw_first(batch, logits, self._prompt_logprobs(batch, logits))
 
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Drawn:
         """One token for every row of the batch."""
         self._apply(batch)
-        count = self.padded(batch.num_rows)
+        rows = self.padded(batch.num_rows)
         features = self.state.features(batch.num_rows)
 
-        def step() -> tuple[torch.Tensor, ...]:
-            return self._step(count, features)
-
         if self.graphs is None:
-            return Drawn(*step())
-        key = (
-            count, features, self.state.num_end_ids, self.block_tables.shape[1],
-            self.attention.variant,
+            return Drawn(*self._step(rows, features))
+        kind = (
+            features, self.state.num_end_ids, self.block_tables.shape[1], self.attention.variant,
         )  # fmt: skip
-        changing = [self.tokens, self.position]
-        outputs = self.graphs.run(key, self.attention.generation, step, changing)
+        outputs = self.graphs.run(
+            rows,
+            kind,
+            self.attention.generation,
+            lambda count: self._step(count, features),
+            changing=[self.tokens, self.position],
+        )
         return Drawn(*outputs)
 
     def spare_memory(self) -> None:
@@ -152,10 +159,10 @@ class Runner:
             logits, self.state, output + 1, rows=rows, history=history, features=features
         )
         self.tokens[rows] = tokens
-        goes_on = ~self.state.is_end(tokens, rows) & (position < self.last_position[rows])
-        goes_on &= ~logprobs.isnan()
+        ended = self.state.is_end(tokens, rows)
+        goes_on = ~ended & (position < self.last_position[rows]) & ~logprobs.isnan()
         self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
-        return tokens, logprobs, *_top(logits, tokens, logprobs, features.top_logprobs)
+        return tokens, logprobs, ended, *_top(logits, tokens, logprobs, features.top_logprobs)
 
     def _history(
         self, slots: torch.Tensor, block_tables: torch.Tensor, output: torch.Tensor
@@ -178,65 +185,61 @@ class Runner:
             self.block_tables = torch.nn.functional.pad(
                 self.block_tables, (0, missing), value=self.cache.scratch_block
             )
-        if len(batch.moves):
-            source, target = self._send(batch.moves.astype(np.int64)).unbind(1)
+        places = (batch.moves, batch.changed, batch.growth, batch.forced)
+        values = (batch.block_tables, batch.prefix_length, batch.position, batch.last_position)
+        sent = self._send(*(place.astype(np.int64) for place in places), *values)
+        moves, changed, growth, forced = sent[: len(places)]
+        tables, prefix_length, position, last_position = sent[len(places) :]
+        if len(moves):
+            source, target = moves.unbind(1)
             self.tokens[target] = self.tokens[source]
             self.state.move_rows(batch.moves[:, 0].tolist(), batch.moves[:, 1].tolist())
-        if len(batch.changed):
-            rows = self._send(batch.changed.astype(np.int64))
-            self.block_tables[rows] = self._send(batch.block_tables)
-            self.prefix_length[rows] = self._send(batch.prefix_length)
-            self.position[rows] = self._send(batch.position)
-            self.last_position[rows] = self._send(batch.last_position)
+        if len(changed):
+            self.block_tables[changed] = tables
+            self.prefix_length[changed] = prefix_length
+            self.position[changed] = position
+            self.last_position[changed] = last_position
         if len(batch.started):
-            self._start(batch.started.tolist(), batch.drawings)
-        if len(batch.growth):
-            row, column, block = self._send(batch.growth.astype(np.int64)).unbind(1)
+            self.state.set_rows(batch.started.tolist(), *_columns(batch.drawings))
+        if len(growth):
+            row, column, block = growth.unbind(1)
             self.block_tables[row, column] = block.to(torch.int32)
-        if len(batch.forced):
-            row, token, position = self._send(batch.forced.astype(np.int64)).unbind(1)
+        if len(forced):
+            row, token, at = forced.unbind(1)
             self.tokens[row] = token
-            self.position[row] = position.to(torch.int32)  # also where the token drawn was an end
+            self.position[row] = at.to(torch.int32)  # also where the token drawn was an end
         if batch.layout is not None:
             self.attention.update(batch.layout)
-
-    def _start(self, rows: list[int], drawings: list[Drawing]) -> None:
-        """Write how the sequences are drawn that join in this step."""
-        self.state.set_rows(rows, *_columns(drawings))
 
     def _prompt_logprobs(self, batch: PrefillBatch, logits: torch.Tensor) -> Drawn | None:
         if batch.logprobs is None:
             return None
-        tokens = self._send(batch.logprobs.tokens)
+        [tokens] = self._send(batch.logprobs.tokens)
         first = len(batch.logit_rows)
         rows = torch.arange(first, first + len(tokens), device=self.device)
         chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
-        return Drawn(tokens, chosen, ids, best)
+        return Drawn(tokens, chosen, None, ids, best)
 
     def _draw_first(self, batch: PrefillBatch, logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
         drawings = batch.drawings
         if not drawings:
             empty = torch.empty(0)
-            return Drawn(empty.long(), empty, prompt=prompt)
-        which = self._send(batch.prompts)
+            return Drawn(empty.long(), empty, empty.bool(), prompt=prompt)
+        [which] = self._send(batch.prompts)
         drawn, asked = [], -1
         most = len(self.tokens)  # at a time: what memory was kept for
         for part in (slice(i, i + most) for i in range(0, len(drawings), most)):
             state = self.state.fresh(*_columns(drawings[part]))
             zeros = torch.zeros(state.max_rows, dtype=torch.int64, device=self.device)
-            drawn.append(sample(logits, state, zeros, logit_rows=which[part]))
+            first, of_first = sample(logits, state, zeros, logit_rows=which[part])
+            drawn.append((first, of_first, state.is_end(first, slice(0, len(first)))))
             asked = max(asked, state.features().top_logprobs)
-        tokens, logprobs = (torch.cat(column) for column in zip(*drawn, strict=True))
-        return Drawn(tokens, logprobs, *_top(logits, tokens, logprobs, asked, which), prompt=prompt)
+        tokens, logprobs, ended = (torch.cat(column) for column in zip(*drawn, strict=True))
+        top = _top(logits, tokens, logprobs, asked, which)
+        return Drawn(tokens, logprobs, ended, *top, prompt=prompt)
 
     def _full(self, shape: tuple[int, ...], value: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.full(shape, value, dtype=dtype, device=self.device)
-
-    def _send(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
 
 
 def _columns(

@@ -70,7 +70,7 @@ class LogitEdits:
     prompt's last tokens. Slots and context grow (to powers of two) with what rows ask for.
     """
 
-    def __init__(self, max_rows: int, send: Callable[[np.ndarray], Tensor]) -> None:
+    def __init__(self, max_rows: int, send: Callable[..., tuple[Tensor, ...]]) -> None:
         self.max_rows = max_rows
         self.num_slots = 0
         self.context = 0
@@ -102,10 +102,11 @@ class LogitEdits:
             if self.context and of_row:
                 tail = prompt[-self.context :]
                 tails[i, self.context - len(tail) :] = tail
-        index = self._send(np.asarray(rows, dtype=np.int64))
-        written: tuple[np.ndarray, ...] = (tokens, values, until, prefixes, tails)
+        index, *written = self._send(
+            np.asarray(rows, dtype=np.int64), tokens, values, until, prefixes, tails
+        )
         for array, new in zip(self._arrays, written, strict=True):
-            array[index] = self._send(new)
+            array[index] = new
 
     def move_rows(self, source: Tensor, target: Tensor) -> None:
         for array in self._arrays:
@@ -153,11 +154,13 @@ class LogitEdits:
     def _allocate(self, slots: int, context: int) -> None:
         shape = (self.max_rows, slots)
         self.num_slots, self.context = slots, context
-        self.tokens = self._send(np.zeros(shape, np.int64))
-        self.values = self._send(np.zeros(shape, np.float32))
-        self.until = self._send(np.zeros(shape, np.int64))
-        self.prefixes = self._send(np.full((*shape, context), _ANY, np.int64))
-        self.prompt_tails = self._send(np.full((self.max_rows, context), _NONE, np.int64))
+        self.tokens, self.values, self.until, self.prefixes, self.prompt_tails = self._send(
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.float32),
+            np.zeros(shape, np.int64),
+            np.full((*shape, context), _ANY, np.int64),
+            np.full((self.max_rows, context), _NONE, np.int64),
+        )
         self._arrays = (self.tokens, self.values, self.until, self.prefixes, self.prompt_tails)
 
 

@@ -20,7 +20,7 @@ class PromptTokens:
     """
 
     def __init__(
-        self, max_rows: int, vocab_size: int, send: Callable[[np.ndarray], Tensor]
+        self, max_rows: int, vocab_size: int, send: Callable[..., tuple[Tensor, ...]]
     ) -> None:
         self.seen: Tensor | None = None
         self._shape = (max_rows, vocab_size)
@@ -30,7 +30,7 @@ class PromptTokens:
         """Note the prompts of rows that have a repetition penalty."""
         if not rows:
             return
-        index = self._send(np.asarray(rows, dtype=np.int64))
+        [index] = self._send(np.asarray(rows, dtype=np.int64))
         if self.seen is None:
             self.seen = torch.zeros(self._shape, dtype=torch.bool, device=index.device)
         self.seen[index] = False
@@ -41,8 +41,9 @@ class PromptTokens:
             by_prompt.setdefault(id(prompt), (prompt, []))[1].append(row)
         for prompt, theirs in by_prompt.values():
             tokens = np.unique(np.asarray(prompt, dtype=np.int64))
-            index = self._send(np.asarray(theirs, dtype=np.int64))
-            self.seen[index[:, None], self._send(tokens[tokens < self._shape[1]])] = True
+            own = tokens[tokens < self._shape[1]]
+            index, there = self._send(np.asarray(theirs, dtype=np.int64), own)
+            self.seen[index[:, None], there] = True
 
     def move_rows(self, source: Tensor, target: Tensor) -> None:
         if self.seen is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
 from sharegen.engine.sample.penalties import PromptTokens
 from sharegen.engine.text.stopping import end_tokens
 from sharegen.errors import RequestError
+from sharegen.kernels.transfer import send
 
 _FLOATS = (
     "temperature",
@@ -77,6 +79,7 @@ class SamplingState:
         self.device = torch.device(device)
         self.eos_token_ids = tuple(eos_token_ids)
         self.tokenizer = tokenizer
+        self._send = partial(send, self.device)
         self.edits = LogitEdits(max_rows, self._send)
         self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
         self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
@@ -124,11 +127,18 @@ class SamplingState:
             self.end_ids = torch.nn.functional.pad(self.end_ids, (0, missing), value=-1)
         floats = [[getattr(p, name) for name in _FLOATS] for p in params]
         ints = [[key, self._top_k(p)] for key, p in zip(keys, params, strict=True)]
-        padded = [[*e, *[-1] * (width - len(e))] for e in ends]
-        index = self._send(np.asarray(rows, dtype=np.int64))
-        self._floats[index] = self._send(np.asarray(floats, dtype=np.float32))
-        self._ints[index] = self._send(np.asarray(ints, dtype=np.int64))
-        self.end_ids[index] = self._send(np.asarray(padded, dtype=np.int64))
+        end_ids = np.full((len(rows), width), -1, dtype=np.int64)
+        for row, own in zip(end_ids, ends, strict=True):
+            row[: len(own)] = own
+        index, new_floats, new_ints, new_ends = self._send(
+            np.asarray(rows, dtype=np.int64),
+            np.asarray(floats, dtype=np.float32),
+            np.asarray(ints, dtype=np.int64),
+            end_ids,
+        )
+        self._floats[index] = new_floats
+        self._ints[index] = new_ints
+        self.end_ids[index] = new_ends
         edits = self._edits(params)
         self.edits.set_rows(rows, edits, prompts)
         self._flags[rows] = [self._flags_of(p, e) for p, e in zip(params, edits, strict=True)]
@@ -141,7 +151,7 @@ class SamplingState:
         if not sources:
             return
         sources, targets = list(sources), list(targets)
-        source, target = (self._send(np.asarray(r, dtype=np.int64)) for r in (sources, targets))
+        source, target = self._send(np.asarray(sources), np.asarray(targets))
         for array in (self._floats, self._ints, self.end_ids):
             array[target] = array[source]
         self.edits.move_rows(source, target)
@@ -207,10 +217,3 @@ class SamplingState:
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
         return filters and not params.is_greedy, penalised, repeats, bool(edits)
-
-    def _send(self, array: np.ndarray) -> Tensor:
-        """A copy on the device, on the way while the host goes on."""
-        tensor = torch.from_numpy(array)
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)

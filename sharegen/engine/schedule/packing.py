@@ -130,7 +130,9 @@ def _as_arrays(
     order: list[int], entries: list[tuple[Node, int, int, int]], stored: Mapping[Node, NodeKV]
 ) -> SharedLayout:
     nodes = [entry[0] for entry in entries]
-    blocks = [stored[node].blocks for node in nodes]
+    # A contiguous node is read from its first block on: the others need no listing.
+    placed = [stored[node] for node in nodes]
+    blocks = [kv.blocks[:1] if kv.contiguous else kv.blocks for kv in placed]
     rest = np.array([entry[1:] for entry in entries], dtype=np.int32).reshape(-1, 3)
     level: dict[Node | None, int] = {None: -1}
     for node in nodes:  # parents first
@@ -144,5 +146,5 @@ def _as_arrays(
         row_end=rest[:, 2].copy(),
         block_start=np.cumsum([0, *map(len, blocks)], dtype=np.int32),
         blocks=np.concatenate([np.empty(0, dtype=np.int32), *blocks]),
-        contiguous=np.array([stored[node].contiguous for node in nodes], dtype=np.bool_),
+        contiguous=np.array([kv.contiguous for kv in placed], dtype=np.bool_),
     )

@@ -1,13 +1,17 @@
 """Biases, bad words and min_tokens as edits: conditions, growth, and who spells a word how."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.logit_edits import Edit, LogitEdits, bad_word_ids, edits_of
+from sharegen.kernels.transfer import send
 from tests.engine.tokenizers_for_tests import byte_level, sentence_piece
+
+to_cpu = partial(send, torch.device("cpu"))
 
 
 def edited(edits: LogitEdits, positions: list[int], outputs: list[list[int]] | None = None):
@@ -23,13 +27,13 @@ def edited(edits: LogitEdits, positions: list[int], outputs: list[list[int]] | N
 
 
 def test_no_edits_take_no_room():
-    edits = LogitEdits(3, torch.from_numpy)
+    edits = LogitEdits(3, to_cpu)
     edits.set_rows([0, 1], [[], []], [[1], [2]])
     assert (edits.num_slots, edits.context) == (0, 0)
 
 
 def test_a_bias_holds_always_and_min_tokens_until_then():
-    edits = LogitEdits(2, torch.from_numpy)
+    edits = LogitEdits(2, to_cpu)
     edits.set_rows([0, 1], [[Edit(3, 2.0)], [Edit(5, -math.inf, until=2)]], [[0], [0]])
     for position in (0, 1, 2, 50):
         added = edited(edits, [position, position])
@@ -38,7 +42,7 @@ def test_a_bias_holds_always_and_min_tokens_until_then():
 
 
 def test_a_bad_word_is_barred_after_its_beginning_across_prompt_and_output():
-    edits = LogitEdits(5, torch.from_numpy)
+    edits = LogitEdits(5, to_cpu)
     word = Edit(4, -math.inf, prefix=(1, 2, 3))
     edits.set_rows(range(5), [[word]] * 5, [[9, 1, 2, 3], [1, 2], [1], [7], [3]])
     outputs: list[list[int]] = [[], [3], [2, 3], [1, 2, 3], [1, 2, 2]]
@@ -49,14 +53,14 @@ def test_a_bad_word_is_barred_after_its_beginning_across_prompt_and_output():
 
 
 def test_history_beyond_the_position_is_not_read():
-    edits = LogitEdits(1, torch.from_numpy)
+    edits = LogitEdits(1, to_cpu)
     edits.set_rows([0], [[Edit(4, -math.inf, prefix=(1, 2))]], [[1]])
     assert edited(edits, [0], [[2, 2]])[0, 4] == 0
     assert torch.isinf(edited(edits, [1], [[2, 5]])[0, 4])
 
 
 def test_rows_keep_their_edits_when_others_need_more_room():
-    edits = LogitEdits(4, torch.from_numpy)
+    edits = LogitEdits(4, to_cpu)
     edits.set_rows([0], [[Edit(4, -math.inf, prefix=(1,))]], [[1]])
     many = [Edit(token, 1.0, prefix=tuple(range(token))) for token in range(6)]
     edits.set_rows([1], [many], [[0, 1, 2, 3, 4]])
@@ -71,7 +75,7 @@ def test_rows_keep_their_edits_when_others_need_more_room():
 
 
 def test_a_row_forgets_what_stood_there_before():
-    edits = LogitEdits(2, torch.from_numpy)
+    edits = LogitEdits(2, to_cpu)
     edits.set_rows([0, 1], [[Edit(4, 5.0)]] * 2, [[1]] * 2)
     edits.set_rows([0], [[]], [[1]])
     edits.move_rows(torch.tensor([0]), torch.tensor([1]))

@@ -1,8 +1,13 @@
 """Penalties by their definitions, and which prompt tokens a row remembers."""
 
+from functools import partial
+
 import torch
 
 from sharegen.engine.sample.penalties import PromptTokens, penalise
+from sharegen.kernels.transfer import send
+
+to_cpu = partial(send, torch.device("cpu"))
 
 
 def test_definitions():
@@ -33,14 +38,14 @@ def test_no_output_yet():
 
 
 def test_prompt_tokens_take_no_room_before_they_are_needed():
-    prompts = PromptTokens(3, 6, torch.from_numpy)
+    prompts = PromptTokens(3, 6, to_cpu)
     prompts.set_rows([], [])
     prompts.move_rows(torch.tensor([0]), torch.tensor([1]))
     assert prompts.seen is None
 
 
 def test_prompt_tokens_are_replaced_and_moved():
-    prompts = PromptTokens(3, 6, torch.from_numpy)
+    prompts = PromptTokens(3, 6, to_cpu)
     prompts.set_rows([0, 2], [[1, 1, 5, 99], [0]])
     assert prompts.seen.nonzero().tolist() == [[0, 1], [0, 5], [2, 0]]
     prompts.set_rows([0], [[2]])

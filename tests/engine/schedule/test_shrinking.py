@@ -275,23 +275,23 @@ def test_an_error_on_the_way_out_of_a_capture_hides_nothing() -> None:
 def test_a_capture_without_memory_is_no_model_that_cannot_be_captured() -> None:
     graphs = StepGraphs()
 
-    def no_memory() -> tuple[torch.Tensor, ...]:
+    def no_memory(rows: int) -> tuple[torch.Tensor, ...]:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     for _ in range(2):
         with pytest.raises(torch.OutOfMemoryError):
-            graphs.run("key", 0, no_memory, [])
+            graphs.run(8, "kind", 0, no_memory, [])
     assert not graphs._refused
 
-    def data_dependent() -> tuple[torch.Tensor, ...]:
+    def data_dependent(rows: int) -> tuple[torch.Tensor, ...]:
         if not graphs._refused:
             raise RuntimeError("operation not permitted when stream is capturing")
         return (torch.ones(1),)
 
     with pytest.warns(UserWarning, match="decoding without CUDA graphs: operation not permitted"):
-        [drawn] = graphs.run("key", 0, data_dependent, [])
+        [drawn] = graphs.run(8, "kind", 0, data_dependent, [])
     assert graphs._refused and drawn.item() == 1
     graphs.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it is told once
-        graphs.run("key", 1, data_dependent, [])
+        graphs.run(8, "kind", 1, data_dependent, [])
