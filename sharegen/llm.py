@@ -22,6 +22,7 @@ from sharegen.engine.parallel.place import places
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.workload.chat import chat_text
 from sharegen.workload.prompt import token_ids
 
 if TYPE_CHECKING:
@@ -252,9 +253,7 @@ class LLM:
         conversations = [messages] if one else list(messages)
         prompts: list[Prompt] = []
         for conversation in conversations:
-            text = tokenizer.apply_chat_template(
-                list(conversation), add_generation_prompt=True, tokenize=False
-            )
+            text = chat_text(tokenizer, conversation)  # type: ignore[arg-type]
             # The template writes its own special tokens, the first one included.
             [ids] = token_ids([text], tokenizer, begin=False)
             prompts.append({"prompt_token_ids": ids})

@@ -1,12 +1,26 @@
 """What must be set before torch and Triton are imported, here and in processes that tests start."""
 
 import os
+from collections.abc import Iterator
 
 # Tiny models gain nothing from a second thread, and tests that run side by side (-n) lose by it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
+
+from sharegen.common import confined
 
 if not torch.cuda.is_available():
     # The kernels run in Triton's interpreter, which is chosen at their import.
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Less time and memory for what strangers' templates and patterns compute."""
+    monkeypatch.setattr(confined, "SECONDS", 0.3)
+    monkeypatch.setattr(confined, "MEMORY", 2**28)
+    confined.stop()
+    yield
+    confined.stop()

@@ -21,6 +21,7 @@ from sharegen.common.shard import Shard
 from sharegen.errors import UsageError
 
 _DATA, _SAMPLING, _MACHINE = "Data", "Sampling", "Machine"
+_SHOWN = 80  # characters of a --set that is wrong
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -323,14 +324,23 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 def _assigned(text: str) -> dict[str, Any]:
     """`a.b=1` as {"a": {"b": 1}}; the value is YAML."""
+    from sharegen.workload import plain_yaml
+
     key, equals, value = text.partition("=")
-    if not equals or not all(part.isidentifier() for part in key.split(".")):
-        raise UsageError(f"--set {text}: give a key of the recipe and a value: sampling.min_p=0.05")
+    parts = key.split(".")
+    if not equals or not all(part.isidentifier() for part in parts):
+        raise UsageError(
+            f"--set {text:.{_SHOWN}}: give a key of the recipe and a value: sampling.min_p=0.05"
+        )
+    if len(parts) > plain_yaml.MAX_DEPTH:
+        raise UsageError(f"--set {text:.{_SHOWN}}: no recipe has that many sections")
     try:
-        assigned: Any = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UsageError(f"--set {text}: the value is not YAML") from None
-    for part in reversed(key.split(".")):
+        assigned: Any = plain_yaml.load(value)
+    except yaml.MarkedYAMLError as error:
+        raise UsageError(
+            f"--set {text:.{_SHOWN}}: the value is not YAML: {error.problem}"
+        ) from None
+    for part in reversed(parts):
         assigned = {part: assigned}
     return assigned
 

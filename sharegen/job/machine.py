@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common import confined
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
@@ -20,6 +21,10 @@ def load(configuration: Configuration, weights: bool = True) -> tuple[LoadedMode
     from sharegen.engine.model.load import load_model
 
     assert configuration.model is not None
+    if configuration.chat.enabled:
+        from sharegen.workload import chat
+
+        confined.prepare(chat.render)
     model = load_model(
         configuration.model,
         device=configuration.machine.device,

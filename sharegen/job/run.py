@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common import confined
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -36,6 +37,7 @@ from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
+from sharegen.workload.recipe import Answer
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
@@ -305,8 +307,7 @@ class _Job:
         if completion.error is not None:
             error = f"{completion.error}: {remedy(self.model.dtype)}"
         elif self.configuration.answer is not None:
-            wanted = self.configuration.answer
-            answer = extract(text, wanted.patterns, wanted.match)
+            answer = self._answer(text, self.configuration.answer)
         return Record(
             problem_id=item.problem.id,
             sample=completion.sample,
@@ -321,6 +322,16 @@ class _Job:
             error=error,
             row_hash=item.problem.row_hash,
         )
+
+    def _answer(self, text: str, wanted: Answer) -> str | None:
+        """None also where a stranger's pattern takes too long: a sample is kept all the same."""
+        if self.configuration.ships:
+            return extract(text, wanted.patterns, wanted.match)
+        try:
+            return confined.call(extract, text, wanted.patterns, wanted.match)
+        except confined.Exceeded as error:
+            remark(f"a pattern of the recipe's answer {error} with some samples: they have none")
+            return None
 
     def _plan(self, asked: list[_Asked], tree: PrefixTree) -> Plan:
         return make_plan(

@@ -8,12 +8,14 @@ dataset and the examples lie, whose fingerprints count in place of their names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
+from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
 from sharegen.workload import template
 from sharegen.workload.dataset import read_rows
@@ -85,6 +87,13 @@ class Configuration(Job):
     machine: Machine = Machine()
     token_ids: bool = False
 
+    _ships: bool = PrivateAttr(default=False)
+
+    @property
+    def ships(self) -> bool:
+        """Whether its recipe is one of ours, whose patterns need not be watched."""
+        return self._ships
+
     @property
     def identity(self) -> dict[str, Any]:
         """All that changes the samples, but for the content of files.
@@ -150,6 +159,12 @@ def resolve(
         values = merge(values, {"dataset": {"source": source, "config": None, "needles": None}})
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
+    if values.get("trust_remote_code") and not flags.get("trust_remote_code"):
+        values["trust_remote_code"] = False
+        remark(
+            f"the recipe {recipe.name} would run code that comes with the model: that takes "
+            "--trust-remote-code on the command line too"
+        )
     values |= {"recipe": recipe.name, "preset": preset}
     by_flag = {key: FLAGS.get(key, f"--set {key}") for key in _keys(flags)}
     job = validate(Configuration, values, str(recipe.path), flags=by_flag)
@@ -169,6 +184,7 @@ def resolve(
             f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
             "about a document that it makes itself"
         )
+    job._ships = recipe.ships
     return job.model_copy(
         update={
             "model": _model(recipe, job, is_flag="model" in flags),
@@ -212,8 +228,8 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
     by_name = _presets_by_name(recipe)
     if dataset in by_name:
         return by_name[dataset], None
-    path = Path(dataset).expanduser()
-    if path.exists():
+    path = Path(os.path.expanduser(dataset))
+    if os.path.exists(path):  # unlike `Path.exists`, of any text
         return None, str(path.resolve())
     meant = named(dataset, by_name)
     if meant is not None:
@@ -338,10 +354,10 @@ def _model(recipe: Recipe, job: Configuration, is_flag: bool) -> str:
         names = "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
     given = job.model
-    if given not in models and not Path(given).expanduser().exists():
+    if given not in models and not os.path.exists(os.path.expanduser(given)):
         given = named(given, models) or given
     model = models.get(given, given)
-    here, beside = Path(model).expanduser(), recipe.path.parent / model
+    here, beside = Path(os.path.expanduser(model)), recipe.path.parent / model
     is_flag = is_flag and given not in models
     for folder in (*((here, beside) if is_flag else (beside, here)), RECIPES / model):
         if (folder / "config.json").is_file():
@@ -366,7 +382,7 @@ def _file(recipe: Recipe, name: str | None, flag: str) -> str | None:
     """A file's absolute path, found from here or beside the recipe."""
     if name is None:
         return None
-    for file in (Path(name).expanduser(), recipe.path.parent / name):
+    for file in (Path(os.path.expanduser(name)), recipe.path.parent / name):
         if file.is_file():
             return str(file.resolve())
     raise UsageError(f"{flag} {name}: no such file")

@@ -16,14 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sharegen.common import confined
 from sharegen.common.remarks import remark
-from sharegen.errors import DataError, ModelError
+from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
-from sharegen.workload.recipe import Dataset, FewShot, Gold
-from sharegen.workload.template import RenderError, is_text
+from sharegen.workload.recipe import Dataset, FewShot
+from sharegen.workload.template import Overrun, RenderError, is_text
+
+_PATIENCE = 3  # rows with which the recipe goes over its limits
 
 
 @dataclass(frozen=True)
@@ -99,13 +102,17 @@ def load_workload(configuration: Configuration) -> Workload:
         raise DataError(f"{_name(dataset)}: no row with {wanted}")
     tests_of = _tests_of(dataset)
     problems: list[Problem] = []
+    overruns = 0
     for item in items:
         try:
             prompt = template.render(item.fields)
+            gold = _gold(item.fields, configuration)
         except RenderError as error:
             bad.append(BadRow(item.id, f"{item.row.where}: {error}"))
+            overruns += isinstance(error, Overrun)
+            if overruns == min(_PATIENCE, len(items)):
+                raise UsageError(f"the recipe {configuration.recipe}: {bad[-1].error}") from None
             continue
-        gold = _gold(item.fields, configuration.answer.gold if configuration.answer else None)
         digest = content_hash([prompt.content, gold, tests_of(item.row.values)])
         problems.append(Problem(item.id, item.fields, prompt, gold, digest))
     if not problems:
@@ -258,15 +265,32 @@ def _tests_of(dataset: Dataset) -> Callable[[Mapping[str, Any]], list[Any]]:
     return schema_named(dataset.rows).tests_of
 
 
-def _gold(fields: Mapping[str, Any], gold: Gold | None) -> str | None:
-    """The answer that the pattern finds, or the whole field: plain answers have no marker."""
+def _gold(fields: Mapping[str, Any], configuration: Configuration) -> str | None:
+    """The answer that the pattern finds, or the whole field: plain answers have no marker.
+
+    Raises Overrun for a pattern that takes too long.
+    """
+    gold = configuration.answer.gold if configuration.answer else None
     value = None if gold is None else fields.get(gold.field)
     if gold is None or not is_text(value):
         return None
     text = str(value)
-    match = re.search(gold.pattern, text) if gold.pattern is not None else None
+    found = None
+    try:
+        if gold.pattern is not None and configuration.ships:
+            found = _captured(gold.pattern, text)
+        elif gold.pattern is not None:
+            found = confined.call(_captured, gold.pattern, text)
+    except confined.Exceeded as error:
+        raise Overrun(f"the pattern 'answer.gold.pattern' {error}") from None
+    return found if found is not None else text if text.strip() else None
+
+
+def _captured(pattern: str, text: str) -> str | None:
+    """What the first group (or all) of the first match is."""
+    match = re.search(pattern, text)
     if match is None:
-        return text if text.strip() else None
+        return None
     return next((group for group in match.groups() if group is not None), match[0]).strip()
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sharegen.errors import DataError, ModelError, RequestError
+from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.workload import template
 from sharegen.workload.conversation import COLUMN, conversation
-from sharegen.workload.template import RenderError
+from sharegen.workload.template import Overrun, RenderError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,6 +72,8 @@ class PromptTemplate:
                 self._examples = "".join(parts)
             else:
                 self._turns = self._example_turns(examples)
+        except Overrun as error:
+            raise UsageError(f"the recipe {configuration.recipe}: few-shot: {error}") from None
         except RenderError as error:
             raise DataError(f"few-shot: {error}") from None
         self._places_examples = "examples" in template.names(self._prompt)
@@ -214,19 +216,14 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | ModelErro
             "a chat (--chat, --system, rows of messages) is not for this model: its tokenizer has "
             "no chat template: leave these out, or use --no-chat"
         )
-    from jinja2 import TemplateError
+    from sharegen.workload.chat import ChatOverrun, chat_text
 
     try:
-        text = tokenizer.apply_chat_template(
-            prompt.content, tokenize=False, add_generation_prompt=True
-        )
-    except TemplateError as error:
-        return ModelError(
-            f"a chat (--chat, --system, rows of messages) is refused by the tokenizer's chat "
-            f"template: {error}"
-        )
-    assert isinstance(text, str)
-    return text
+        return chat_text(tokenizer, prompt.content)
+    except ChatOverrun:
+        raise
+    except ModelError as error:
+        return ModelError(f"a chat (--chat, --system, rows of messages): {error}")
 
 
 def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -3,13 +3,15 @@
 A recipe is a job with holes: its presets fill them (a dataset with its model), then the command's
 flags do (see configuration.py). Every layer is a plain mapping that is merged into the one below
 and validated as a whole, so that a preset or a flag can set whatever a recipe can. No code runs
-when a recipe is loaded.
+when a recipe is loaded, and a stranger's one costs no more time and memory than one of ours.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +29,20 @@ from pydantic import (
 )
 
 from sharegen.errors import UsageError
-from sharegen.workload import template
+from sharegen.workload import plain_yaml, template
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 """The folder of the recipes that ship with sharegen."""
 
-
 MAX_SAMPLES = 1_000_000
 """Of one problem: no estimate needs more, and a slip of the hand should not fill the memory."""
+
+
+_MAX_PRESETS = 100
+_MAX_WORDS = 10_000_000  # of a document that is made: more than any context holds
+_MAX_PATTERN = 1_000  # characters
+_MAX_CHECKING = 10.0  # seconds, of all presets: none of ours takes a tenth of one
+_SHOWN = 80  # characters of a wrong value
 
 
 def _as_list(value: Any) -> Any:
@@ -42,12 +50,26 @@ def _as_list(value: Any) -> Any:
 
 
 def _check_pattern(text: str) -> str:
+    if len(text) > _MAX_PATTERN:
+        raise ValueError(f"not a pattern: more than {_MAX_PATTERN:,} characters")
     try:
         re.compile(text)
-    except re.error as error:
+    except RecursionError:
+        raise ValueError("not a regular expression: it is nested too deeply") from None
+    except (re.error, ValueError, OverflowError) as error:
         raise ValueError(f"not a regular expression: {error}") from None
     return text
 
+
+def _check_place(text: str) -> str:
+    """A path or hub id that can be asked for: the system takes no others, some with an error."""
+    if "\0" in text or any(len(name.encode("utf-8", "replace")) > 255 for name in text.split("/")):
+        raise ValueError("neither a path nor a hub id: a name in it is too long or holds a NUL")
+    return text
+
+
+Place = Annotated[str, Field(max_length=4_000), AfterValidator(_check_place)]
+"""A file, a folder or a hub id."""
 
 Names = Annotated[list[str], BeforeValidator(_as_list)]
 """One name, or several of which the first that is there counts."""
@@ -73,7 +95,7 @@ class Needles(Strict):
     few-shot examples.
     """
 
-    words: int = Field(default=16000, ge=1)
+    words: int = Field(default=16000, ge=1, le=_MAX_WORDS)
     questions: int = Field(default=64, ge=1)
     examples: int = Field(default=5, ge=0)
     seed: int = 0
@@ -93,9 +115,9 @@ class Dataset(Strict):
     limit: the first so many rows that `where` keeps.
     """
 
-    source: str | None = None
+    source: Place | None = None
     needles: Needles | None = None
-    document: str | None = None
+    document: Place | None = None
     config: str | None = None
     split: str = "test"
     rows: str | None = None
@@ -115,7 +137,7 @@ class FewShot(Strict):
 
     k: int = Field(default=0, ge=0)
     split: str = "train"
-    file: str | None = None
+    file: Place | None = None
     indices: list[int] | None = None
     seed: int | None = None
     where: dict[str, Any] = {}
@@ -160,7 +182,7 @@ class Answer(Strict):
     measure: what the share of right answers is called.
     """
 
-    patterns: Annotated[list[Pattern], Field(min_length=1)]
+    patterns: Annotated[list[Pattern], Field(min_length=1, max_length=20)]
     match: Literal["first", "last"] = "last"
     gold: Gold | None = None
     measure: str = "accuracy"
@@ -184,11 +206,12 @@ class Job(Strict):
     """Everything that decides what is asked and how it is answered, bar the machine.
 
     model: a folder or a hub id; adapter: a LoRA adapter (likewise), merged at load.
-    trust_remote_code: whether code that comes with the model may run.
+    trust_remote_code: whether code that comes with the model may run. A recipe says so to tell that
+        its model needs it; the command's flag decides.
     """
 
-    model: str | None = None
-    adapter: str | None = None
+    model: Place | None = None
+    adapter: Place | None = None
     trust_remote_code: bool = False
     dataset: Dataset = Dataset()
     prompt: Template
@@ -210,6 +233,11 @@ class Recipe:
     default: str | None
     job: dict[str, Any]
     presets: dict[str, dict[str, Any]]
+
+    @property
+    def ships(self) -> bool:
+        """Whether it is one of ours."""
+        return self.path.parent == RECIPES
 
     def merged(self, preset: str | None) -> dict[str, Any]:
         """The job's mapping with one preset on top (None: the bare recipe)."""
@@ -236,7 +264,7 @@ def find_recipe(name: str) -> Path:
     known = named(name, recipe_names())
     if known is not None:
         return RECIPES / f"{known}.yaml"
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.is_file():
             return path.resolve()
@@ -252,14 +280,7 @@ def load_recipe(name: str) -> Recipe:
     Raises UsageError naming the file and the key for everything that is wrong in it.
     """
     path = find_recipe(name)
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(f"{where}: not YAML: {getattr(error, 'problem', error)}") from None
+    raw = _read(path)
     if not isinstance(raw, dict) or not all(isinstance(key, str) for key in raw):
         raise UsageError(f"{path}: a recipe is a mapping of keys such as 'dataset' and 'prompt'")
     description, default = raw.pop("description", ""), raw.pop("default", None)
@@ -268,12 +289,36 @@ def load_recipe(name: str) -> Recipe:
         isinstance(name, str) and isinstance(p, dict) for name, p in presets.items()
     ):
         raise UsageError(f"{path}: 'presets' is a mapping from a name to the keys that it sets")
-    if default is not None and default not in presets:
-        raise UsageError(f"{path}: 'default' names {default!r}, which is not one of its presets")
+    if len(presets) > _MAX_PRESETS:
+        raise UsageError(f"{path}: has {len(presets):,} presets: at most {_MAX_PRESETS}")
+    if default is not None and default not in list(presets):
+        raise UsageError(
+            f"{path}: 'default' names {default!r:.{_SHOWN}}, which is not one of its presets"
+        )
     recipe = Recipe(path.stem, path, str(description), default, raw, presets)
+    began = time.monotonic()
     for preset in (None, *presets):
         validate(Job, recipe.merged(preset), str(path), f"presets.{preset}." if preset else "")
+        if time.monotonic() - began > _MAX_CHECKING:
+            raise UsageError(
+                f"{path}: its templates and patterns take more than {_MAX_CHECKING:.0f} s to check"
+            )
     return recipe
+
+
+def _read(path: Path) -> Any:
+    """The values in a recipe's file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(plain_yaml.MAX_BYTES + 1)
+        if len(content) > plain_yaml.MAX_BYTES:
+            raise UsageError(f"{path}: is no recipe: more than {plain_yaml.MAX_BYTES:,} bytes")
+        return plain_yaml.load(content.decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UsageError(f"{path}{line}: not YAML of a recipe: {error.problem}") from None
 
 
 def validate(
@@ -299,12 +344,12 @@ def validate(
     if first["type"] == "extra_forbidden":
         near = nearest(path[-1], _keys_at(model, path[:-1]))
         hint = f"did you mean {near!r}?" if near else "remove it, or check the section it is in"
-        raise UsageError(f"{where}: unknown key {prefix + key!r}: {hint}")
+        raise UsageError(f"{where}: unknown key {prefix + key!r:.{_SHOWN}}: {hint}")
     if first["type"] == "missing":
         raise UsageError(f"{where}: the key {prefix + key!r} is missing")
     message = first["msg"].removeprefix("Value error, ").replace("Input", "it")
     what = flag or f"{where}: {prefix + key}"
-    raise UsageError(f"{what} is {first['input']!r}: {message[0].lower() + message[1:]}")
+    raise UsageError(f"{what} is {first['input']!r:.{_SHOWN}}: {message[0].lower() + message[1:]}")
 
 
 def _overlap(key: str, other: str) -> bool:
@@ -326,7 +371,7 @@ def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The name that `name` was probably meant to be."""
     by_case = {known.casefold(): known for known in names}
-    found = difflib.get_close_matches(name.casefold(), by_case, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name[:_SHOWN].casefold(), by_case, n=1, cutoff=0.5)
     return by_case[found[0]] if found else None
 
 

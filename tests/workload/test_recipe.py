@@ -100,3 +100,54 @@ def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: s
     assert wanted is not None
     found = extract(f"It makes 4 * 4 = 16.\n{line}", wanted.patterns, wanted.match)
     assert (found and normalise(found)) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "a: &a [x, x]\n" + "".join(f"b{i}: &b{i} [{'*a, ' * 99}]\n" for i in range(200)),
+            r":3\d: .*10,000 values",
+        ),
+        ("\nlimit: " + "9" * 6000, ":3: .*a number of 6,000 digits"),
+        ("\nextra: " + "[" * 5000, ":3: .*more than 32 levels"),
+        ("dataset: {limit: 2024-13-45}", "dataset.limit is '2024-13-45': it should be a valid int"),
+        ("x" * 300_000, "is no recipe: more than 262,144 bytes"),
+        ("default: [a]\npresets: {a: {}}", r"'default' names \['a'\]"),
+        ("presets: {1: {}}", "'presets' is a mapping"),
+        ("presets: {" + ", ".join(f"a{i}: {{}}" for i in range(200)) + "}", "200 presets: at most"),
+        ("sampling: {stop: " + "x" * 10_000 + "}", "sampling.stop is '.{0,90}: it should be"),
+        ("sampling: {" + "x" * 100 + ": 1}", "unknown key 'sampling.x{60,80}: "),
+        ("answer: {patterns: ['" + "(" * 500 + "']}", "answer.patterns is .*not a regular exp"),
+        ("answer: {patterns: ['a{99999999999}']}", "the repetition number is too large"),
+        ("answer: {patterns: ['" + "a" * 1001 + "']}", "more than 1,000 characters"),
+        ("answer: {patterns: [" + "a, " * 21 + "]}", "at most 20"),
+        ("dataset: {source: " + "x" * 300 + "}", "neither a path nor a hub id"),
+        ('model: "a\\0b"', "neither a path nor a hub id"),
+        ("dataset: {needles: {words: 1000000000000}}", "less than or equal to"),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_what_goes_too_far_is_one_short_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"prompt: '{{{{ q }}}}'\n{text}\n")
+    with pytest.raises(UsageError, match=message) as error:
+        load_recipe(str(path))
+    said = str(error.value)
+    assert said.startswith(str(path)) and len(said) < 500 and "\n" not in said
+
+
+def test_a_template_that_never_ends_is_named(tmp_path: Path, short: None) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("prompt: x\nchat: {user: '{{ 9**(9**9) }}'}\n")
+    with pytest.raises(UsageError, match=r"mine\.yaml: chat\.user is .*takes more than 0\.3 s"):
+        load_recipe(str(path))
+
+
+def test_many_templates_are_no_way_around_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sharegen.workload.recipe._MAX_CHECKING", 0.0)
+    (tmp_path / "mine.yaml").write_text("prompt: '{{ 1 + 1 }}'\n")
+    with pytest.raises(UsageError, match="take more than 0 s to check"):
+        load_recipe(str(tmp_path / "mine.yaml"))

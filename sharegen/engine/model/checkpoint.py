@@ -19,20 +19,27 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import constants
-from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    HFValidationError,
+    RepositoryNotFoundError,
+    StrictDataclassError,
+)
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from sharegen.common.hub import hub_is_reachable
+from sharegen.engine.model.folder import check_folder
 from sharegen.errors import ModelError, UsageError
 
 # What transformers is seen to raise for folders and repositories that it cannot load.
 _LOADING_ERRORS = (
-    OSError, ValueError, ImportError, KeyError, AttributeError, TypeError, RuntimeError,
-    SafetensorError,
+    OSError, ValueError, ImportError, LookupError, AttributeError, TypeError, RuntimeError,
+    ArithmeticError, SafetensorError, StrictDataclassError,
 )  # fmt: skip
+
+_SAID = 300  # characters of an error
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,9 @@ class Source:
 def locate(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Source:
     """Decide whether `name` is a folder or a hub id. Raises ModelError when it can be neither."""
     text = os.fspath(name)
-    folder = Path(text).expanduser()
+    folder = Path(os.path.expanduser(text))
     if folder.is_dir():
+        check_folder(folder)
         return Source(str(folder), folder, trust_remote_code)
     if folder.exists():
         raise ModelError(f"model {text} is a file: give the folder that holds config.json")
@@ -220,7 +228,7 @@ def _explained(source: Source, part: str) -> Iterator[None]:
 
 def _reason(source: Source, part: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = lines[0] if lines else type(error).__name__
+    detail = lines[0][:_SAID] if lines else type(error).__name__
     if "trust_remote_code" in str(error):
         return (f"model {source.name} brings its own code: read it, then allow it with "
                 "--trust-remote-code")  # fmt: skip

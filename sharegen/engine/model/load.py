@@ -156,11 +156,18 @@ def _configs(module: PreTrainedModel) -> list[Any]:
 
 
 def _eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
-    """From the generation config, else the config; a number or a list of them."""
+    """From the generation config, else the config; a number or a list of them.
+
+    Raises ModelError for what is no token's id.
+    """
     for config in (module.generation_config, module.config, module.config.get_text_config()):
         ids = getattr(config, "eos_token_id", None)
         if ids is not None:
-            return tuple(ids) if isinstance(ids, (list, tuple)) else (int(ids),)
+            found = tuple(ids) if isinstance(ids, (list, tuple)) else (ids,)
+            for token in found:
+                if not isinstance(token, int) or not -(2**31) <= token < 2**31:
+                    raise ModelError(f"the model's eos_token_id holds {token!r:.40}: no token's id")
+            return found
     return ()
 
 

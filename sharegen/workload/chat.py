@@ -1,0 +1,74 @@
+"""A conversation -> the text that the model was trained on, by its tokenizer's chat template.
+
+The template came with the model's files: a stranger's program, which a process with limits runs
+through transformers' own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from sharegen.common import confined
+from sharegen.errors import ModelError
+from sharegen.workload.template import FAILURES, MAX_TEXT, said
+
+Turns = Sequence[Mapping[str, str]]
+
+
+class ChatOverrun(ModelError):
+    """The template takes more time or memory than it may: the next chat will hardly do better."""
+
+
+def chat_text(tokenizer: PreTrainedTokenizerBase, turns: Turns) -> str:
+    """The text of a conversation up to where the model answers.
+
+    Raises ModelError when the template refuses the conversation or fails, ChatOverrun when it goes
+    over its limits.
+    """
+    if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
+        return _applied(tokenizer, turns)  # no template: code of a class that was chosen to run
+    try:
+        template = tokenizer.get_chat_template()
+        return confined.call(render, template, tokenizer.special_tokens_map, turns)
+    except ValueError as error:  # several templates, and none is the default
+        raise ModelError(f"the tokenizer's chat template cannot be used: {said(error)}") from None
+    except confined.Exceeded as error:
+        raise ChatOverrun(f"the tokenizer's chat template {error}") from None
+
+
+def render(template: str, special_tokens: Mapping[str, str], turns: Turns) -> str:
+    """What a tokenizer with this template and these tokens makes of a conversation."""
+    text = _applied(_StandIn(template, special_tokens), turns)
+    if len(text) > MAX_TEXT:
+        raise ModelError(f"the tokenizer's chat template gives more than {MAX_TEXT:,} characters")
+    return text
+
+
+class _StandIn:
+    """As much of a tokenizer as a chat template needs."""
+
+    apply_chat_template = PreTrainedTokenizerBase.apply_chat_template
+
+    def __init__(self, template: str, special_tokens_map: Mapping[str, str]) -> None:
+        self._template = template
+        self.special_tokens_map = special_tokens_map
+
+    def get_chat_template(self, chat_template: None = None, tools: None = None) -> str:
+        return self._template
+
+
+def _applied(tokenizer: PreTrainedTokenizerBase | _StandIn, turns: Turns) -> str:
+    try:
+        text = tokenizer.apply_chat_template(  # type: ignore[misc]
+            list(turns),  # type: ignore[arg-type]
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    except FAILURES as error:
+        raise ModelError(
+            f"the conversation is refused by the tokenizer's chat template: {said(error)}"
+        ) from None
+    assert isinstance(text, str)
+    return text
