@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "results": {"common", "errors"},
     "job": {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/model", "engine/execute",
-        "kernels", "workload", "results", "common", "errors",
+        "engine/parallel", "kernels", "workload", "results", "common", "errors",
     },
     "llm": {
         "nouns", "engine", "engine/cache", "engine/model", "engine/parallel", "workload", "results",

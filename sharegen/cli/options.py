@@ -158,6 +158,16 @@ class JobOptions:
     block_size: Annotated[
         int | None, _option("--block-size", help="Tokens of a KV block.", panel=_MACHINE)
     ] = None
+    workers: Annotated[
+        str | None,
+        _option(
+            "--workers",
+            help="Engines that share the job, one a GPU or a part of a CPU's cores; auto: as many "
+            "as there is room for [1 on a GPU, auto for long jobs on a CPU].",
+            panel=_MACHINE,
+            metavar="N|auto",
+        ),
+    ] = None
     compile: Annotated[
         bool | None,
         _option(
@@ -209,6 +219,7 @@ class JobOptions:
                     "kv_cache_memory": self.kv_cache_memory,
                     "block_size": self.block_size,
                     "compile": self.compile,
+                    "workers": _workers(self.workers),
                 },
             }
         )
@@ -347,3 +358,12 @@ def _assigned(text: str) -> dict[str, Any]:
 
 def _unescape(text: str) -> str:
     return text.replace("\\n", "\n").replace("\\t", "\t")
+
+
+def _workers(text: str | None) -> int | str | None:
+    """What --workers says. Raises UsageError for what is neither a number nor auto."""
+    if text is None or text == "auto":
+        return text
+    if not text.isascii() or not text.isdigit():
+        raise UsageError(f"--workers {text}: it must be a number of workers or auto")
+    return int(text[:9])

@@ -176,6 +176,18 @@ class Engine:
         for request in requests:
             self._check(request)
 
+    def errors(self, requests: Sequence[Request]) -> list[SharegenError | None]:
+        """For each request what `check` raises, or None."""
+        found: list[SharegenError | None] = []
+        for request in requests:
+            try:
+                self._check(request)
+            except (RequestError, CapacityError) as error:
+                found.append(error)
+            else:
+                found.append(None)
+        return found
+
     def _check(self, request: Request) -> None:
         params = request.params
         self.model.check_prompt(request.prompt_token_ids, params.max_tokens)

@@ -11,7 +11,7 @@ import platform
 import time
 from array import array
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -21,8 +21,9 @@ from sharegen.common import confined
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.errors import CapacityError, DataError, JournalError, RequestError
+from sharegen.errors import CapacityError, DataError, JournalError, SharegenError
 from sharegen.job.counts import added
+from sharegen.job.engines import Staff, start
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.machine import kv_cache_limit, load
@@ -118,7 +119,7 @@ def run_job(
                     return complete
             _make_folder(path)
             job = _Job(content, path, watcher, verify, share)
-            with job.open_journal(overwrite) as journal:
+            with closing(job), job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, retry_failed, held)
                 return Outcome(path, journal.run, job.workload, drawn)
         except CapacityError as error:
@@ -143,7 +144,7 @@ class _Job:
         share: Share | None = None,
     ) -> None:
         from sharegen.engine.config import EngineConfig
-        from sharegen.engine.engine import Engine
+        from sharegen.engine.model.checkpoint import resolve_device
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
@@ -155,7 +156,8 @@ class _Job:
         self.watcher = watcher
         self.params = sampling_params(configuration)
         self.verification = None if verify is None else Verification(verify)
-        self.model, self.tokenizer = load(configuration)
+        self.staff = Staff.of(configuration, len(workload.problems))
+        self.model, self.tokenizer = load(configuration, weights=not self.staff.apart)
         self.prompts: Sequence[array[int]]
         self.splits: Sequence[Sequence[int] | None]
         if share is None:
@@ -168,20 +170,22 @@ class _Job:
         self.tree = self._tree_of([(prompt, splits) for prompt, splits in paths if prompt])
         limit = None
         if machine.kv_cache_memory is None:
-            limit = kv_cache_limit(configuration, self.model, self.model.device, self.tree)
-        self.engine = Engine(
-            self.model,
-            self.tokenizer,
-            EngineConfig(
-                max_sequences=machine.max_sequences,
-                kv_cache_memory=machine.kv_cache_memory,
-                kv_cache_limit=limit,
-                block_size=machine.block_size,
-                seed=configuration.sampling.seed,
-                compile=machine.compile,
-            ),
+            device = resolve_device(machine.device)
+            limit = kv_cache_limit(configuration, self.model, device, self.tree)
+        config = EngineConfig(
+            max_sequences=machine.max_sequences,
+            kv_cache_memory=machine.kv_cache_memory,
+            kv_cache_limit=limit,
+            block_size=machine.block_size,
+            seed=configuration.sampling.seed,
+            compile=machine.compile,
         )
+        self.engine = start(self.staff, configuration, config, self.model, self.tokenizer)
         self.loading_seconds = time.monotonic() - started
+
+    def close(self) -> None:
+        """End the engines."""
+        self.engine.close()
 
     def open_journal(self, overwrite: bool) -> Journal:
         dtype = str(self.model.dtype).removeprefix("torch.")
@@ -246,6 +250,8 @@ class _Job:
             return None
         self.watcher.verifying(len(self.verification.steps))
         self.engine.close()
+        if self.staff.apart:
+            self.model, _ = load(self.configuration)
         return self.verification.check(self.model)
 
     def _ask(
@@ -263,9 +269,7 @@ class _Job:
             if strict:
                 raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
-        asked: list[_Asked] = []
-        requests: list[Request] = []
-        first_error: RequestError | CapacityError | None = None
+        candidates: list[_Asked] = []
         finished = journal.finished - journal.undrawn if retry_failed else journal.finished
         begun = {key[:2] for key in finished}
         every = range(self.configuration.sampling.samples)
@@ -279,19 +283,23 @@ class _Job:
                 samples = [i for i in every if Key(problem.id, digest, i) not in finished]
             key = random_key(problem.id)
             request = Request(key, prompt, self.params, samples, splits=splits)
-            try:
-                if samples:
-                    self.engine.check(request)
-            except (RequestError, CapacityError) as error:
-                if strict:
-                    raise type(error)(f"problem {problem.id}: {error} (--strict)") from None
-                first_error = first_error or error
-                remark(f"problem {problem.id}: {error}: it is left out")
-                journal.append(Record(problem.id, None, None, error=str(error)))
-                request = replace(request, samples=())
+            candidates.append(_Asked(problem, request, digest, is_begun))
+        asked: list[_Asked] = []
+        requests: list[Request] = []
+        first_error: SharegenError | None = None
+        errors = self.engine.errors([item.request for item in candidates])
+        for item, error in zip(candidates, errors, strict=True):
+            request, name = item.request, item.problem.id
+            if error is None or not request.samples:
+                asked.append(item)
+            elif strict:
+                raise type(error)(f"problem {name}: {error} (--strict)")
             else:
-                asked.append(_Asked(problem, request, digest, is_begun))
-            if prompt:
+                first_error = first_error or error
+                remark(f"problem {name}: {error}: it is left out")
+                journal.append(Record(name, None, None, error=str(error)))
+                request = replace(request, samples=())
+            if request.prompt_token_ids:
                 requests.append(request)
         if not asked:
             assert first_error is not None
@@ -340,9 +348,9 @@ class _Job:
             [item.problem.id for item in asked],
             self.configuration.sampling.samples,
             self.configuration.sampling.max_tokens,
-            num_blocks=self.engine.pool.num_blocks,
+            num_blocks=self.engine.stats.blocks_total,
             kv_bytes_per_token=self.model.kv_bytes_per_token,
-            max_sequences=self.engine.scheduler.max_sequences,
+            max_sequences=self.engine.stats.slots,
         )
 
     def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:

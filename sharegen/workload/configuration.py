@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
@@ -47,6 +47,7 @@ FLAGS = {
     "machine.max_sequences": "--max-sequences",
     "machine.kv_cache_memory": "--kv-cache-memory",
     "machine.block_size": "--block-size",
+    "machine.workers": "--workers",
 }
 """The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
 
@@ -65,6 +66,7 @@ class Machine(Strict):
     dtype: "auto" is float32 on a CPU and the checkpoint's own on CUDA.
     max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
     compile: whether the model's layers are compiled on a GPU.
+    workers: engines that share the job, "auto" for all that the machine has room for.
     """
 
     device: str = "auto"
@@ -73,6 +75,7 @@ class Machine(Strict):
     kv_cache_memory: int | None = Field(default=None, ge=1)
     block_size: int = Field(default=16, ge=1)
     compile: bool = True
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
 
 
 class Configuration(Job):

@@ -56,7 +56,7 @@ class Driver:
     settings: one for each worker. It stands when the first of them is ready; the others join the
     job as they become so. ready: what the first one said.
 
-    Raises what making an engine raises where no worker can.
+    Raises what making an engine raises where no worker can. Close it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Driver:
         self._counts: dict[Process, EngineStats] = {}
         self._warned: set[str] = set()
         self._checked: Checked | None = None
-        self._error: Exception | None = None
+        self._error: SharegenError | None = None
         self._job = self._seed = 0
         self._held: dict[Process, int] = {}  # samples dealt and not finished
         self._read_below = 0.0  # undealt work with which the next window is read
@@ -79,10 +79,14 @@ class Driver:
         self._by_key: dict[int, list[int]] = {}
         self._done: deque[Completion] = deque()
         self._busy = False
-        for setting in settings:
-            self.hire(setting)
-        while not self._ready:
-            self._listen()
+        try:
+            for setting in settings:
+                self.hire(setting)
+            while not self._ready:
+                self._listen()
+        except BaseException:
+            self.close()
+            raise
         self.ready = next(iter(self._ready.values()))
 
     def hire(self, setting: Setting) -> None:
@@ -109,8 +113,8 @@ class Driver:
             if error is not None:
                 raise error
 
-    def errors(self, requests: Sequence[Request]) -> Sequence[Exception | None]:
-        """For each request why it can never run, or None."""
+    def errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
+        """For each request what Engine.check raises, or None."""
         while True:
             process = next(iter(self._ready), None) or self._nobody()
             self._checked = None
@@ -174,7 +178,9 @@ class Driver:
         The samples of a request stay together unless there are fewer requests than workers.
         """
         tree = PrefixTree(self._config.block_size)
-        leaves = tree.insert([request.prompt_token_ids for request in requests])
+        told = [request.splits for request in requests if request.splits is not None]
+        prompts = [request.prompt_token_ids for request in requests]
+        leaves = tree.insert(prompts, splits=told or None)
         place = {node: i for i, node in enumerate(tree.nodes())}
         wanted = [i for i, request in enumerate(requests) if request.samples]
         wanted.sort(key=lambda i: place[leaves[i]])
@@ -235,7 +241,12 @@ class Driver:
     def _hear(self, process: Process, message: object) -> None:
         match message:
             case Ready():
+                if any(known.fingerprint != message.fingerprint for known in self._ready.values()):
+                    self._lose(process, "its model is another one")
+                    return
                 self._ready[process] = message
+                self._counts[process] = message.stats
+                self._count()
                 if self._busy:
                     self._join(process)
             case Finished(job, completions, stats):

@@ -8,6 +8,7 @@ from typing import Any
 
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.request import Completion, Request
+from sharegen.errors import SharegenError
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,22 @@ class End:
 class Ready:
     """The engine stands.
 
-    dtype: by its name in torch. threads: of torch that the engine uses for its steps.
+    fingerprint: of its model. slots: samples that it decodes together. threads: of torch that it
+    uses for its steps. resident: bytes of memory that the process holds.
     """
 
     fingerprint: str
-    dtype: str
-    device: str
-    kv_bytes_per_token: int
     slots: int
-    num_blocks: int
     threads: int
+    resident: int
+    stats: EngineStats
 
 
 @dataclass(frozen=True)
 class Checked:
     """What `Check` asked: for each request an error, or None."""
 
-    errors: Sequence[Exception | None]
+    errors: Sequence[SharegenError | None]
 
 
 @dataclass(frozen=True)
@@ -104,4 +104,4 @@ class Warned:
 class Failed:
     """The worker ends, for this reason."""
 
-    error: Exception
+    error: SharegenError

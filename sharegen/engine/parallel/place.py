@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from sharegen.engine.execute.memory import estimate
+from sharegen.engine.execute.memory import estimate, memory_of_cpu
 from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import UsageError
 
@@ -18,6 +19,20 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def as_many_as_pay(setting: Setting) -> Driver:
+    """Workers for the cores of a CPU: as many as one leaves idle, and memory holds.
+
+    The first one tries how many of torch's threads its steps are worth; the others are hired then.
+    """
+    setting = _share_of_memory(setting, cores())
+    driver = Driver([replace(setting, threads=cores())])
+    first = driver.ready
+    fitting = memory_of_cpu() // (2 * first.resident)
+    for _ in range(min(cores() // first.threads, fitting) - 1):
+        driver.hire(replace(setting, threads=first.threads))
+    return driver
 
 
 def places(setting: Setting, count: int) -> list[Setting]:
@@ -31,11 +46,8 @@ def places(setting: Setting, count: int) -> list[Setting]:
     if device.type == "cpu":
         if count > cores():
             raise UsageError(f"{count} workers are too many: this machine has {cores()} cores")
-        limit = estimate(device) // count
-        if setting.config.kv_cache_limit is not None:
-            limit = min(limit, setting.config.kv_cache_limit)
-        config = replace(setting.config, kv_cache_limit=limit)
-        return [replace(setting, device="cpu", threads=cores() // count, config=config)] * count
+        setting = _share_of_memory(setting, count)
+        return [replace(setting, device="cpu", threads=cores() // count)] * count
     if count == 1:
         return [setting]
     if device.index is not None:
@@ -47,3 +59,11 @@ def places(setting: Setting, count: int) -> list[Setting]:
     if count > found:
         raise UsageError(f"{count} workers are too many: there are {found} GPUs")
     return [replace(setting, device=f"cuda:{index}") for index in range(count)]
+
+
+def _share_of_memory(setting: Setting, count: int) -> Setting:
+    """The setting of one of `count` workers on a CPU, whose KV caches share what one may take."""
+    limit = estimate(torch.device("cpu")) // count
+    if setting.config.kv_cache_limit is not None:
+        limit = min(limit, setting.config.kv_cache_limit)
+    return replace(setting, config=replace(setting.config, kv_cache_limit=limit))

@@ -7,6 +7,7 @@ the other end of LIFELINE while it lives.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -34,7 +35,7 @@ from sharegen.engine.parallel.messages import (
     Warned,
     Work,
 )
-from sharegen.engine.request import Completion, Request
+from sharegen.engine.request import Completion
 from sharegen.errors import SharegenError
 
 _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs
@@ -78,12 +79,10 @@ class _Worker:
         connection.send(
             Ready(
                 fingerprint=model.fingerprint,
-                dtype=str(model.dtype).removeprefix("torch."),
-                device=str(model.device),
-                kv_bytes_per_token=model.kv_bytes_per_token,
-                slots=self.engine.scheduler.max_sequences,
-                num_blocks=self.engine.pool.num_blocks,
+                slots=self.engine.stats.slots,
                 threads=self.engine.threads,
+                resident=_resident(),
+                stats=self.engine.stats,
             )
         )
 
@@ -97,7 +96,7 @@ class _Worker:
     def _take(self) -> None:
         match self.connection.recv():
             case Check(requests):
-                self.connection.send(Checked([self._error(request) for request in requests]))
+                self.connection.send(Checked(self.engine.errors(requests)))
             case Begin(job, seed):
                 self.job = job
                 self.engine.begin(seed)
@@ -105,13 +104,6 @@ class _Worker:
                 self.engine.add(requests)
             case End():
                 self.engine.end()
-
-    def _error(self, request: Request) -> SharegenError | None:
-        try:
-            self.engine.check(request)
-        except SharegenError as error:
-            return error
-        return None
 
     def _report(self, completions: Sequence[Completion]) -> None:
         now = time.monotonic()
@@ -121,6 +113,12 @@ class _Worker:
         slim = [replace(c, request=replace(c.request, prompt_token_ids=())) for c in completions]
         self.connection.send(Finished(self.job, slim, self.engine.stats))
         self.reported = now
+
+
+def _resident() -> int:
+    """The most bytes that this process has held so far."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def _end_with_the_driver(lifeline: int) -> None:
