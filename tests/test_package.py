@@ -188,7 +188,7 @@ def test_the_readme_has_one_line_that_runs_and_one_that_tests() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines() if " -m venv " in line]
     assert [line.rpartition("&& ")[2] for line in lines] == [
         ".venv/bin/sharegen run self-consistency",
-        ".venv/bin/python -m pytest -q",
+        ".venv/bin/python -m pytest -q -n 2",
     ]
 
 
