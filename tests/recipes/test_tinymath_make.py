@@ -113,7 +113,7 @@ def test_the_model_answers_in_the_format_of_its_examples():
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(MODEL, padding_side="left")
     examples = training_examples()[: making.FEW_SHOT]
-    result = score(model, tokenizer, examples, held_out()[:2], temperature=0.7, seed=0)
+    result = score(model, tokenizer, examples, held_out()[:1], temperature=0.7, seed=0)
     assert result.answered > 0.9
 
 
