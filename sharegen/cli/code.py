@@ -22,6 +22,7 @@ from sharegen.results.formats import Format, default_path
 if TYPE_CHECKING:
     from sharegen.job.scoring import Samples
     from sharegen.results.passk import Estimate
+    from sharegen.results.pool import Pool
     from sharegen.results.sandbox.system import Isolation
     from sharegen.results.score_file import Verdict
 
@@ -151,6 +152,14 @@ def score(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Score everything anew.", rich_help_panel=_DATA)
     ] = False,
+    pooled: Annotated[
+        bool,
+        typer.Option(
+            "--pool",
+            help="Take the samples of one job together, also of several seeds.",
+            rich_help_panel=_DATA,
+        ),
+    ] = False,
 ) -> None:
     """Judge samples: programs by their tests, mathematics by the gold answers.
 
@@ -163,25 +172,32 @@ def score(
       sharegen score samples.jsonl --dataset humaneval --execute
       sharegen score runs/self-consistency-1a2b3c4d.jsonl
     """
-    from sharegen.job.scoring import open_samples
+    from sharegen.job.scoring import open_samples, pooled_verdicts
+    from sharegen.results.pool import pool
     from sharegen.results.score_file import without_scores
 
-    for path in without_scores(files):
-        samples = open_samples(path)
+    for found in pool(without_scores(files), names=pooled, seeds=pooled):
+        samples = [open_samples(path) for path in found.files]
         wanted = dataset is not None or schema is not None
-        rows = None if samples.has_programs or wanted else _mathematics(samples)
+        rows = None if samples[0].has_programs or wanted else _mathematics(found)
         if rows is None:
-            rows = _programs(
-                samples,
-                execute=execute,
-                unsafe=unsafe_execution,
-                timeout=timeout,
-                memory=memory,
-                workers=workers,
-                where=(dataset, schema, split),
-                overwrite=overwrite,
-            )
-        _print_estimates(path, rows)
+            verdicts = {
+                each.path: _programs(
+                    each,
+                    execute=execute,
+                    unsafe=unsafe_execution,
+                    timeout=timeout,
+                    memory=memory,
+                    workers=workers,
+                    where=(dataset, schema, split),
+                    overwrite=overwrite,
+                )
+                for each in samples
+            }
+            if samples[0].configuration is not None:
+                _print_next(found.path)
+            rows = _by_difficulty(pooled_verdicts(found, verdicts))
+        _print_estimates(found.name, rows)
 
 
 def convert(
@@ -226,23 +242,22 @@ Rows = list[tuple[str, list["Estimate"]]]
 """Groups of problems with the estimates over them."""
 
 
-def _mathematics(samples: Samples) -> Rows | None:
+def _mathematics(found: Pool) -> Rows | None:
     """Estimates from answers; None where there are no gold answers."""
     from sharegen.results.equality import equality_used
     from sharegen.results.formats import format_of
     from sharegen.results.passk import majority_estimates, pass_estimates
-    from sharegen.results.record import read
     from sharegen.results.vote import tally
 
-    if format_of(samples.path) != "sharegen":
+    if format_of(found.files[0]) != "sharegen":
         return None
-    votes = [vote for vote in tally(read(samples.path)) if vote.gold is not None]
+    votes = [vote for vote in tally(found.records()) if vote.gold is not None]
     if not votes:
         return None
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     said = used or "answers are compared by value and spelling, which settles them all"
     Console(stderr=True, highlight=False).print(
-        visible(f"{samples.path}: {said}"), style="dim", soft_wrap=True
+        visible(f"{found.name}: {said}"), style="dim", soft_wrap=True
     )
     counts = [(vote.samples, vote.right_samples) for vote in votes]
     majorities = majority_estimates([(vote.answers, vote.right) for vote in votes])
@@ -259,8 +274,8 @@ def _programs(
     workers: int | None,
     where: tuple[str | None, str | None, str | None],
     overwrite: bool,
-) -> Rows:
-    """Run what has no verdict yet; estimates over all problems, and by difficulty."""
+) -> list[Verdict]:
+    """Run what has no verdict yet; the verdicts on all."""
     from sharegen.cli.score_progress import ScoreProgress
     from sharegen.job.interrupt import Interrupted, interrupts
     from sharegen.job.scoring import dataset_of, score_programs
@@ -308,11 +323,14 @@ def _programs(
     results = Counter(verdict.result for verdict in verdicts)
     line = ", ".join(f"{result} {count:,}" for result, count in results.most_common())
     errors.print(visible(f"{scores_path(samples.path)}: {line}"), style="dim", soft_wrap=True)
-    if samples.configuration is not None:
-        page = samples.path.with_name(samples.path.name.removesuffix(".jsonl") + ".html")
-        command = shlex.join(["sharegen", "report", str(samples.path), "--html", str(page)])
-        errors.print(f"next: {visible(command)}", style="dim", soft_wrap=True)
-    return _by_difficulty(verdicts)
+    return verdicts
+
+
+def _print_next(journal: Path) -> None:
+    page = journal.with_name(journal.name.removesuffix(".jsonl") + ".html")
+    command = shlex.join(["sharegen", "report", str(journal), "--html", str(page)])
+    errors = Console(stderr=True, highlight=False)
+    errors.print(f"next: {visible(command)}", style="dim", soft_wrap=True)
 
 
 def _by_difficulty(verdicts: Sequence[Verdict]) -> Rows:
@@ -334,9 +352,9 @@ def _by_difficulty(verdicts: Sequence[Verdict]) -> Rows:
     return [(name, pass_estimates(problems)) for name, problems in groups.items()]
 
 
-def _print_estimates(path: Path, rows: Rows) -> None:
-    """The table of one file, on stdout: a line for each estimate."""
-    table = Table(title=visible(str(path)), title_justify="left")
+def _print_estimates(title: str, rows: Rows) -> None:
+    """The table of one job's files, on stdout: a line for each estimate."""
+    table = Table(title=visible(title), title_justify="left")
     columns = (("problems", "left"), ("", "left"), ("mean", "right"), ("95% interval", "right"))
     for name, justify in (*columns, ("of", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -348,6 +366,6 @@ def _print_estimates(path: Path, rows: Rows) -> None:
             )
         table.add_section()
     if not any(estimates for _, estimates in rows):
-        print(printable(f"{path}: no problem can be scored"))
+        print(printable(f"{title}: no problem can be scored"))
         return
     Console(highlight=False).print(table)

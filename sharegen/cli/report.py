@@ -44,6 +44,13 @@ def report(
             parser=parse_path,
         ),
     ] = None,
+    pooled: Annotated[
+        bool,
+        typer.Option(
+            "--pool",
+            help="Take samples of one job together, also of several seeds.",
+        ),
+    ] = False,
 ) -> None:
     """Draw pass@k and maj@k against the samples, and what else a run is judged by.
 
@@ -64,7 +71,7 @@ def report(
     from sharegen.results.report.pictures import pictures
 
     _check_outputs(html, output)
-    read = read_runs(files)
+    read = read_runs(files, pooled)
     problems = [_problems(run, html is not None, output is not None) for run in read]
     runs = [
         measure(run.with_difficulties(_difficulties(of_run)))

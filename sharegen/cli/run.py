@@ -53,6 +53,7 @@ def run_recipe(
     flags: more of what `options.flags()` gives, on top; schema: see `configuration.resolve`.
     """
     from sharegen.job.run import run_job
+    from sharegen.results.pool import Pool
     from sharegen.results.summary import print_summary
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
@@ -78,11 +79,13 @@ def run_recipe(
     if options.quiet:
         print(path)
         return path
-    if outcome.drawn == 0 and outcome.plan is not None:
-        errors.print(sharing_tree(outcome.plan))
+    if outcome.drawn == 0:
+        if outcome.plan is not None:
+            errors.print(sharing_tree(outcome.plan))
         errors.print("Everything that was asked is on record already.\n", style="dim")
     questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
-    print_summary(path, outcome.run, configuration.sampling.samples, questions)
+    found = Pool.of(outcome.journals).records()
+    print_summary(path, found, outcome.run, configuration.sampling.samples, questions)
     return path
 
 

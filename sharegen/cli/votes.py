@@ -19,9 +19,9 @@ from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.equality import equality_used
 from sharegen.results.output import refuse_journal
-from sharegen.results.pool import Pool, pool
-from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile, replace_file, run_file_path
+from sharegen.results.pool import Pool, one_job, pool
+from sharegen.results.record import Record
+from sharegen.results.run_file import replace_file, run_file_path
 from sharegen.results.score_file import without_scores
 from sharegen.results.show import describe, select
 from sharegen.results.vote import Vote, tally
@@ -50,23 +50,26 @@ def vote(
             parser=parse_path,
         ),
     ] = None,
+    pooled: Annotated[
+        bool, typer.Option("--pool", help="Take journals that differ in the seed alone together.")
+    ] = False,
 ) -> None:
     """Take the majority vote of every problem.
 
     Answers are brought to one spelling first (18, 18.00, $18), samples without an answer don't
     vote, and a tie goes to the answer that appears first by sample index. On a terminal the
     votes are a table, otherwise tab-separated lines. Files of one job vote together, others
-    apart.
+    apart; a journal brings those of its shards along.
 
     \b
     Examples:
       sharegen vote runs/gsm8k.jsonl
       sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
-      sharegen vote runs/seed0.jsonl runs/seed1.jsonl -o - | jq .answer
+      sharegen vote runs/seed0.jsonl runs/seed1.jsonl --pool -o - | jq .answer
     """
     if output is not None:
         refuse_journal(output)
-    pools = pool(without_scores(files))
+    pools = pool(without_scores(files), seeds=pooled)
     taken = [tally(part.records(), at) for part in pools]
     rows: list[Row] = [
         (part.name, vote) for part, votes in zip(pools, taken, strict=True) for vote in votes
@@ -105,12 +108,13 @@ def show(
     Example:
       sharegen show runs/gsm8k.jsonl --problem 17
     """
+    journal = one_job(file)
     try:
-        records = select(read(file), problem)
+        records = select(journal.records(), problem)
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
     try:
-        prompt = _prompt(file, records[0])
+        prompt = _prompt(journal, records[0])
     except SharegenError as error:
         _say(f"the prompt cannot be shown: {error}")
         prompt = None
@@ -122,14 +126,14 @@ def show(
             print(Text.from_markup(line).plain)
 
 
-def _prompt(file: Path, record: Record) -> str:
+def _prompt(journal: Pool, record: Record) -> str:
     """The prompt that a record answers, rendered again from what its journal was made from."""
     from sharegen.workload.configuration import Configuration
     from sharegen.workload.problem import load_problems
 
-    run = RunFile.read(run_file_path(file))
+    run = journal.run
     if run is None:
-        raise JournalError(f"{run_file_path(file)} is not there")
+        raise JournalError(f"{run_file_path(journal.files[0])} is not there")
     problems = load_problems(Configuration.from_settings(run.settings))
     mine = next((p for p in problems if p.id == record.problem_id), None)
     if mine is None:

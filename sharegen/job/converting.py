@@ -12,7 +12,8 @@ from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
 from sharegen.results.output import refuse_journal
-from sharegen.results.record import Record, read
+from sharegen.results.pool import Pool, one_job
+from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
@@ -20,22 +21,23 @@ from sharegen.workload.problem import Problem, load_problems, problem_ids
 
 
 def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int]:
-    """Write a journal's samples to `output`; returns how many problems and samples that were.
+    """Write a journal's samples, and its shards', to `output`; how many problems and samples.
 
     Problems come in the order of the dataset, samples by index. bigcode knows problems by their
     position alone, so there a row without samples has an empty list. Raises DataError for a file
     that is no journal or has no samples, and UsageError without the run.json that names its
     dataset.
     """
-    if format_of(journal) != "sharegen":
+    found = one_job(journal)
+    if any(format_of(path) != "sharegen" for path in found.files):
         raise DataError(f"{journal}: is not a journal of sharegen: only these can be converted")
-    run = RunFile.read(run_file_path(journal))
+    run = found.run
     if run is None:
         raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
     _refuse_journals(journal, kind, output)
     configuration = Configuration.from_settings(run.settings)
     completions: dict[str, dict[int, str]] = defaultdict(dict)
-    for record in read(journal):
+    for record in found.records():
         if record.sample is not None:
             completions[record.problem_id][record.sample] = record.completion
     if not completions:
@@ -51,7 +53,7 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     if faults and not problems:
         raise DataError(faults[0])
     if kind == "sharegen":
-        _write_sorted(journal, run, output, [problem.id for problem in problems])
+        _write_sorted(found, output, [problem.id for problem in problems], journal)
         return len(problems), sum(map(len, completions.values()))
     for name, fault in zip(missing, faults, strict=True):
         del completions[name]
@@ -83,18 +85,19 @@ def _conversion_of(journal: Path) -> dict[str, str]:
     return {"journal": str(journal.resolve())}
 
 
-def _write_sorted(journal: Path, run: RunFile, output: Path, order: list[str]) -> None:
+def _write_sorted(found: Pool, output: Path, order: list[str], journal: Path) -> None:
     """The journal itself, with its run.json, in the order of the dataset; bad rows come last."""
     place = {problem_id: index for index, problem_id in enumerate(order)}
 
     def position(record: Record) -> tuple[int, int]:
         return place.get(record.problem_id, len(order)), record.sample or 0
 
-    lines = b"".join(record.to_line() for record in sorted(read(journal), key=position))
+    lines = b"".join(record.to_line() for record in sorted(found.records(), key=position))
+    assert found.run is not None
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         replace_file(output, lines)
-        replace(run, conversion=_conversion_of(journal)).write(run_file_path(output))
+        replace(found.run, conversion=_conversion_of(journal)).write(run_file_path(output))
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {error.strerror}") from None
 

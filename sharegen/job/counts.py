@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_LATEST = ("slots", "blocks_total", "blocks_used", "running", "waiting")
-_PEAKS = ("peak_blocks",)
+from sharegen.results.totals import add
 
 
 def added(before: Mapping[str, Any], now: Mapping[str, Any], again: int) -> dict[str, Any]:
@@ -17,16 +16,4 @@ def added(before: Mapping[str, Any], now: Mapping[str, Any], again: int) -> dict
     """
     computed = "prompt_tokens_computed"
     again = min(again, now[computed], before.get(computed, 0))
-    return _sum(before, {**now, computed: now[computed] - again, "prompt_tokens_resumed": again})
-
-
-def _sum(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers added; what is no number is the last run's."""
-    total = dict(now)
-    for name, value in now.items():
-        if isinstance(value, dict):
-            total[name] = {**before.get(name, {}), **_sum(before.get(name, {}), value)}
-        is_count = isinstance(value, (int, float)) and name not in _LATEST
-        if is_count and name in before:
-            total[name] = max(before[name], value) if name in _PEAKS else before[name] + value
-    return total
+    return add(before, {**now, computed: now[computed] - again, "prompt_tokens_resumed": again})

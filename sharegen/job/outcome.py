@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sharegen.job.plan import Plan
 from sharegen.results.journal import OTHER, note_row, refuse_other_job
 from sharegen.results.record import Key, read
 from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.totals import together
 from sharegen.workload.problem import Workload
 
 
@@ -18,13 +20,15 @@ from sharegen.workload.problem import Workload
 class Outcome:
     """A finished job: where its journal is, how it went, and what it asked.
 
-    drawn: samples of this run; 0 when the journal had them all.
+    drawn: samples of this run; 0 when the journals had them all. journals: those that have any,
+    beside the run's own that of a shard, say.
     """
 
     path: Path
     run: RunFile
     workload: Workload
     drawn: int
+    journals: tuple[Path, ...]
 
     @property
     def plan(self) -> Plan | None:
@@ -42,36 +46,46 @@ def all_failed(key: Key, error: str | None) -> ModelError:
 
 
 def outcome_on_record(
-    content: Content, path: Path, strict: bool, retry_failed: bool = False
+    content: Content,
+    path: Path,
+    others: Sequence[Path] = (),
+    *,
+    strict: bool = False,
+    retry_failed: bool = False,
 ) -> Outcome | None:
-    """The outcome from the journal alone, where it has every sample that is asked; else None.
+    """The outcome from the journals alone, where they have every sample that is asked; else None.
 
-    retry_failed: samples that failed are asked again. Raises JournalError where the journal comes
-    from another configuration, or answers other rows: known before a model is loaded; DataError
-    where no row could be asked, and for a bad row if strict; ModelError where every sample failed.
+    others: journals beside the run's own. retry_failed: samples that failed are asked again.
+    Raises JournalError where a journal comes from another configuration, or answers other rows:
+    known before a model is loaded; DataError where no row could be asked, and for a bad row if
+    strict; ModelError where every sample failed.
     """
-    if not path.exists():
-        return None
     configuration, workload = content.configuration, content.workload
-    recorded = RunFile.read(run_file_path(path), OTHER)
-    if recorded is None:
-        return None
+    runs: dict[Path, RunFile] = {}
     records: dict[Key, str | None] = {}
     rows: dict[str, str | None] = {}
-    for record in read(path):
-        records[record.key] = record.error
-        if record.is_sample:
-            note_row(rows, record)
-    if not records:
+    for journal in [path, *others] if path.exists() else others:
+        recorded = RunFile.read(run_file_path(journal), OTHER)
+        if recorded is None:
+            return None
+        errors, of_journal = _read(journal)
+        if not errors:
+            continue
+        try:
+            refuse_other_job(journal, recorded, content.before_loading(recorded))
+        except JournalError:
+            if any(key.sample is not None and error is None for key, error in errors.items()):
+                raise
+            return None  # nothing was drawn: the new configuration starts the journal anew
+        content.refuse_changed_rows(journal, of_journal)
+        runs[journal] = recorded
+        for key, error in errors.items():
+            if error is None or key not in records:
+                records[key] = error
+        rows |= of_journal
+    if not runs:
         return None
-    try:
-        refuse_other_job(path, recorded, content.before_loading(recorded))
-    except JournalError:
-        if any(key.sample is not None and error is None for key, error in records.items()):
-            raise
-        return None  # nothing was drawn: the new configuration starts the journal anew
-    content.refuse_changed_rows(path, rows)
-    if recorded.fingerprints.get("files") != content.files:
+    if any(run.fingerprints.get("files") != content.files for run in runs.values()):
         return None  # whether the tokenizer is the same takes loading it
     failed = {
         key.problem_id: error
@@ -79,7 +93,8 @@ def outcome_on_record(
         if key.sample is None and key.problem_id not in rows
     }
     unfit = failed.keys() - {bad.id for bad in workload.bad_rows}
-    if unfit and recorded.extent.get("machine") != configuration.extent["machine"]:
+    machine = configuration.extent["machine"]
+    if unfit and any(run.extent.get("machine") != machine for run in runs.values()):
         return None  # what did not fit the memory then may fit it now
     hashes = ((p.id, p.prompt_hash) for p in workload.problems if p.id not in failed)
     wanted = [
@@ -100,4 +115,15 @@ def outcome_on_record(
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
     if not any(problem.id in rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
-    return Outcome(path, recorded, workload, drawn=0)
+    return Outcome(path, together(list(runs.values())), workload, 0, tuple(runs))
+
+
+def _read(path: Path) -> tuple[dict[Key, str | None], dict[str, str | None]]:
+    """The errors of all that is on record, None for what was drawn; and what rows are known by."""
+    errors: dict[Key, str | None] = {}
+    rows: dict[str, str | None] = {}
+    for record in read(path):
+        errors[record.key] = record.error
+        if record.is_sample:
+            note_row(rows, record)
+    return errors, rows

@@ -22,6 +22,7 @@ from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, SharegenError
+from sharegen.job.beside import finished_beside, journals_beside, refuse_overwriting
 from sharegen.job.counts import added
 from sharegen.job.engines import Staff, start
 from sharegen.job.identity import Content
@@ -113,15 +114,20 @@ def run_job(
             own = workload if share is None else share.workload
             content = replace(content, workload=own)
             own.name_bad_rows()
-            if not overwrite:
-                complete = outcome_on_record(content, path, strict, retry_failed)
+            others = journals_beside(path, share)
+            if overwrite:
+                refuse_overwriting(path, others)
+            else:
+                complete = outcome_on_record(
+                    content, path, others, strict=strict, retry_failed=retry_failed
+                )
                 if complete is not None:
                     return complete
             _make_folder(path)
-            job = _Job(content, path, watcher, verify, share)
+            job = _Job(content, path, watcher, verify, share, others)
             with closing(job), job.open_journal(overwrite) as journal:
                 drawn = job.sample(journal, strict, retry_failed, held)
-                return Outcome(path, journal.run, job.workload, drawn)
+                return Outcome(path, journal.run, job.workload, drawn, (path, *others))
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:
@@ -142,6 +148,7 @@ class _Job:
         watcher: Watcher,
         verify: int | None = None,
         share: Share | None = None,
+        others: Sequence[Path] = (),
     ) -> None:
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.model.checkpoint import resolve_device
@@ -153,6 +160,7 @@ class _Job:
         self.workload = workload = content.workload
         self.path = path
         self.share = share
+        self.others = others
         self.watcher = watcher
         self.params = sampling_params(configuration)
         self.verification = None if verify is None else Verification(verify)
@@ -271,6 +279,9 @@ class _Job:
             journal.append(Record(bad.id, None, None, error=bad.error))
         candidates: list[_Asked] = []
         finished = journal.finished - journal.undrawn if retry_failed else journal.finished
+        if self.others:
+            beside = finished_beside(self.others, self.content, journal.run, retry_failed)
+            finished = finished.union(beside)
         begun = {key[:2] for key in finished}
         every = range(self.configuration.sampling.samples)
         for problem, prompt, splits in zip(

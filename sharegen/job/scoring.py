@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from sharegen.common.remarks import remark
 from sharegen.errors import DataError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Generation, format_of, read_generations
+from sharegen.results.pool import Pool
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
@@ -229,6 +230,23 @@ def _name_unscorable(verdicts: Iterable[Verdict], problems: ProblemSet) -> None:
         tests = problems.problem(problem_id).tests
         reason = tests.reason if isinstance(tests, NoTests) else "its tests cannot be run"
         remark(f"problem {problem_id}: {number:,} unscorable: {reason}")
+
+
+def pooled_verdicts(found: Pool, verdicts: Mapping[Path, Sequence[Verdict]]) -> list[Verdict]:
+    """The verdicts of several journals as those of one: every sample once, as it is known there."""
+    if len(found.files) == 1:
+        return list(verdicts[found.files[0]])
+    known = {
+        (path, verdict.problem_id, verdict.sample): verdict
+        for path, of_file in verdicts.items()
+        for verdict in of_file
+    }
+    return [
+        dataclasses.replace(verdict, problem_id=entry.record.problem_id)
+        for entry in found.entries()
+        if not entry.repeats
+        and (verdict := known.get((entry.path, entry.key.problem_id, entry.key.sample or 0)))
+    ]
 
 
 def _tasks(samples: Samples, problems: ProblemSet, done: set[Sample]) -> Iterator[Task]:

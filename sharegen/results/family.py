@@ -6,25 +6,42 @@ have in common is whose samples they hold, whoever drew them.
 
 from __future__ import annotations
 
+import glob
 import re
 from pathlib import Path
 
 from sharegen.common.shard import Shard
 from sharegen.errors import UsageError
 
-_NAME = re.compile(r"(.+)\.shard-([0-9]+)-of-([0-9]+)(\.jsonl|)", re.DOTALL)
+_NAME = re.compile(r"(.+)\.shard-([0-9]{1,6})-of-([0-9]{1,6})(\.jsonl|)", re.DOTALL)
 
 
 def shard_named(path: Path) -> Shard | None:
     """Which shard's journal a file is, by its name."""
     match = _NAME.fullmatch(path.name)
-    return Shard(int(match[2]), int(match[3])) if match is not None else None
+    if match is None or not 1 <= int(match[2]) <= int(match[3]):
+        return None
+    return Shard(int(match[2]), int(match[3]))
 
 
 def whole_path(path: Path) -> Path:
     """`a.shard-2-of-8.jsonl` -> `a.jsonl`; other names are a whole job's already."""
     match = _NAME.fullmatch(path.name)
     return path if match is None else path.with_name(match[1] + match[4])
+
+
+def family(path: Path) -> list[Path]:
+    """The journals that a name stands for, in one order everywhere.
+
+    That of a whole job stands for its shards' too, which may be all there is; a shard's for itself.
+    """
+    if shard_named(path) is not None:
+        return [path]
+    pattern = f"{glob.escape(path.name.removesuffix('.jsonl'))}.shard-*-of-*"
+    beside = ((shard_named(other), other) for other in path.parent.glob(pattern))
+    shards = [(s.count, s.index, p) for s, p in beside if s is not None and whole_path(p) == path]
+    own = [path] if path.exists() or not shards else []
+    return [*own, *(other for _, _, other in sorted(shards))]
 
 
 def journal_path(output: Path, shard: Shard | None) -> Path:

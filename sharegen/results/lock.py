@@ -39,6 +39,30 @@ def hold(path: Path, descriptor: int) -> SoftFileLock | None:
     return None
 
 
+def refuse_held(path: Path) -> None:
+    """Raises JournalError where another process writes `path`; several may ask at a time."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
+    is_held = False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_held = True
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise JournalError(f"{path}: cannot be locked: {error.strerror}") from None
+        is_held = _lock_path(path).exists()
+    finally:
+        os.close(descriptor)
+    if is_held:
+        raise JournalError(
+            f"{path}: another process is writing it, and both would draw the same samples: wait for"
+            " that run to end, or choose another --output"
+        )
+
+
 def let_go(descriptor: int, lock: SoftFileLock | None) -> None:
     """Close the file, and with it the kernel's lock; a lock that is a file goes last."""
     os.close(descriptor)
@@ -47,7 +71,7 @@ def let_go(descriptor: int, lock: SoftFileLock | None) -> None:
 
 
 def _soft(path: Path) -> SoftFileLock:
-    lock = SoftFileLock(path.with_name(path.name + ".lock"), thread_local=False)
+    lock = SoftFileLock(_lock_path(path), thread_local=False)
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:
@@ -56,6 +80,10 @@ def _soft(path: Path) -> SoftFileLock:
             f" remove {lock.lock_file} if there is none"
         ) from None
     return lock
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + ".lock")
 
 
 def _holder(lock: SoftFileLock) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from sharegen.common.printable import visible
 from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
 from sharegen.results.equality import equality_used
-from sharegen.results.record import Record, read
+from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile
 from sharegen.results.vote import Vote, tally
 
@@ -23,15 +23,21 @@ _QUESTION = 1200  # most characters of the question, from its end
 _ANSWERS = 6  # most answers in the histogram
 
 
-def print_summary(path: Path, run: RunFile, samples: int, questions: Mapping[str, str]) -> None:
+def print_summary(
+    path: Path,
+    found: Iterable[Record],
+    run: RunFile,
+    samples: int,
+    questions: Mapping[str, str],
+) -> None:
     """Counts, speed, what sharing saved, accuracy, a problem that the vote rescued, what next.
 
-    samples: the first so many of each problem count. questions: by problem id; these problems
-    count.
+    found: what is on record, in the journal at `path` and elsewhere. samples: the first so many of
+    each problem count. questions: by problem id; these problems count.
     """
     records = [
         record
-        for record in read(path)
+        for record in found
         if record.problem_id in questions or not record.is_sample
         if record.sample is None or record.sample < samples
     ]

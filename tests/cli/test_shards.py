@@ -65,3 +65,48 @@ def test_more_shards_than_problems(sharegen: Command, job: list[object], tmp_pat
     ran = sharegen(*job, "--shard", "7/7")
     assert ran.code == 0, ran.err
     assert "sharegen: --shard 7/7: there is nothing to do: the job has 6 problems" in ran.err
+
+
+ANSWERS = ["--set", "answer.patterns=['(\\w)']"]  # a model of random weights has no better ones
+
+
+def test_shards_are_read_as_one_job(sharegen: Command, job: list[object], tmp_path: Path) -> None:
+    for shard in ("1/2", "2/2"):
+        ran = sharegen(*job, *ANSWERS, "--shard", shard)
+        assert ran.code == 0, ran.err
+        assert "9, 72 tokens" in ran.out and "problems              3" in ran.out
+    assert sharegen(*job, *ANSWERS, "-o", "whole.jsonl", "--quiet").code == 0
+    voted, as_whole = sharegen("vote", "out.jsonl"), sharegen("vote", "whole.jsonl")
+    assert voted.code == as_whole.code == 0
+    assert voted.out == as_whole.out
+    assert "out.jsonl: 6 problems, 18 samples" in voted.err
+    assert sharegen("vote", "out.shard-1-of-2.jsonl", "out.shard-2-of-2.jsonl").out == voted.out
+    part = sharegen("vote", "out.shard-1-of-2.jsonl")
+    assert "out.jsonl: without shard 2 of 2" in part.err and "9 samples" in part.err
+    shown = [sharegen("show", f"{name}.jsonl", "--problem", 4).out for name in ("out", "whole")]
+    assert shown[0] == shown[1] and "sample 2" in shown[0]
+    scored = [sharegen("score", f"{name}.jsonl").out for name in ("out", "whole")]
+    assert scored[0].splitlines()[1:] == scored[1].splitlines()[1:]
+    drawn = [sharegen("report", f"{name}.jsonl").out for name in ("out", "whole")]
+    assert drawn[0].replace("out", "whole") == drawn[1]
+    assert sharegen("report", "out.jsonl", "--html", "out.html").code == 0
+    for format in ("human-eval", "sharegen"):
+        for name in ("out", "whole"):
+            ran = sharegen("convert", f"{name}.jsonl", "--format", format, "-o", f"{name}.{format}")
+            assert ran.code == 0, ran.err
+        assert Path(f"out.{format}").read_text() == Path(f"whole.{format}").read_text()
+    ran = sharegen(*job, *ANSWERS)
+    assert ran.code == 0 and "Everything that was asked is on record" in ran.err
+    assert "18, " in ran.out and not (tmp_path / "out.jsonl").exists()
+
+
+def test_seeds_vote_together_where_that_is_asked(sharegen: Command, job: list[object]) -> None:
+    for seed in (0, 1):
+        assert sharegen(*job, *ANSWERS, "--seed", seed, "-o", f"{seed}.jsonl", "--quiet").code == 0
+    apart = sharegen("vote", "0.jsonl", "1.jsonl")
+    assert apart.out.startswith("file\t") and "1.jsonl: 6 problems, 18 samples" in apart.err
+    for command in (["vote"], ["score"], ["report"]):
+        ran = sharegen(*command, "0.jsonl", "1.jsonl", "--pool")
+        assert ran.code == 0, ran.err
+        assert "0.jsonl, 1.jsonl: samples of seeds 0 and 1 are pooled, in this order" in ran.err
+    assert "6 problems, 36 samples" in sharegen("vote", "0.jsonl", "1.jsonl", "--pool").err

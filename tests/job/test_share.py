@@ -14,61 +14,10 @@ from sharegen.errors import NothingToDo, UsageError
 from sharegen.job.dry_run import plan_cut, plan_job
 from sharegen.job.run import run_job
 from sharegen.job.share import share_of
-from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
 from sharegen.workload.prompt import tokenise
-from tests.tiny import save_tiny_model, tiny_tokenizer
-
-# Below the few-shot, families of prompts with accidental branches of two blocks and of less.
-STEMS = [
-    "Tom has 3 apples and buys 4 more in the market of the next town over the hill",
-    "A box holds 12 eggs and a farmer fills 5 boxes on every day of a long week",
-    "Tom has 3 boxes",
-]
-PROMPTS = [
-    f"{STEMS[i % 3]}{' and again' * (i % 4 == 0)}, {i} times {7 * i % 5}. How many?"
-    for i in range(13)
-]
-ROWS: list[dict[str, Any]] = [
-    *({"question": question, "answer": f"#### {i}"} for i, question in enumerate(PROMPTS)),
-    {"question": "much " * 900, "answer": "#### 1"},  # longer than the context
-    {"answer": "no question"},
-]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("job")
-    save_tiny_model(folder / "model", context=512)
-    rows, examples = ROWS[2:], ROWS[:2]
-    for name, values in (("rows", rows), ("examples", examples)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in values))
-    return folder
-
-
-def configure(folder: Path, **sampling: Any) -> Configuration:
-    given = {
-        "model": str(folder / "model"),
-        "few_shot": {"k": 1, "file": str(folder / "examples.jsonl")},
-        "sampling": {"samples": 3, "max_tokens": 10, "temperature": 1.0} | sampling,
-        "machine": {"device": "cpu"},
-        "token_ids": True,
-    }
-    return resolve("self-consistency", str(folder / "rows.jsonl"), given)
-
-
-def records(path: Path) -> dict[tuple[str, int | None], dict[str, Any]]:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    found = {(line["problem_id"], line["sample"]): line for line in lines}
-    assert len(found) == len(lines)
-    return found
-
-
-@pytest.fixture(scope="module")
-def whole(folder: Path) -> dict[tuple[str, int | None], dict[str, Any]]:
-    path = folder / "whole.jsonl"
-    run_job(configure(folder), path)
-    return records(path)
+from tests.job.parts import configure, records
+from tests.tiny import tiny_tokenizer
 
 
 def test_the_data_has_what_makes_it_hard(folder: Path) -> None:

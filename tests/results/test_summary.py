@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.results.record import Record
+from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile
 from sharegen.results.summary import print_summary
 
@@ -31,7 +31,7 @@ def summarise(tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # type: igno
     ) -> str:
         path = tmp_path / "a.jsonl"
         path.write_bytes(b"".join(record.to_line() for record in records))
-        print_summary(path, run, samples, questions)
+        print_summary(path, read(path), run, samples, questions)
         return capsys.readouterr().out
 
     return summarise
@@ -59,7 +59,7 @@ def test_what_comes_next_can_be_pasted_into_a_shell(
 ) -> None:
     path = tmp_path / "my [bold] run.jsonl"
     path.write_bytes(sample("it's $1; [x]", 0, "7").to_line())
-    print_summary(path, RUN, 5, {"it's $1; [x]": "?"})
+    print_summary(path, read(path), RUN, 5, {"it's $1; [x]": "?"})
     lines = capsys.readouterr().out.splitlines()
     commands = [shlex.split(line.partition("sharegen ")[2]) for line in lines[-2:]]
     assert commands == [

@@ -16,9 +16,10 @@ from pathlib import Path
 from sharegen.errors import DataError
 from sharegen.results.answer import normalise
 from sharegen.results.equality import equality_used, is_right
-from sharegen.results.record import Record, read
+from sharegen.results.pool import Pool, one_job, pool
+from sharegen.results.record import Record
 from sharegen.results.report.scores import SampleKey, Score, read_scores
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.run_file import RunFile
 from sharegen.results.score_file import without_scores
 from sharegen.results.vote import natural_order
 
@@ -131,10 +132,14 @@ class Run:
         return replace(self, outcomes=tuple(outcomes))
 
 
-def read_runs(paths: Iterable[Path]) -> list[Run]:
-    """Every journal, named by its file, with as much of the path as tells them apart."""
-    paths = without_scores(paths)
-    runs = [read_run(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+def read_runs(paths: Iterable[Path], pooled: bool = False) -> list[Run]:
+    """Every journal, named by its file, with as much of the path as tells them apart.
+
+    pooled: journals of one job are one run, also where their names or seeds differ.
+    """
+    pools = pool(without_scores(paths), names=pooled, seeds=pooled)
+    names = _names([found.path for found in pools])
+    runs = [_read_run(found, name) for found, name in zip(pools, names, strict=True)]
     return [replace(run, notes=(*run.notes, *_strangeness(run, runs[0]))) for run in runs]
 
 
@@ -145,24 +150,33 @@ def _strangeness(run: Run, first: Run) -> Iterable[str]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """The journal at `path` with the scores and the run.json beside it.
+    """The journal at `path`, with its shards', and the scores and the run.json beside each.
 
     Raises JournalError for what is no journal; DataError for one without samples, for a code
     journal without scores, and for scores of another journal.
     """
+    return _read_run(one_job(path), name)
+
+
+def _read_run(found: Pool, name: str) -> Run:
+    path = found.path
     problems: dict[tuple[str, str | None], list[Record]] = {}
+    places: dict[Path, dict[SampleKey, SampleKey]] = {journal: {} for journal in found.files}
     bad_rows = 0
-    for record in read(path):
+    for entry in found.entries():
+        record = entry.record
         if record.is_sample:
-            problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
+            if not entry.repeats:
+                problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
+            key = (entry.key.problem_id, entry.key.sample or 0)
+            places[entry.path][key] = (record.problem_id, record.sample or 0)
         else:
             bad_rows += 1
     if not problems:
         held = f"holds {bad_rows} bad rows and no sample" if bad_rows else "is empty"
         raise DataError(f"{path}: the journal {held}: nothing to report; run the job first")
-    file = RunFile.read(run_file_path(path)) or RunFile()
-    keys = {(r.problem_id, r.sample or 0) for records in problems.values() for r in records}
-    scores = read_scores(path, keys)
+    file = found.run or RunFile()
+    scores = _scores_of(places)
     outcomes = sorted(
         (_outcome(records, scores) for records in problems.values()),
         key=lambda outcome: natural_order(outcome.problem_id),
@@ -172,6 +186,20 @@ def read_run(path: Path, name: str) -> Run:
         command = f"sharegen score {shlex.quote(str(path))} --execute"
         raise DataError(f"{path}: these programs have no scores yet: first `{command}`")
     return run
+
+
+def _scores_of(
+    places: Mapping[Path, Mapping[SampleKey, SampleKey]],
+) -> dict[SampleKey, Score] | None:
+    """The scores of all journals by what a sample is called among all; None where there are none.
+
+    places: of each journal its samples, by what they are called there.
+    """
+    scores: dict[SampleKey, Score] = {}
+    for path, names in places.items():
+        for key, score in (read_scores(path, names.keys()) or {}).items():
+            scores.setdefault(names[key], score)
+    return scores or None
 
 
 def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Outcome:

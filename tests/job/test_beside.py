@@ -1,0 +1,144 @@
+"""Runs and shards of one job beside each other: a sample is drawn once, whoever draws it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.common.shard import Shard
+from sharegen.errors import JournalError
+from sharegen.job.run import run_job
+from sharegen.results.pool import one_job
+from tests.job.parts import configure, records
+
+SHARDS = [Shard(1, 2), Shard(2, 2)]
+
+
+@pytest.fixture
+def shards(folder: Path, tmp_path: Path) -> Path:
+    """A job of which the first of two shards is done, and the second has a sample a problem."""
+    run_job(configure(folder), tmp_path / "a.jsonl", shard=SHARDS[0])
+    run_job(configure(folder, samples=1), tmp_path / "a.jsonl", shard=SHARDS[1])
+    return tmp_path / "a.jsonl"
+
+
+def test_a_run_of_all_takes_what_the_shards_have(
+    folder: Path,
+    shards: Path,
+    whole: dict[Any, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    have = [records(path) for path in shards.parent.glob("a.shard-*.jsonl")]
+    outcome = run_job(configure(folder), shards)
+    drawn = records(shards)
+    assert outcome.drawn == 33 - sum(sample is not None for part in have for _, sample in part)
+    assert outcome.drawn == sum(sample is not None for _, sample in drawn) == 10
+    assert drawn | have[0] | have[1] == whole
+    assert {(r.problem_id, r.sample) for r in one_job(shards).records()} == whole.keys()
+    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    again = run_job(configure(folder), shards)
+    assert again.drawn == 0 and len(again.journals) == 3
+    assert run_job(configure(folder), shards, shard=SHARDS[1]).drawn == 0
+
+
+def test_shards_that_have_all_are_a_whole_job(
+    folder: Path,
+    shards: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_job(configure(folder), shards, shard=SHARDS[1])
+    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    outcome = run_job(configure(folder), shards)
+    assert outcome.drawn == 0 and not shards.exists()
+    assert outcome.run.counts["samples"] == 33
+
+
+def test_a_job_goes_on_in_another_number_of_shards(
+    folder: Path,
+    shards: Path,
+    whole: dict[Any, Any],
+) -> None:
+    for index in (1, 2, 3):
+        run_job(configure(folder), shards, shard=Shard(index, 3))
+    found = [records(path) for path in shards.parent.glob("a.shard-*.jsonl")]
+    samples = [key for part in found for key in part if key[1] is not None]
+    assert len(samples) == len(set(samples)) == 33
+    assert {key: line for part in found for key, line in part.items()} == whole
+
+
+def test_an_interrupted_run_of_all_goes_on_in_shards(
+    folder: Path,
+    tmp_path: Path,
+    whole: dict[Any, Any],
+) -> None:
+    path = tmp_path / "a.jsonl"
+    run_job(configure(folder, samples=2), path)
+    drawn = sum(run_job(configure(folder), path, shard=shard).drawn for shard in SHARDS)
+    assert drawn == 11
+    assert {(r.problem_id, r.sample) for r in one_job(path).records()} == whole.keys()
+
+
+@pytest.mark.parametrize(
+    ("held", "shard", "refused"),
+    [
+        ("a.shard-2-of-2.jsonl", None, True),
+        ("a.shard-2-of-2.jsonl", Shard(1, 3), True),
+        ("a.shard-2-of-2.jsonl", Shard(1, 2), False),
+        ("a.jsonl", Shard(1, 2), True),
+    ],
+)
+def test_what_another_process_draws_is_not_drawn_beside_it(
+    folder: Path,
+    shards: Path,
+    held: str,
+    shard: Shard | None,
+    refused: bool,
+) -> None:
+    path = shards.with_name(held)
+    before = {other.name for other in shards.parent.iterdir()} | {held}
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not refused:
+            assert run_job(configure(folder), shards, shard=shard).drawn == 0
+            return
+        with pytest.raises(JournalError, match=f"{held}: another process is writing it"):
+            run_job(configure(folder), shards, shard=shard)
+    assert {other.name for other in shards.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize("shard", [None, Shard(1, 3)])
+def test_shards_of_another_job_are_refused(
+    folder: Path,
+    shards: Path,
+    shard: Shard | None,
+) -> None:
+    said = r"a\.shard-1-of-2\.jsonl: comes from another configuration: sampling\.seed was 0 and is"
+    with pytest.raises(JournalError, match=said):
+        run_job(configure(folder, seed=5), shards, shard=shard)
+    with pytest.raises(JournalError, match=said):
+        run_job(configure(folder, seed=5), shards, shard=SHARDS[0])
+
+
+def test_overwrite_leaves_no_samples_that_would_count(folder: Path, shards: Path) -> None:
+    for shard in (None, Shard(2, 3)):
+        with pytest.raises(JournalError, match=r"shard-1-of-2\.jsonl: has samples of the same job"):
+            run_job(configure(folder), shards, shard=shard, overwrite=True)
+    anew = [run_job(configure(folder, seed=5), shards, shard=s, overwrite=True) for s in SHARDS]
+    assert sum(outcome.drawn for outcome in anew) == 33
+    seeds = [json.loads(p.read_text())["configuration"]["sampling"]["seed"]
+             for p in shards.parent.glob("*.run.json")]  # fmt: skip
+    assert seeds == [5, 5]
+
+
+def test_an_edited_row_is_refused_whoever_sampled_it(folder: Path, shards: Path) -> None:
+    job = configure(folder)
+    rows = Path(str(job.dataset.source)).read_text().replace("#### 3", "#### 4")
+    edited = shards.with_name("rows.jsonl")
+    edited.write_text(rows)
+    dataset = job.dataset.model_copy(update={"source": str(edited)})
+    with pytest.raises(JournalError, match="gold answer or tests changed since"):
+        run_job(job.model_copy(update={"dataset": dataset}), shards)
