@@ -165,6 +165,7 @@ def score(
 
     Programs run in a sandbox, and only with --execute. Verdicts go to FILE.scores.jsonl; running
     the same command again continues. Then pass@k (and maj@k for mathematics) with 95% intervals.
+    A journal brings those of its shards along.
 
     \b
     Examples:
@@ -214,7 +215,7 @@ def convert(
         ),
     ] = None,
 ) -> None:
-    """Write a journal in the format of another tool.
+    """Write a journal, and those of its shards, in the format of another tool.
 
     human-eval: JSONL of `task_id` and `completion`. bigcode: a JSON list of lists of programs.
     monkeys: a folder with a YAML file a problem. sharegen: the journal, in the dataset's order.

@@ -54,10 +54,10 @@ def report(
 ) -> None:
     """Draw pass@k and maj@k against the samples, and what else a run is judged by.
 
-    The curves are printed here. Samples are judged by their scores (`sharegen score`) where the
-    journal has any, else by comparing answer and gold. Pictures: the curves, solved problems by
-    difficulty, vote margins, completion lengths, tokens per second, what sharing saved. They need
-    matplotlib: pip install 'sharegen[plot]'.
+    The curves are printed here. A journal brings those of its shards along. Samples are judged by
+    their scores (`sharegen score`) where the journal has any, else by comparing answer and gold.
+    Pictures: the curves, solved problems by difficulty, vote margins, completion lengths, tokens
+    per second, what sharing saved. They need matplotlib: pip install 'sharegen[plot]'.
 
     \b
     Examples:

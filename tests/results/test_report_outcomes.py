@@ -242,3 +242,16 @@ def test_files_of_different_datasets_are_told_apart(tmp_path: Path) -> None:
     notes = [list(run.notes) for run in read_runs(paths)]
     said = "its dataset is not the one of a: problems are matched by id alone"
     assert notes == [[], [], [said], []]
+
+
+def test_shards_with_scores_of_their_own_are_one_run(tmp_path: Path) -> None:
+    shards = [
+        write_code(tmp_path / f"a.shard-{index}-of-2.jsonl", problems=problems)
+        for index, problems in ((1, 4), (2, 6))
+    ]
+    (run,) = read_runs([tmp_path / "a.jsonl"])
+    assert (run.name, run.path, len(run.outcomes)) == ("a", tmp_path / "a.jsonl", 6)
+    assert [outcome.judged for outcome in run.outcomes] == [10] * 6
+    assert run.outcomes[5].difficulty == "competition"
+    assert len(read_runs(shards[:1])[0].outcomes) == 4
+    assert [each.name for each in read_runs(shards)] == ["a"]
