@@ -317,3 +317,17 @@ def test_some_prompts_of_a_tree_part_where_all_did(
     for (a, i), (b, j) in combinations(enumerate(some), 2):
         shared = [x is y for x, y in zip(of_all[i].path(), of_all[j].path(), strict=False)]
         assert [x is y for x, y in zip(ends[a].path(), ends[b].path(), strict=False)] == shared
+
+
+@given(PROMPTS, BLOCK_SIZE, st.integers(1, 5), st.data())
+def test_a_restricted_tree_is_split_as_it_was(
+    prompts: list[Prompt], block_size: int, window: int, data: st.DataObject
+) -> None:
+    """What is kept lies where it lay, under new numbers, and no node is left without a prompt."""
+    tree = PrefixTree.build(prompts, block_size, window)
+    splits = {request: node.splits() for node in tree.nodes() for request in node.requests}
+    some = data.draw(st.lists(st.sampled_from(range(len(prompts))), unique=True))
+    tree.restrict({i: place for place, i in enumerate(some)})
+    found = {request: node.splits() for node in tree.nodes() for request in node.requests}
+    assert found == {place: splits[i] for place, i in enumerate(some)}
+    assert all(node.requests or node.children for node in tree.nodes())
