@@ -49,7 +49,7 @@ class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
     copies: completions that nobody computed, for a greedy request's samples are all the same.
-    slots: sequences that can decode together.
+    slots: sequences that can decode together in one engine.
     prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.

@@ -235,6 +235,11 @@ class Engine:
         self.scheduler.add(requests)
 
     @property
+    def slots(self) -> int:
+        """Samples that decode together."""
+        return self.scheduler.max_sequences
+
+    @property
     def has_work(self) -> bool:
         """Whether something of the job is not finished."""
         return self.scheduler.has_work or bool(self._in_flight)

@@ -361,7 +361,7 @@ class _Job:
             self.configuration.sampling.max_tokens,
             num_blocks=self.engine.stats.blocks_total,
             kv_bytes_per_token=self.model.kv_bytes_per_token,
-            max_sequences=self.engine.stats.slots,
+            max_sequences=self.engine.slots,
         )
 
     def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:

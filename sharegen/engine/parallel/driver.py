@@ -95,6 +95,11 @@ class Driver:
         self._workers[process.connection] = process
 
     @property
+    def slots(self) -> int:
+        """Samples that all workers decode together."""
+        return sum(ready.slots for ready in self._ready.values())
+
+    @property
     def pids(self) -> list[int]:
         return [process.pid for process in self._workers.values()]
 
@@ -311,6 +316,8 @@ class Driver:
                 if isinstance(theirs, dict):
                     for name, count in theirs.items():
                         mine[name] = mine.get(name, 0) + count
+                elif field.name in _OF_ONE:
+                    setattr(total, field.name, max(mine, theirs))
                 elif isinstance(theirs, (int, float)):
                     setattr(total, field.name, mine + theirs)
                 else:
@@ -320,4 +327,5 @@ class Driver:
         self.stats.prompt_tokens_asked = asked
 
 
+_OF_ONE = ("slots",)  # of an engine: steps are counted by engine, too
 _OF_NOW = ("running", "waiting", "slots", "blocks_total", "blocks_used")
