@@ -47,15 +47,15 @@ class CostModel:
     def shared(self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int) -> _Float:
         """[num_nodes] the time of each node when it is read once.
 
-        slots: programs that run at the same time. Windows of rows go through the matrix units, and
+        slots: programs that run at the same time. Bands of rows go through the matrix units, and
         the node through memory, whichever takes longer.
         """
-        per_window = tile.lines // shape.group
-        windows = (layout.row_end - 1) // per_window - layout.row_start // per_window + 1
-        odd = (layout.row_start % per_window != 0).astype(int) + (layout.row_end % per_window != 0)
-        # A window that is only partly under the node is masked, and costs about twice as much.
-        windows = windows + np.minimum(odd, windows)
-        tiles = windows * -(-layout.length // tile.keys) * shape.num_kv_heads
+        per_band = tile.lines // shape.group
+        bands = (layout.row_end - 1) // per_band - layout.row_start // per_band + 1
+        odd = (layout.row_start % per_band != 0).astype(int) + (layout.row_end % per_band != 0)
+        # A band that is only partly under the node is masked, and costs about twice as much.
+        bands = bands + np.minimum(odd, bands)
+        tiles = bands * -(-layout.length // tile.keys) * shape.num_kv_heads
         work = tile.lines * tile.keys * (shape.key_size + shape.value_size) / _TILE_WORK
         precise = (shape.dtype.itemsize / 2) ** 2  # float32 products are no tensor core's business
         products = tiles * (self.tile * work * precise / slots)

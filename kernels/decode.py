@@ -24,7 +24,7 @@ def decode_attention(
     *,
     scale: float,
     window: int | None = None,
-    chunk: int | None = None,
+    attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -44,10 +44,11 @@ def decode_attention(
         with torch.cuda.stream(beside):
             shared_attention(
                 q, k_cache, v_cache, plan, position,
-                scale=scale, window=window, chunk=chunk, softcap=softcap,
+                scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap,
             )  # fmt: skip
     return suffix_attention(
         q, k_cache, v_cache, plan, block_tables, prefix_length, position,
-        scale=scale, window=window, chunk=chunk, softcap=softcap, sinks=sinks, out=out,
+        scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap, sinks=sinks,
+        out=out,
         beside=beside,
     )  # fmt: skip

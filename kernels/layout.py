@@ -4,7 +4,7 @@ Plain numpy, made by the scheduler when the tree changes. The reference reads it
 Triton path turns it into a work list (`plan.py`).
 
 Words: a *row* is a query position in the batch (one a sequence in decoding, one a token in
-prefill). A *node* is a stretch of tokens shared by all rows under it. KV caches are
+prefill). A *node* is a piece of prompt, shared by all rows under it. KV caches are
 `[num_blocks, block_size, num_kv_heads, head_dim]`; slot = block * block_size + offset.
 """
 

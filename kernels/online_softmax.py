@@ -17,7 +17,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 NO_LIMIT = tl.constexpr(0)
 WINDOW = tl.constexpr(1)
-CHUNK = tl.constexpr(2)
+ATTENTION_CHUNK = tl.constexpr(2)
 
 
 @triton.jit

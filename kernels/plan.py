@@ -3,16 +3,16 @@
 Built with numpy when the tree changes, sent in one copy into buffers whose addresses do not change,
 so that a captured CUDA graph finds the new plan in its place. Counts lie on the device, too.
 
-The rows in tree order are cut into *windows*, as many rows as a tile holds. A window's context is
+The rows in tree order are cut into *bands*, as many rows as a tile holds. A band's context is
 the nodes above its rows, one after the other: *segments* (node, range of its tokens, rows under
-it). An *item* is a window and some of its segments; a program computes it for one KV head. Where
-there are too few windows to fill the device, a window's context is cut into several items. A row's
-partials lie side by side, one for each item of its window: those of row r are `partial_start[r]`
+it). An *item* is a band and some of its segments; a program computes it for one KV head. Where
+there are too few bands to fill the device, a band's context is cut into several items. A row's
+partials lie side by side, one for each item of its band: those of row r are `partial_start[r]`
 to `partial_start[r + 1]`. So a row has one partial however deep its tree is, unless contexts are
 cut, and neither side needs a list of slots.
 
 Items of one length that begin with the same keys are a *run*: programs take all items of a run for
-one KV head before those for the next one, so that keys come from memory once for all windows.
+one KV head before those for the next one, so that keys come from memory once for all bands.
 
 Nodes that the cost model takes out of the shared phase are *stretches* of each row under them: what
 the row reads in the suffix phase besides its own blocks.
@@ -42,7 +42,7 @@ from sharegen.kernels.tiles import (
 # first row in order, ordinal of its partial, first segment, end of its segments, first item and
 # number of items of its run
 ITEM_FIELDS = 6
-SEGMENT_FIELDS = 8  # first row and end in the window, begin, end, position, block, contiguous, -
+SEGMENT_FIELDS = 8  # first row and end in the band, begin, end, position, block, contiguous, -
 STRETCH_FIELDS = 4  # tokens, position, block, contiguous
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
 
@@ -240,50 +240,50 @@ def work_list(
     slots: int,
     apart: npt.NDArray[np.bool_],
 ) -> WorkList:
-    """The items of all windows, the longest first, and where each row's partials lie.
+    """The items of all bands, the longest first, and where each row's partials lie.
 
     slots: programs that run at the same time. apart: [num_nodes] which nodes the rows read by
     themselves.
     """
     rows = tile.lines // shape.group
     assert rows > 0, "the tile is smaller than one row's query heads"
-    num_windows = -(-len(layout.order) // rows)
+    num_bands = -(-len(layout.order) // rows)
 
-    # What every window sees, in tiles: node after node, parents first.
-    first_window = layout.row_start // rows
-    windows = (layout.row_end - 1) // rows - first_window + 1
-    node, within = _expand(np.where(apart, 0, windows))
-    window = first_window[node] + within
-    by_window = np.argsort(window, kind="stable")
-    node, window = node[by_window], window[by_window]
+    # What every band sees, in tiles: node after node, parents first.
+    first_band = layout.row_start // rows
+    bands = (layout.row_end - 1) // rows - first_band + 1
+    node, within = _expand(np.where(apart, 0, bands))
+    band = first_band[node] + within
+    by_band = np.argsort(band, kind="stable")
+    node, band = node[by_band], band[by_band]
     tiles = -(-layout.length[node] // tile.keys)
-    total = np.bincount(window, tiles, num_windows).astype(np.int64)
-    start = np.cumsum(tiles) - tiles - (np.cumsum(total) - total)[window]
+    total = np.bincount(band, tiles, num_bands).astype(np.int64)
+    start = np.cumsum(tiles) - tiles - (np.cumsum(total) - total)[band]
 
     # Cut where an item ends.
-    splits, length = split_windows(total, shape, tile, slots)
-    length = length[window]
+    splits, length = split_bands(total, shape, tile, slots)
+    length = length[band]
     item = start // length
     piece, within = _expand((start + tiles - 1) // length - item + 1)
-    node, window, start, tiles = node[piece], window[piece], start[piece], tiles[piece]
+    node, band, start, tiles = node[piece], band[piece], start[piece], tiles[piece]
     item, length = item[piece] + within, length[piece]
     begin = np.maximum(item * length - start, 0) * tile.keys
     end = np.minimum((item + 1) * length - start, tiles) * tile.keys
     segments = np.zeros((len(node), SEGMENT_FIELDS), dtype=np.int32)
-    segments[:, 0] = layout.row_start[node] - window * rows
-    segments[:, 1] = layout.row_end[node] - window * rows
+    segments[:, 0] = layout.row_start[node] - band * rows
+    segments[:, 1] = layout.row_end[node] - band * rows
     segments[:, 2] = begin
     segments[:, 3] = np.minimum(end, layout.length[node])
     segments[:, 4] = layout.position[node]
     segments[:, 5] = _first_block(layout)[node]
     segments[:, 6] = layout.contiguous[node]
 
-    own = (np.cumsum(splits) - splits)[window] + item
-    window, ordinal = _expand(splits)
-    cost = np.bincount(own, segments[:, 3] - segments[:, 2], len(window))
-    last = np.cumsum(np.bincount(own, minlength=len(window)))
-    items = np.empty((len(window), ITEM_FIELDS), dtype=np.int32)
-    items[:, 0] = window * rows
+    own = (np.cumsum(splits) - splits)[band] + item
+    band, ordinal = _expand(splits)
+    cost = np.bincount(own, segments[:, 3] - segments[:, 2], len(band))
+    last = np.cumsum(np.bincount(own, minlength=len(band)))
+    items = np.empty((len(band), ITEM_FIELDS), dtype=np.int32)
+    items[:, 0] = band * rows
     items[:, 1] = ordinal
     items[1:, 2] = last[:-1]
     items[:1, 2] = 0
@@ -343,8 +343,8 @@ def _expand(counts: npt.NDArray[np.integer]) -> tuple[_Int, _Int]:
     return index, np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
 
 
-def split_windows(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) -> tuple[_Int, _Int]:
-    """Into how many items to cut each window's context of `tiles`, and the tiles of an item.
+def split_bands(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) -> tuple[_Int, _Int]:
+    """Into how many items to cut each band's context of `tiles`, and the tiles of an item.
 
     All numbers of cuts of the longest context are tried against the time that the items would
     take: the average load of a slot or the waves that the longest items need, and the merging of

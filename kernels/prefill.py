@@ -1,4 +1,4 @@
-"""Prefill: packed stretches of prompts, causal among themselves, dense over the nodes above.
+"""Prefill: packed chunks of prompts, causal among themselves, dense over the nodes above.
 
 The dense part is the shared phase with tokens as rows. The causal part reads keys and values as the
 model made them, not from the cache, folds in the shared partials and writes the result.
@@ -31,12 +31,12 @@ from sharegen.kernels.shared import limit_of, shared_attention
 from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile
 from sharegen.kernels.tiles import AttentionShape, Tile, padded, precision
 
-_TILE_FIELDS = 3  # first token, stretch's first token, stretch's end
+_TILE_FIELDS = 3  # first token, chunk's first token, chunk's end
 _CUDNN_CAPABILITY, _CUDNN_HEAD = 9, 128
 
 
 class PrefillPlan:
-    """One prefill batch's work on the device: the plan of the nodes, the tiles of the stretches.
+    """One prefill batch's work on the device: the plan of the nodes, the tiles of the chunks.
 
     Prefill is not captured, so everything may change size with the batch.
     """
@@ -57,7 +57,7 @@ class PrefillPlan:
         self.has_shared = False
 
     def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:
-        """Send the plan. chunk_starts: [num_chunks + 1] where each stretch begins in the batch."""
+        """Send the plan. chunk_starts: [num_chunks + 1] where each chunk begins in the batch."""
         self.shared.update(layout)
         self.has_shared = layout.num_nodes > 0
         self.lengths = np.diff(chunk_starts)
@@ -70,7 +70,7 @@ class PrefillPlan:
         self.tiles = work.to(self.shared.device, non_blocking=True)
 
     def _suits_library(self) -> bool:
-        """Whether cuDNN does the stretches, from Hopper on the fastest: full batches of equal ones.
+        """Whether cuDNN does the chunks, from Hopper on the fastest: full batches of equal ones.
 
         It takes its time over every new shape of a batch; of these there are few. Not every version
         takes keys and values of different sizes.
@@ -108,14 +108,14 @@ def _attend_keys(
     DIAGONAL: tl.constexpr, TMA: tl.constexpr, LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Tokens against keys [begin, end) of their stretch. DIAGONAL: some keys come after them."""
+    """Tokens against keys [begin, end) of their chunk. DIAGONAL: some keys come after them."""
     for n in range(begin, end, BLOCK_N):
         key = n + tl.arange(0, BLOCK_N)
         real = (key < chunk_end)[:, None] if DIAGONAL else True
         if TMA:
             k, v = copy_tile(k_desc, v_desc, kv_head, n, BLOCK_N, BLOCK_DK, BLOCK_DV)
             if DIAGONAL:
-                v = tl.where(real, v, 0.0)  # not even a NaN comes over from the next stretch
+                v = tl.where(real, v, 0.0)  # not even a NaN comes over from the next chunk
         else:
             k, v = gather_tile(
                 k_head_ptr, v_head_ptr, key[:, None], 0, real, stride_kr, 0, stride_vr, 0,
@@ -213,7 +213,7 @@ def prefill_attention(
     *,
     scale: float,
     window: int | None = None,
-    chunk: int | None = None,
+    attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -221,7 +221,7 @@ def prefill_attention(
     """One prefill step: [T, num_heads, value_size].
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *], as computed in this step; position: [T]
-    int32, ascending by one within each stretch of the plan.
+    int32, ascending by one within each chunk of the plan.
     """
     shape, tile, shared = plan.shape, plan.tile, plan.shared
     shared.check(q, k_cache, v_cache)
@@ -231,9 +231,9 @@ def prefill_attention(
     if plan.has_shared:
         shared_attention(
             q, k_cache, v_cache, shared, position,
-            scale=scale, window=window, chunk=chunk, softcap=softcap,
+            scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap,
         )  # fmt: skip
-    limit, limit_kind = limit_of(window, chunk)
+    limit, limit_kind = limit_of(window, attention_chunk)
     if plan.suits_library and limit_kind == NO_LIMIT and softcap is None:
         return _by_library(q, k, v, plan, scale, sinks, out)
     out = q.new_empty(len(q), shape.num_heads, shape.value_size) if out is None else out
@@ -266,11 +266,11 @@ def _by_library(
     sinks: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The stretches by cuDNN, then the shared partials and the sinks."""
+    """The chunks by cuDNN, then the shared partials and the sinks."""
     count, length = len(plan.lengths), int(plan.lengths[0])
-    stretches = (x.unflatten(0, (count, length)).transpose(1, 2) for x in (q, k, v))
+    chunks = (x.unflatten(0, (count, length)).transpose(1, 2) for x in (q, k, v))
     own, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
-        *stretches, None, True, 0.0, True, scale=scale
+        *chunks, None, True, 0.0, True, scale=scale
     )
     own = own.transpose(1, 2).flatten(0, 1)
     if not plan.has_shared and sinks is None:

@@ -150,16 +150,18 @@ class SuffixPlan:
             self.steps.append(_SuffixStep(rows, blocks.flatten(), prefix[rows] + begin, seen))
 
 
-def lowest_visible(position: Tensor, window: int | None, chunk: int | None) -> Tensor | None:
+def lowest_visible(
+    position: Tensor, window: int | None, attention_chunk: int | None
+) -> Tensor | None:
     """[rows] the first position that each row may see; None when it is 0 for all.
 
-    window: a row at p sees the last `window` positions, its own included. chunk: it sees from the
-    start of its chunk.
+    window: a row at p sees the last `window` positions, its own included. attention_chunk: it sees
+    from the start of its chunk of so many positions.
     """
     if window is not None:
         return (position - window + 1).clamp(min=0)
-    if chunk is not None:
-        return position // chunk * chunk
+    if attention_chunk is not None:
+        return position // attention_chunk * attention_chunk
     return None
 
 
@@ -185,7 +187,7 @@ def decode_attention(
     *,
     scale: float,
     window: int | None = None,
-    chunk: int | None = None,
+    attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
@@ -195,7 +197,7 @@ def decode_attention(
     Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
     ordered = q[plan.order].float() * scale
-    lowest = lowest_visible(suffix.position, window, chunk)
+    lowest = lowest_visible(suffix.position, window, attention_chunk)
     partial = _shared(ordered, k_cache, v_cache, plan, lowest, softcap)
     partial = _suffix(ordered, k_cache, v_cache, suffix, lowest, softcap, partial)
     out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
@@ -215,17 +217,17 @@ def prefill_attention(
     *,
     scale: float,
     window: int | None = None,
-    chunk: int | None = None,
+    attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Packed stretches of prompts: causal among themselves, dense over the nodes above.
+    """Packed chunks of prompts: causal among themselves, dense over the nodes above.
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *]. chunk_starts: [num_chunks + 1] where
-    each stretch begins in the batch. position: [T]. Returns [T, num_heads, value_size].
+    each chunk begins in the batch. position: [T]. Returns [T, num_heads, value_size].
     """
     queries = q.float() * scale
-    lowest = lowest_visible(position, window, chunk)
+    lowest = lowest_visible(position, window, attention_chunk)
     above = Partial.empty(len(q), q.shape[1], v.shape[-1], q.device)
     ordered_lowest = None if lowest is None else lowest[plan.order]
     above[plan.order] = _shared(

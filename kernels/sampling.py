@@ -1,8 +1,8 @@
 """Tokens from logits on a GPU: temperature, top-k, top-p, min-p, one uniform number a token.
 
-The vocabulary is never sorted. A row is cut into chunks: one launch finds each chunk's largest
-logit and sums of exponentials, another picks the chunk in which the running sum passes the row's
-number, reads that chunk again and picks the token. So a row without filters is read once. Filters
+The vocabulary is never sorted. A row is cut into pieces: one launch finds each piece's largest
+logit and sums of exponentials, another picks the piece in which the running sum passes the row's
+number, reads that piece again and picks the token. So a row without filters is read once. Filters
 are thresholds on the logit: a launch between the two searches the row for them, by counting (top-k)
 or summing (top-p) what lies above a few pivots and narrowing the bracket around the threshold until
 it holds a single value; as soon as few are left in the bracket they are copied aside, so that the
@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-CHUNK = 4096  # logits per program of the launches over (row, chunk)
+PIECE = 4096  # logits per program of the launches over (row, piece)
 SEARCH_BLOCK, SEARCH_WARPS = 1024, 4  # logits that a search looks at together
 CAPACITY = 4096  # how many of a row's logits can be put aside, a multiple of SEARCH_BLOCK
 
@@ -62,19 +62,19 @@ def _exp(x, maximum, inverse_temperature):
 
 
 @triton.jit
-def _chunks_kernel(
+def _pieces_kernel(
     logits_ptr, raw_ptr, logit_rows_ptr, temperature_ptr,
     low_ptr, high_ptr, mass_ptr, raw_high_ptr, raw_mass_ptr,
-    stride_l, stride_r, stride_t, vocab_size, num_chunks,
-    SAME: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    stride_l, stride_r, stride_t, vocab_size, num_pieces,
+    SAME: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Per chunk: least finite and largest logit, sum of exponentials; of the raw logits too."""
-    row, chunk = tl.program_id(0), tl.program_id(1)
-    i_token = chunk * CHUNK + tl.arange(0, CHUNK)
+    """Per piece: least finite and largest logit, sum of exponentials; of the raw logits too."""
+    row, piece = tl.program_id(0), tl.program_id(1)
+    i_token = piece * PIECE + tl.arange(0, PIECE)
     real = i_token < vocab_size
     i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
     inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
-    i_out = row.to(tl.int64) * num_chunks + chunk
+    i_out = row.to(tl.int64) * num_pieces + piece
 
     p_raw = raw_ptr + i_logits * stride_r + i_token
     raw = tl.load(p_raw, mask=real, other=float("-inf")).to(tl.float32)
@@ -249,8 +249,8 @@ def _mass(x_ptr, length, floor, maximum, inverse_temperature, BLOCK: tl.constexp
 def _threshold_kernel(
     logits_ptr, logit_rows_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
     low_ptr, high_ptr, mass_ptr, aside_ptr, threshold_ptr,
-    stride_l, stride_t, stride_k, stride_p, stride_m, vocab_size, num_chunks,
-    HAS_LOGIT_ROWS: tl.constexpr, NUM_CHUNKS: tl.constexpr, CAPACITY: tl.constexpr,
+    stride_l, stride_t, stride_k, stride_p, stride_m, vocab_size, num_pieces,
+    HAS_LOGIT_ROWS: tl.constexpr, NUM_PIECES: tl.constexpr, CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The least logit of each row that top-k, top-p and min-p leave."""
@@ -261,9 +261,9 @@ def _threshold_kernel(
     inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
     greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
 
-    i_chunk = tl.arange(0, NUM_CHUNKS)
-    i_stats = row.to(tl.int64) * num_chunks + i_chunk
-    real = i_chunk < num_chunks
+    i_piece = tl.arange(0, NUM_PIECES)
+    i_stats = row.to(tl.int64) * num_pieces + i_piece
+    real = i_piece < num_pieces
     highs = tl.load(high_ptr + i_stats, mask=real, other=float("-inf"))
     masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
     maximum = tl.max(highs, 0)
@@ -303,20 +303,20 @@ def _threshold_kernel(
 @triton.jit
 def _survivors_kernel(
     logits_ptr, logit_rows_ptr, temperature_ptr, high_ptr, mass_ptr, threshold_ptr,
-    stride_l, stride_t, vocab_size, num_chunks,
-    HAS_LOGIT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    stride_l, stride_t, vocab_size, num_pieces,
+    HAS_LOGIT_ROWS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Per chunk: the sum of exponentials again, of what the threshold left."""
-    row, chunk = tl.program_id(0), tl.program_id(1)
+    """Per piece: the sum of exponentials again, of what the threshold left."""
+    row, piece = tl.program_id(0), tl.program_id(1)
     threshold = tl.load(threshold_ptr + row)
     if threshold == float("-inf"):
         return
-    i_stats = row.to(tl.int64) * num_chunks + chunk
+    i_stats = row.to(tl.int64) * num_pieces + piece
     high = tl.load(high_ptr + i_stats)
     if high < threshold:
         tl.store(mass_ptr + i_stats, 0.0)
         return
-    i_token = chunk * CHUNK + tl.arange(0, CHUNK)
+    i_token = piece * PIECE + tl.arange(0, PIECE)
     p_x = logits_ptr + _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS) * stride_l + i_token
     x = tl.load(p_x, mask=i_token < vocab_size, other=float("-inf")).to(tl.float32)
     inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
@@ -328,19 +328,19 @@ def _survivors_kernel(
 def _pick_kernel(
     logits_ptr, raw_ptr, logit_rows_ptr, temperature_ptr, key_ptr, position_ptr, threshold_ptr,
     high_ptr, mass_ptr, raw_high_ptr, raw_mass_ptr, token_ptr, logprob_ptr,
-    stride_l, stride_r, stride_t, stride_key, vocab_size, num_chunks,
-    FILTERED: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, NUM_CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    stride_l, stride_r, stride_t, stride_key, vocab_size, num_pieces,
+    FILTERED: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, NUM_PIECES: tl.constexpr,
+    PIECE: tl.constexpr,
 ):  # fmt: skip
-    """The row's token: first the chunk, then the token in it; and its raw log-probability."""
+    """The row's token: first the piece, then the token in it; and its raw log-probability."""
     row = tl.program_id(0)
     greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
     inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
     number = _uniform(tl.load(key_ptr + row * stride_key), tl.load(position_ptr + row))
 
-    i_chunk = tl.arange(0, NUM_CHUNKS)
-    i_stats = row.to(tl.int64) * num_chunks + i_chunk
-    real = i_chunk < num_chunks
+    i_piece = tl.arange(0, NUM_PIECES)
+    i_stats = row.to(tl.int64) * num_pieces + i_piece
+    real = i_piece < num_pieces
     highs = tl.load(high_ptr + i_stats, mask=real, other=float("-inf"))
     masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
     maximum = tl.max(highs, 0)
@@ -351,11 +351,11 @@ def _pick_kernel(
     running = tl.cumsum(weights, 0)
     target = number * tl.max(running, 0)
     hit = tl.where(greedy, highs == maximum, (running > target) & (weights > 0))
-    last = tl.max(tl.where(weights > 0, i_chunk, 0), 0)
-    chunk = tl.minimum(tl.min(tl.where(hit, i_chunk, NUM_CHUNKS), 0), last)
-    rest = target - tl.sum(tl.where(i_chunk < chunk, weights, 0.0), 0)
+    last = tl.max(tl.where(weights > 0, i_piece, 0), 0)
+    piece = tl.minimum(tl.min(tl.where(hit, i_piece, NUM_PIECES), 0), last)
+    rest = target - tl.sum(tl.where(i_piece < piece, weights, 0.0), 0)
 
-    i_token = chunk * CHUNK + tl.arange(0, CHUNK)
+    i_token = piece * PIECE + tl.arange(0, PIECE)
     i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
     p_x = logits_ptr + i_logits * stride_l + i_token
     x = tl.load(p_x, mask=i_token < vocab_size, other=float("-inf")).to(tl.float32)
@@ -399,20 +399,20 @@ def draw(
     logprobs = torch.empty(num_rows, dtype=torch.float32, device=logits.device)
     if not num_rows:
         return tokens, logprobs
-    chunk = min(CHUNK, triton.next_power_of_2(vocab_size))
-    num_chunks = triton.cdiv(vocab_size, chunk)
+    piece = min(PIECE, triton.next_power_of_2(vocab_size))
+    num_pieces = triton.cdiv(vocab_size, piece)
     low, high, mass, raw_high, raw_mass = torch.empty(
-        5, num_rows, num_chunks, dtype=torch.float32, device=logits.device
+        5, num_rows, num_pieces, dtype=torch.float32, device=logits.device
     ).unbind()
     same, has_rows = logits.data_ptr() == raw.data_ptr(), logit_rows is not None
     if same:
         raw_high = high
     which = positions if logit_rows is None else logit_rows
     threshold = logprobs  # written below, before the log-probabilities
-    _chunks_kernel[(num_rows, num_chunks)](
+    _pieces_kernel[(num_rows, num_pieces)](
         logits, raw, which, temperature, low, high, mass, raw_high, raw_mass,
-        logits.stride(0), raw.stride(0), temperature.stride(0), vocab_size, num_chunks,
-        SAME=same, HAS_LOGIT_ROWS=has_rows, CHUNK=chunk, num_warps=4,
+        logits.stride(0), raw.stride(0), temperature.stride(0), vocab_size, num_pieces,
+        SAME=same, HAS_LOGIT_ROWS=has_rows, PIECE=piece, num_warps=4,
     )  # fmt: skip
     if filtered:
         assert CAPACITY % SEARCH_BLOCK == 0
@@ -420,21 +420,21 @@ def draw(
         _threshold_kernel[(num_rows,)](
             logits, which, temperature, top_k, top_p, min_p, low, high, mass, aside, threshold,
             logits.stride(0), temperature.stride(0), top_k.stride(0), top_p.stride(0),
-            min_p.stride(0), vocab_size, num_chunks,
-            HAS_LOGIT_ROWS=has_rows, NUM_CHUNKS=triton.next_power_of_2(num_chunks),
+            min_p.stride(0), vocab_size, num_pieces,
+            HAS_LOGIT_ROWS=has_rows, NUM_PIECES=triton.next_power_of_2(num_pieces),
             CAPACITY=CAPACITY, BLOCK=SEARCH_BLOCK, num_warps=SEARCH_WARPS,
         )  # fmt: skip
-        _survivors_kernel[(num_rows, num_chunks)](
+        _survivors_kernel[(num_rows, num_pieces)](
             logits, which, temperature, high, mass, threshold,
-            logits.stride(0), temperature.stride(0), vocab_size, num_chunks,
-            HAS_LOGIT_ROWS=has_rows, CHUNK=chunk, num_warps=4,
+            logits.stride(0), temperature.stride(0), vocab_size, num_pieces,
+            HAS_LOGIT_ROWS=has_rows, PIECE=piece, num_warps=4,
         )  # fmt: skip
     _pick_kernel[(num_rows,)](
         logits, raw, which, temperature, keys, positions, threshold,
         high, mass, raw_high, raw_mass, tokens, logprobs,
         logits.stride(0), raw.stride(0), temperature.stride(0), keys.stride(0),
-        vocab_size, num_chunks,
-        FILTERED=filtered, HAS_LOGIT_ROWS=has_rows, NUM_CHUNKS=triton.next_power_of_2(num_chunks),
-        CHUNK=chunk, num_warps=4,
+        vocab_size, num_pieces,
+        FILTERED=filtered, HAS_LOGIT_ROWS=has_rows, NUM_PIECES=triton.next_power_of_2(num_pieces),
+        PIECE=piece, num_warps=4,
     )  # fmt: skip
     return tokens, logprobs

@@ -1,7 +1,7 @@
 """The shared phase: every shared node's keys against the queries of all rows under it.
 
 One launch for all nodes of all levels (Hydragen section 3.2, ChunkAttention's chunk-first phase).
-The work list of the plan (`plan.py`) holds items, a window of rows and what it reads, the longest
+The work list of the plan (`plan.py`) holds items, a band of rows and what it reads, the longest
 first; each program takes one (item, KV head) after the other. Results are partials.
 """
 
@@ -54,9 +54,9 @@ def _shared_kernel(
         first_segment = tl.load(item_ptr + 2)
         last_segment = tl.load(item_ptr + 3)
 
-        window_row = o_m // GROUP
-        alive = (window_row < BLOCK_M // GROUP) & (first_row + window_row < num_rows)
-        row = tl.load(order_ptr + first_row + window_row, mask=alive, other=0)
+        band_row = o_m // GROUP
+        alive = (band_row < BLOCK_M // GROUP) & (first_row + band_row < num_rows)
+        row = tl.load(order_ptr + first_row + band_row, mask=alive, other=0)
         partial = tl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
         head = kv_head * GROUP + o_m % GROUP
         p_q = q_ptr + (row.to(tl.int64) * stride_qr + head * stride_qh)[:, None] + o_dk[None, :]
@@ -104,7 +104,7 @@ def _shared_kernel(
                     acc, m, total = attend(
                         acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
                     )  # fmt: skip
-            under = (window_row >= row_begin) & (window_row < row_end)
+            under = (band_row >= row_begin) & (band_row < row_end)
             for n in range(whole, end, BLOCK_N):
                 token = n + o_n
                 real = token < end
@@ -141,7 +141,7 @@ def shared_attention(
     *,
     scale: float,
     window: int | None = None,
-    chunk: int | None = None,
+    attention_chunk: int | None = None,
     softcap: float | None = None,
 ) -> None:
     """Write the partials of all rows over all shared nodes into the plan's buffers.
@@ -152,7 +152,7 @@ def shared_attention(
     shape, tile = plan.shape, plan.tile
     plan.check(q, k_cache, v_cache)
     assert position.dtype == torch.int32 and position.is_contiguous()
-    limit, limit_kind = limit_of(window, chunk)
+    limit, limit_kind = limit_of(window, attention_chunk)
     flat = is_flat(k_cache) and is_flat(v_cache)
     tma = copies_tiles(k_cache) and copies_tiles(v_cache)
     _shared_kernel[(plan.num_programs,)](
@@ -174,11 +174,11 @@ def shared_attention(
     )  # fmt: skip
 
 
-def limit_of(window: int | None, chunk: int | None) -> tuple[int, int]:
+def limit_of(window: int | None, attention_chunk: int | None) -> tuple[int, int]:
     """(value, kind) of what bounds a row's view of the past, for the kernels."""
-    assert window is None or chunk is None, "a layer has a window or chunks, not both"
+    assert window is None or attention_chunk is None, "a layer has a window or chunks, not both"
     if window is not None:
         return window, 1
-    if chunk is not None:
-        return chunk, 2
+    if attention_chunk is not None:
+        return attention_chunk, 2
     return 0, 0

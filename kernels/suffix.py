@@ -202,7 +202,7 @@ def suffix_attention(
     *,
     scale: float,
     window: int | None = None,
-    chunk: int | None = None,
+    attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -236,7 +236,7 @@ def suffix_attention(
         parts = (num_rows, splits, shape.num_heads)
         own_out = q.new_empty(*parts, shape.value_size, dtype=shape.dtype)
         own_lse = q.new_empty(parts, dtype=torch.float32)
-    limit, limit_kind = limit_of(window, chunk)
+    limit, limit_kind = limit_of(window, attention_chunk)
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
         q, k_cache, v_cache,
         descriptor(k_cache, tile.keys) if tma else None,

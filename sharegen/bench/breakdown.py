@@ -21,7 +21,7 @@ _PARTS = {
     "suffix": ("_suffix_kernel", "_merge_kernel"),
     "store": ("_store_kernel",),
     "sampling": (
-        "_chunks_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
+        "_pieces_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
         "_penalise_kernel", "_segments_kernel",
     ),
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """The cut of a job into parts that processes do apart: where it costs least.
 
-A part is a stretch of the problems in tree order, so neighbours in the tree stay together and only
-nodes that lie across a boundary are computed twice. Of all cuts into such stretches this finds one
+A part is a span of the problems in tree order, so neighbours in the tree stay together and only
+nodes that lie across a boundary are computed twice. Of all cuts into such spans this finds one
 whose largest part is the least, and among these takes boundaries that copy few tokens. It hangs on
 the tree, the tokens of a problem's samples and the number of parts alone: every process of a job
 finds the same one by itself.
@@ -72,7 +72,7 @@ def cut(tree: PrefixTree, problem_tokens: int, num_parts: int) -> Cut:
     assert problem_tokens > 0 and num_parts > 0
     order, starts, ends, lengths = _spans(tree)
     count = len(order)
-    # A stretch [s, e) passes through the nodes that begin before e, less those that end by s.
+    # A span [s, e) passes through the nodes that begin before e, less those that end by s.
     begun = _sums_before(starts + 1, lengths, count)
     ended = _sums_before(ends, lengths, count)
     own = problem_tokens * np.arange(count + 1, dtype=np.int64)
@@ -86,7 +86,7 @@ def cut(tree: PrefixTree, problem_tokens: int, num_parts: int) -> Cut:
 
 
 def _spans(tree: PrefixTree) -> tuple[Ints, Ints, Ints, Ints]:
-    """The prompts in tree order; of each node the stretch [start, end) below it, and its length."""
+    """The prompts in tree order; of each node the span [start, end) below it, and its length."""
     order: list[int] = []
     starts: list[int] = []
     ends: list[int] = []

@@ -81,9 +81,9 @@ def _document(facts: list[tuple[str, int]], words: int, chance: random.Random) -
     sentences: list[str] = []
     for index, sentence in enumerate(planted):
         start, end = (len(filler) * i // len(planted) for i in (index, index + 1))
-        stretch = filler[start:end]
-        stretch.insert(chance.randint(0, len(stretch)), sentence)
-        sentences += stretch
+        passage = filler[start:end]
+        passage.insert(chance.randint(0, len(passage)), sentence)
+        sentences += passage
     paragraphs = [
         " ".join(sentences[start : start + _SENTENCES_A_PARAGRAPH])
         for start in range(0, len(sentences), _SENTENCES_A_PARAGRAPH)

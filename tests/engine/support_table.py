@@ -37,7 +37,7 @@ def features(layers: list[LayerSpec]) -> str:
     """What is out of the ordinary in a model's attention."""
     notes = {
         "windows": any(layer.window for layer in layers),
-        "chunks": any(layer.chunk for layer in layers),
+        "chunks": any(layer.attention_chunk for layer in layers),
         "softcap": any(layer.softcap for layer in layers),
         "sinks": any(layer.has_sinks for layer in layers),
         "keys and values of two sizes": any(x.key_size != x.value_size for x in layers),

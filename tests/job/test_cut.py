@@ -76,9 +76,7 @@ def test_no_part_is_more_than_a_problem_above_an_even_share(
 @given(
     st.lists(st.sampled_from(["ab", "abc", "d", "dd", "de", "f"]), min_size=1, max_size=8), TOKENS
 )
-def test_no_other_cut_into_stretches_has_a_smaller_largest_part(
-    words: list[str], tokens: int
-) -> None:
+def test_no_other_cut_into_spans_has_a_smaller_largest_part(words: list[str], tokens: int) -> None:
     prompts = [tuple(ord(letter) for letter in word for _ in range(7)) for word in words]
     tree = built(prompts, 4)
     order = [request for node in tree.nodes() for request in node.requests]

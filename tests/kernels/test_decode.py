@@ -147,7 +147,7 @@ LIMITS = [
     {"window": 20},
     {"window": 60},
     {"window": 500},
-    {"chunk": 32},
+    {"attention_chunk": 32},
     {"softcap": 3.0},
     {"window": 45, "softcap": 0.5},
 ]
@@ -167,7 +167,7 @@ def test_limits(
     assert_close(out, naive_decode(batch, scale=0.125, sinks=sinks, **options))
 
 
-RANDOM_LIMITS = [{}, {"window": 13}, {"chunk": 9}, {"softcap": 2.0}]
+RANDOM_LIMITS = [{}, {"window": 13}, {"attention_chunk": 9}, {"softcap": 2.0}]
 
 
 @each_reading

@@ -1,4 +1,4 @@
-"""Prefill: packed stretches over shared nodes against each token's whole context in float64."""
+"""Prefill: packed chunks over shared nodes against each token's whole context in float64."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ CHUNKS = [([0], 9), ([0, 1], 1), ([0, 1], 34), ([], 17)]
 
 @each_dtype
 @pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
-def test_stretches_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
+def test_chunks_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
     check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scattered=scattered, scale=0.125)
 
 
@@ -103,7 +103,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("heads", "size"), [((4, 2), 64), ((3, 3), 80), ((4, 1), 96), ((6, 1), 128)]
 )
-def test_full_batches_of_equal_stretches(
+def test_full_batches_of_equal_chunks(
     heads: tuple[int, int],
     size: int,
     nodes: list[tuple[int, int, int]],
@@ -119,7 +119,7 @@ def test_full_batches_of_equal_stretches(
 
 
 def test_what_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Hopper, where there is cuDNN: full batches of equal stretches, heads of one size."""
+    """On Hopper, where there is cuDNN: full batches of equal chunks, heads of one size."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
 
@@ -149,7 +149,7 @@ def test_no_nodes(dtype: torch.dtype) -> None:
 @each_dtype
 @pytest.mark.parametrize(
     "options",
-    [{"window": 1}, {"window": 25}, {"chunk": 32}, {"softcap": 2.0}, {"window": 60}],
+    [{"window": 1}, {"window": 25}, {"attention_chunk": 32}, {"softcap": 2.0}, {"window": 60}],
     ids=str,
 )
 def test_limits(options: dict, dtype: torch.dtype) -> None:

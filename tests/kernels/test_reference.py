@@ -53,8 +53,8 @@ LIMITS = [
     {"window": 20},
     {"window": 60},
     {"window": 500},
-    {"chunk": 7},
-    {"chunk": 32},
+    {"attention_chunk": 7},
+    {"attention_chunk": 32},
     {"softcap": 3.0},
     {"window": 45, "softcap": 0.5},
 ]
@@ -150,7 +150,7 @@ def test_random_trees(seed: int) -> None:
         scattered=tuple(i for i in range(len(nodes)) if rng.random() < 0.3),
         seed=seed,
     )
-    limit = [{}, {"window": 13}, {"chunk": 9}, {"softcap": 2.0}][seed % 4]
+    limit = [{}, {"window": 13}, {"attention_chunk": 9}, {"softcap": 2.0}][seed % 4]
     check(batch, scale=0.3, sinks=torch.randn(4, device=DEVICE) if seed % 3 else None, **limit)
 
 

@@ -189,7 +189,7 @@ def prompt_layout(
 
 def naive_row(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, position: int, *, scale: float,
-    window: int | None = None, chunk: int | None = None, softcap: float | None = None,
+    window: int | None = None, attention_chunk: int | None = None, softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """One query [Hq, Dk] at `position` against the context k, v [context, Hkv, *], in float64."""
@@ -202,8 +202,8 @@ def naive_row(
     at = torch.arange(len(k), device=q.device)
     if window is not None:
         s[:, at <= position - window] = float("-inf")
-    if chunk is not None:
-        s[:, at < position // chunk * chunk] = float("-inf")
+    if attention_chunk is not None:
+        s[:, at < position // attention_chunk * attention_chunk] = float("-inf")
     if sinks is not None:
         s = torch.cat([s, sinks.double()[:, None]], dim=1)
         v = torch.cat([v, torch.zeros_like(v[:1])])

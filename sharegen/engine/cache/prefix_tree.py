@@ -32,7 +32,7 @@ Joins = Callable[["Node", "Node"], bool]
 
 
 class Node:
-    """A stretch of prompt tokens that every prompt below it shares.
+    """A piece of prompt that every prompt below it shares.
 
     tokens: [length] int32, the node's own tokens; position: absolute position of the first one.
     requests: indices of the prompts that end with the node's last token.

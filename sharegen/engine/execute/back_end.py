@@ -69,8 +69,8 @@ class Attention(Protocol):
 class StoreAndAttend:
     """A step's context: keys and values go to their slots first, so that all rows can read them.
 
-    store(k, v, keys, values, slots); attend(q, k, v, keys, values, scale=, window=, chunk=,
-    softcap=, sinks=) -> [T, num_heads, value_size].
+    store(k, v, keys, values, slots); attend(q, k, v, keys, values, scale=, window=,
+    attention_chunk=, softcap=, sinks=) -> [T, num_heads, value_size].
     """
 
     layers: Sequence[LayerSpec]
@@ -91,6 +91,7 @@ class StoreAndAttend:
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
         self.store(k, v, keys, values, self.slots)
         return self.attention(
-            q, k, v, keys, values, scale=spec.scaling, window=spec.window, chunk=spec.chunk,
+            q, k, v, keys, values, scale=spec.scaling, window=spec.window,
+            attention_chunk=spec.attention_chunk,
             softcap=spec.softcap, sinks=sinks,
         )  # fmt: skip

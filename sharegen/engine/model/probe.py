@@ -37,8 +37,9 @@ class LayerSpec:
     """The attention of one layer, as the engine sees it.
 
     scaling: what q . k is multiplied with. window: a query at p sees keys above p - window.
-    chunk: a query at p sees keys from (p // chunk) * chunk. softcap: scores become
-    softcap * tanh(score / softcap). has_sinks: the call carries one sink logit a head.
+    attention_chunk: a query at p sees keys from p // attention_chunk * attention_chunk on.
+    softcap: scores become softcap * tanh(score / softcap). has_sinks: the call carries one sink
+    logit a head.
     """
 
     num_heads: int
@@ -49,7 +50,7 @@ class LayerSpec:
     window: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
-    chunk: int | None = None
+    attention_chunk: int | None = None
 
 
 @dataclass(eq=False)
@@ -58,7 +59,7 @@ class _Mask:
 
     tensor: torch.Tensor
     window: int | None
-    chunk: int | None
+    attention_chunk: int | None
     causal: bool
 
 
@@ -129,7 +130,9 @@ class Recording:
             if attention_mask is mask.tensor or attention_mask._base is mask.tensor:
                 if not mask.causal:
                     self.problem = "uses a mask that is neither causal, a window nor chunks"
-                return replace(layer, window=layer.window or mask.window, chunk=mask.chunk)
+                return replace(
+                    layer, window=layer.window or mask.window, attention_chunk=mask.attention_chunk
+                )
         self.problem = "builds its own attention mask"
         return layer
 

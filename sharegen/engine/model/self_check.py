@@ -64,8 +64,8 @@ class DenseContext:
         visible = self._visible
         if layer.window is not None:
             visible = visible & (self._distance < layer.window)
-        if layer.chunk is not None:
-            chunk = self._position // layer.chunk
+        if layer.attention_chunk is not None:
+            chunk = self._position // layer.attention_chunk
             visible = visible & (chunk[:, None] == chunk[None, :])
         group = layer.num_heads // layer.num_kv_heads
         keys = k.repeat_interleave(group, dim=1).float()

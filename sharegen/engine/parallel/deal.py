@@ -1,4 +1,4 @@
-"""Who gets which requests: a stretch of the tree for each worker, and stealing from the fullest.
+"""Who gets which requests: a span of the tree for each worker, and stealing from the fullest.
 
 Requests stand in the order of the prefix tree, so that neighbours share the most. Every worker owns
 ranges of that order and is dealt runs from their front; one that has nothing left takes the back

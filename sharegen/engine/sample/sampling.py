@@ -28,7 +28,7 @@ __all__ = [
     "Features", "SamplingState", "sample", "token_logprobs", "top_logprobs", "uniform",
 ]  # fmt: skip
 
-CHUNK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
+PART_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Logits worked on at a time: what stays in a CPU's cache; what a GPU's memory can spare."""
 
 _SEGMENT = 128  # logits of which only the largest is compared with other segments' at first
@@ -290,7 +290,7 @@ def _operations(on_gpu: bool) -> _Operations:
 
 def _parts(count: int, logits: Tensor) -> list[slice]:
     """Slices of the rows to work on at a time (one, perhaps empty, where they are few)."""
-    step = max(1, CHUNK_ELEMENTS[logits.device.type] // logits.shape[1])
+    step = max(1, PART_ELEMENTS[logits.device.type] // logits.shape[1])
     return [slice(i, min(i + step, count)) for i in range(0, max(count, 1), step)]
 
 

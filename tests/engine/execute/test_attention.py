@@ -49,7 +49,7 @@ class Named:
 def layer(window: int | None = None, value_size: int = 6) -> LayerSpec:
     return LayerSpec(
         num_heads=4, num_kv_heads=2, key_size=8, value_size=value_size, scaling=0.3,
-        window=window, chunk=None, softcap=None, has_sinks=False,
+        window=window, attention_chunk=None, softcap=None, has_sinks=False,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def test_window_softcap_and_sinks_come_from_the_call() -> None:
 
 def test_windows_and_chunks_that_only_the_mask_knows() -> None:
     assert [layer.window for layer in layers("qwen2_moe")] == [6, None]
-    assert [layer.chunk for layer in layers("llama4")] == [10, 10, 10, None]
+    assert [layer.attention_chunk for layer in layers("llama4")] == [10, 10, 10, None]
     assert [layer.window for layer in layers("llama4")] == [None] * 4
 
 
