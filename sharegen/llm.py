@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
-from sharegen.engine.cache.prefix_tree import WINDOW
+from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
@@ -57,7 +57,7 @@ class LLM:
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
     compile: whether the model's layers are compiled on a GPU.
-    window: prompts whose sharing is looked for together; `stream` reads so many ahead.
+    lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
     workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
         the cores of a CPU divided among them. The samples are those of one engine.
     seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
@@ -75,7 +75,7 @@ class LLM:
         kv_cache_memory: int | None = None,
         block_size: int = 16,
         compile: bool = True,
-        window: int = WINDOW,
+        lookahead: int = LOOKAHEAD,
         seed: int = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
@@ -98,7 +98,7 @@ class LLM:
             block_size=block_size,
             seed=seed,
             compile=compile,
-            window=window,
+            lookahead=lookahead,
         )
         options: Any = {
             "device": device,
@@ -193,7 +193,7 @@ class LLM:
         """Sample prompts as they are read; yields (index of the prompt, completion) as they finish.
 
         sampling_params: one for all prompts, or as many as prompts, read along with them.
-        Memory grows with the sequences that run, not with the prompts: `window` of these are read
+        Memory grows with the sequences that run, not the prompts: `lookahead` of these are read
         ahead at a time, for sharing is found among them. keep: whether the KV of finished samples
         stays while there is room, so that `fork` need not compute it again.
 

@@ -19,7 +19,7 @@ PROMPTS = ["Question: How many eggs?", "Question: How many apples?", "Tom"]
 @pytest.fixture(scope="module")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     folder: Path = save_tiny_model(tmp_path_factory.mktemp("tiny"))
-    return LLM(folder, window=8, kv_cache_memory=1 << 22)
+    return LLM(folder, lookahead=8, kv_cache_memory=1 << 22)
 
 
 def test_prompt_logprobs_are_the_prompts_own(llm: LLM) -> None:

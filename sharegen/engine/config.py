@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sharegen.engine.cache.prefix_tree import WINDOW
+from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.errors import UsageError
 
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
@@ -19,7 +19,7 @@ class EngineConfig:
     CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
     where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
-    window: requests whose sharing is looked for together; the next so many are read when half of
+    lookahead: requests whose sharing is looked for together; the next so many are read when half of
     the last have been prefilled.
     """
 
@@ -30,11 +30,11 @@ class EngineConfig:
     seed: int = 0
     prefill_tokens: int | None = None
     compile: bool = True
-    window: int = WINDOW
+    lookahead: int = LOOKAHEAD
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "block_size",
-                     "prefill_tokens", "window"):  # fmt: skip
+                     "prefill_tokens", "lookahead"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")

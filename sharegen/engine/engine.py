@@ -211,7 +211,7 @@ class Engine:
             with short_collections():
                 while self.has_work:
                     yield from self.step()
-                    if 2 * len(self.scheduler.waiting) <= self.config.window:
+                    if 2 * len(self.scheduler.waiting) <= self.config.lookahead:
                         self._fill(source)
         finally:
             self.end()
@@ -341,12 +341,12 @@ class Engine:
         }
 
     def _fill(self, source: Iterator[Request]) -> None:
-        """Read windows of requests until there is work: one may have no samples left to draw.
+        """Read requests until there is work: those read together may have no samples left to draw.
 
-        A window is the same requests whatever is done already, so that a resumed job shares and
+        The same are read together whatever is done already, so that a resumed job shares and
         computes what it would have.
         """
-        while requests := list(islice(source, self.config.window)):
+        while requests := list(islice(source, self.config.lookahead)):
             for request in requests:
                 if request.samples:
                     self.check(request)

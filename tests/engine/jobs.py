@@ -108,7 +108,7 @@ def engine_config(
     max_sequences: int = 64,
     prefill_tokens: int = 24,
     seed: int = 0,
-    window: int = 16_384,
+    lookahead: int = 16_384,
     compile: bool = True,
 ) -> EngineConfig:
     """Everything small, so that few tokens go through many blocks and batches."""
@@ -118,7 +118,7 @@ def engine_config(
         block_size=block_size,
         seed=seed,
         prefill_tokens=prefill_tokens,
-        window=window,
+        lookahead=lookahead,
         compile=compile,
     )
 

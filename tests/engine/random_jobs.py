@@ -26,7 +26,8 @@ class RandomJob:
     """Requests, and the sizes of the engine that runs them.
 
     blocks: as few as one sample needs, or more. optimistic: admission leaves no room for growth.
-    lag: how many steps the host is behind. window: requests whose sharing is looked for together.
+    lag: how many steps the host is behind. lookahead: requests whose sharing is looked for
+    together.
     """
 
     requests: list[Request]
@@ -37,7 +38,7 @@ class RandomJob:
     ahead_tokens: int
     optimistic: bool
     lag: int
-    window: int
+    lookahead: int
 
     def engine(self, model: LoadedModel) -> CheckedEngine:
         engine = make_engine(
@@ -46,7 +47,7 @@ class RandomJob:
             block_size=self.block_size,
             max_sequences=self.max_sequences,
             prefill_tokens=self.prefill_tokens,
-            window=self.window,
+            lookahead=self.lookahead,
         )
         engine.scheduler.ahead_tokens = self.ahead_tokens
         engine._lag = self.lag
@@ -57,18 +58,18 @@ class RandomJob:
     def check_counts(self, stats: EngineStats) -> None:
         """Every node is computed once, and again only where that is counted."""
         assert stats.peak_blocks <= self.blocks
-        tree, windows = PrefixTree(self.block_size), 0
-        for start in range(0, len(self.requests), self.window):
-            window = self.requests[start : start + self.window]
-            prompts = [request.prompt_token_ids for request in window]
-            windows += PrefixTree.build(prompts, self.block_size).num_tokens
-            for request, leaf in zip(window, tree.insert(prompts), strict=True):
+        tree, apart = PrefixTree(self.block_size), 0
+        for start in range(0, len(self.requests), self.lookahead):
+            together = self.requests[start : start + self.lookahead]
+            prompts = [request.prompt_token_ids for request in together]
+            apart += PrefixTree.build(prompts, self.block_size).num_tokens
+            for request, leaf in zip(together, tree.insert(prompts), strict=True):
                 path = sum(up(node.length, self.block_size) for node in leaf.path())
                 if path + own_blocks(request, self.block_size) > self.blocks:
                     return  # this one has its prompt to itself
         once = stats.prompt_tokens_computed - stats.prompt_tokens_recomputed
-        # A window may find gone what the one before had; without samples, a prompt is not asked.
-        assert once <= windows
+        # What is read later may find gone what was there; without samples, a prompt is not asked.
+        assert once <= apart
         if all(request.samples for request in self.requests):
             assert once >= tree.num_tokens
         if self.blocks >= 300 and stats.preemptions == 0:
@@ -123,7 +124,7 @@ def jobs(draw: st.DrawFn, max_tokens: int = 20) -> RandomJob:
         ahead_tokens=draw(st.sampled_from([0, 50])),
         optimistic=draw(st.booleans()),
         lag=draw(st.integers(0, 1)),
-        window=draw(st.sampled_from([1, 2, 3, 1000])),
+        lookahead=draw(st.sampled_from([1, 2, 3, 1000])),
     )
 
 

@@ -104,13 +104,16 @@ def test_resuming(name: str, share: float) -> None:
     assert resumed == {key: reference(name)[key] for key in resumed}
 
 
-@pytest.mark.parametrize("window", [1, 3, 8])
-def test_resuming_across_windows(window: int) -> None:
-    """What had finished, and when, decides what stands when a window is read; not its numbers."""
-    whole = run_job("llama", window=window).results
-    rng = random.Random(window)
+@pytest.mark.parametrize("lookahead", [1, 3, 8])
+def test_resuming_across_lookaheads(lookahead: int) -> None:
+    """What had finished, and when, decides what stands when requests are read; not its numbers."""
+    whole = run_job("llama", lookahead=lookahead).results
+    rng = random.Random(lookahead)
     for blocks, rows in [(400, 64), (400, 2), (34, 5), (60, 1)]:
-        assert run_job("llama", window=window, blocks=blocks, max_sequences=rows).results == whole
+        assert (
+            run_job("llama", lookahead=lookahead, blocks=blocks, max_sequences=rows).results
+            == whole
+        )
         share = rng.random()
         left = [
             replace(request, samples=[s for s in request.samples if rng.random() > share])
@@ -118,7 +121,9 @@ def test_resuming_across_windows(window: int) -> None:
         ]
         first = rng.randrange(len(left))  # everything before it stands in the journal
         left[:first] = [replace(request, samples=()) for request in left[:first]]
-        resumed = run_job("llama", left, window=window, blocks=blocks, max_sequences=rows).results
+        resumed = run_job(
+            "llama", left, lookahead=lookahead, blocks=blocks, max_sequences=rows
+        ).results
         assert resumed == {key: whole[key] for key in resumed}
 
 

@@ -349,7 +349,7 @@ def test_an_error_in_the_source_of_requests_leaves_nothing() -> None:
         yield from requests_of(forest()[:6], SAMPLED, samples=2)
         raise OSError("the file went away")
 
-    engine = make_engine(loaded("llama"), window=4)
+    engine = make_engine(loaded("llama"), lookahead=4)
     with pytest.raises(OSError, match="went away"):
         list(engine.generate(source()))
     assert_empty(engine)

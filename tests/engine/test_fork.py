@@ -248,7 +248,7 @@ def fork_at_random(seed: int) -> None:
         blocks=-(-150 // block_size) + rng.randint(8, 30),
         max_sequences=rng.choice([1, 3, 8, 40]),
         prefill_tokens=rng.choice([3, 24, 512]),
-        window=rng.choice([1, 4, 1000]),
+        lookahead=rng.choice([1, 4, 1000]),
     )
     engine._lag = rng.randint(0, 1)
     engine.scheduler.ahead_tokens = rng.choice([0, 50])

@@ -1,4 +1,4 @@
-"""Requests without end: what the engine holds of them is a window and the live ones."""
+"""Requests without end: what the engine holds of them is a lookahead and the live ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import FIRST_TOKEN, GREEDY, VOCAB_SIZE, loaded, make_engine
 
-WINDOW = 256
+LOOKAHEAD = 256
 ROWS = 256
 
 
@@ -39,7 +39,7 @@ def alive() -> int:
 def test_prompts_without_end_in_the_memory_of_a_window(count: int) -> None:
     source = Source(count, replace(GREEDY, max_tokens=1))
     engine = make_engine(
-        loaded("llama"), max_sequences=ROWS, window=WINDOW, prefill_tokens=512, blocks=1200
+        loaded("llama"), max_sequences=ROWS, lookahead=LOOKAHEAD, prefill_tokens=512, blocks=1200
     )
     before = alive()
     done = most = 0
@@ -48,21 +48,21 @@ def test_prompts_without_end_in_the_memory_of_a_window(count: int) -> None:
         assert len(completion.token_ids) == 1
         if done % 2_500 == 0:
             most = max(most, alive() - before)
-            assert sum(1 for _ in engine.scheduler.cache.tree.nodes()) <= WINDOW + ROWS
+            assert sum(1 for _ in engine.scheduler.cache.tree.nodes()) <= LOOKAHEAD + ROWS
     assert done == source.read == count
-    assert most <= 2 * WINDOW + ROWS  # the completions of one step are there, too
+    assert most <= 2 * LOOKAHEAD + ROWS  # the completions of one step are there, too
     assert alive() <= before + 1
 
 
-@pytest.mark.parametrize("window", [1, 2, 7, 1000])
-def test_tokens_do_not_depend_on_the_window(window: int) -> None:
-    def tokens(window: int) -> dict[int, list[int]]:
+@pytest.mark.parametrize("lookahead", [1, 2, 7, 1000])
+def test_tokens_do_not_depend_on_the_window(lookahead: int) -> None:
+    def tokens(lookahead: int) -> dict[int, list[int]]:
         source = Source(60, replace(GREEDY, max_tokens=5))
-        engine = make_engine(loaded("llama"), max_sequences=8, window=window)
+        engine = make_engine(loaded("llama"), max_sequences=8, lookahead=lookahead)
         drawn = {}
         for completion in engine.generate(source):
             drawn[completion.request.key] = completion.token_ids
-            assert source.read <= len(drawn) + 8 + 1.5 * window + 2
+            assert source.read <= len(drawn) + 8 + 1.5 * lookahead + 2
         return drawn
 
-    assert tokens(window) == tokens(16_384)
+    assert tokens(lookahead) == tokens(16_384)

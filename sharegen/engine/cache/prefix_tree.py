@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int32]
 
-WINDOW = 16_384
+LOOKAHEAD = 16_384
 """Prompts whose sharing is looked for together, where nobody says."""
 
 Joins = Callable[["Node", "Node"], bool]
@@ -99,13 +99,13 @@ class PrefixTree:
         cls,
         prompts: Sequence[Sequence[int]],
         block_size: int,
-        window: int = WINDOW,
+        lookahead: int = LOOKAHEAD,
         splits: Sequence[Sequence[int]] | None = None,
     ) -> PrefixTree:
-        """The tree of `prompts`, inserted `window` at a time; `node.requests` index them."""
+        """The tree of `prompts`, inserted `lookahead` at a time; `node.requests` index them."""
         tree = cls(block_size)
-        for start in range(0, len(prompts), window):
-            end = start + window
+        for start in range(0, len(prompts), lookahead):
+            end = start + lookahead
             told = None if splits is None else splits[start:end]
             tree.insert(prompts[start:end], first_index=start, splits=told)
         return tree

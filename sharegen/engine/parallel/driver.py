@@ -73,7 +73,7 @@ class Driver:
         self._error: SharegenError | None = None
         self._job = self._seed = 0
         self._held: dict[Process, int] = {}  # samples dealt and not finished
-        self._read_below = 0.0  # undealt work with which the next window is read
+        self._read_below = 0.0  # undealt work with which the next requests are read
         self._dealer = Dealer()
         self._items: dict[int, _Item] = {}
         self._by_key: dict[int, list[int]] = {}
@@ -162,8 +162,8 @@ class Driver:
                 self._send(process, End())
 
     def _read(self, source: Iterator[Request]) -> bool:
-        """Take the next window of requests in; whether there was one."""
-        requests = list(islice(source, self._config.window))
+        """Take the next requests in; whether there was one."""
+        requests = list(islice(source, self._config.lookahead))
         if not requests:
             return False
         for request, error in zip(requests, self.errors(requests), strict=True):
@@ -178,7 +178,7 @@ class Driver:
         return True
 
     def _items_of(self, requests: Sequence[Request]) -> tuple[list[_Item], list[float]]:
-        """What is to be dealt of a window, in the order of its tree, and the work of each.
+        """What is to be dealt of them, in the order of its tree, and the work of each.
 
         The samples of a request stay together unless there are fewer requests than workers.
         """

@@ -109,7 +109,7 @@ SHOTS = random_tokens(40, random.Random(7))
 def test_requests_that_come_late_share_what_was_asked() -> None:
     """Equal continuations are known on the node; others compute the shots once more."""
     prompts = [[*SHOTS, 50 + i % 3, 60 + i] for i in range(12)]
-    engine = make_engine(loaded("llama"), max_sequences=2, window=2)
+    engine = make_engine(loaded("llama"), max_sequences=2, lookahead=2)
     completions = list(engine.generate(requests_of(prompts, PARAMS)))
     assert len(completions) == 12
     for completion in completions:
@@ -122,7 +122,7 @@ def test_requests_that_come_late_and_want_more(order: list[int | None]) -> None:
         Request(i, [*SHOTS, 50, 60 + i], replace(PARAMS, prompt_logprobs=order[i // 6]), range(1))
         for i in range(12)
     ]
-    engine = make_engine(loaded("llama"), max_sequences=2, window=2)
+    engine = make_engine(loaded("llama"), max_sequences=2, lookahead=2)
     completions = list(engine.generate(requests))
     assert len(completions) == 12
     for completion in completions:

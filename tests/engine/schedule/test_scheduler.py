@@ -244,7 +244,7 @@ def test_nodes_go_with_their_last_sample() -> None:
 def test_requests_are_read_as_they_are_needed() -> None:
     prompts = [[3 + i % 40] * 5 + [7] for i in range(100)]
     requests = requests_of(prompts, replace(PARAMS, max_tokens=4))
-    engine = spelling_engine(requests, max_sequences=2, window=8)
+    engine = spelling_engine(requests, max_sequences=2, lookahead=8)
     read = 0
 
     def source() -> Iterator[Request]:
@@ -261,17 +261,17 @@ def test_requests_are_read_as_they_are_needed() -> None:
     assert done == 100
 
 
-def test_windows_of_requests_without_samples() -> None:
-    """A resumed job that begins with a window of problems that are done goes on to the others."""
+def test_requests_without_samples_are_read_past() -> None:
+    """A resumed job that begins with problems that are all done goes on to the others."""
     requests = [Request(i, [3 + i] * 5, PARAMS, range(i >= 20 and i % 9 == 0)) for i in range(60)]
-    assert {key for key, _ in run_spelling(requests, window=8).results} == {27, 36, 45, 54}
+    assert {key for key, _ in run_spelling(requests, lookahead=8).results} == {27, 36, 45, 54}
 
 
 def test_more_requests_may_be_added_later() -> None:
-    """A second window finds the shared node standing, and what stands is not computed again."""
+    """What is read later finds the shared node standing, and what stands is not computed again."""
     shots = list(range(3, 43))
     requests = requests_of([[*shots, 50 + i] for i in range(12)], PARAMS)
-    stats = run_spelling(requests, max_sequences=2, window=4).stats
+    stats = run_spelling(requests, max_sequences=2, lookahead=4).stats
     assert stats.prompt_tokens_computed == 40 + 12
 
 
