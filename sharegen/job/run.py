@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from sharegen.engine.verifying import Verified
 
 
+_SHORT = 1_000  # characters, in which the patterns that ship take a moment whatever they are
+
+
 class Watcher:
     """Is told how a job goes; this one keeps it to itself."""
 
@@ -343,8 +346,11 @@ class _Job:
         )
 
     def _answer(self, text: str, wanted: Answer) -> str | None:
-        """None also where a stranger's pattern takes too long: a sample is kept all the same."""
-        if self.configuration.ships:
+        """None also where a pattern takes too long: a sample is kept all the same.
+
+        That may be a stranger's pattern, or the one that ships on a long text of nothing but marks.
+        """
+        if self.configuration.ships and len(text) <= _SHORT:
             return extract(text, wanted.patterns, wanted.match)
         try:
             return confined.call(extract, text, wanted.patterns, wanted.match)
