@@ -52,8 +52,8 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         lambda layer, **how: compile(layer, backend="eager", **how),
     )
     config = tiny_config("llama")
-    kinds = [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Mish, nn.ReLU6, nn.ELU, nn.CELU,
-             nn.SELU, nn.Softplus, nn.Hardswish]  # fmt: skip
+    kinds = [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh]
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     config.num_hidden_layers = len(kinds)
     module = AutoModelForCausalLM.from_config(config)
     for layer, kind in zip(module.model.layers, kinds, strict=True):
@@ -63,7 +63,7 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiling.optimise(loaded)
-    assert module.model.layers[11]._compiled_call_impl is not None
+    assert module.model.layers[-1]._compiled_call_impl is not None
     loaded.release()
 
 
