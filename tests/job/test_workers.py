@@ -52,9 +52,16 @@ def lines(path: Path) -> dict[tuple[str, int | None], Any]:
     return found
 
 
-def test_the_journal_of_one_engine(folder: Path, dataset: Path, tmp_path: Path) -> None:
-    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
-    run_job(configuration(folder, dataset, workers=1), one)
+@pytest.fixture(scope="module")
+def one(folder: Path, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of one engine in this process."""
+    path = tmp_path_factory.mktemp("one") / "one.jsonl"
+    run_job(configuration(folder, dataset, workers=1), path)
+    return path
+
+
+def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_path: Path) -> None:
+    two = tmp_path / "two.jsonl"
     outcome = run_job(configuration(folder, dataset, workers=2), two)
     assert lines(two) == lines(one)
     assert outcome.drawn == 25 * 6
@@ -62,20 +69,19 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, tmp_path: Path) 
     assert not [child for child in psutil.Process().children() if "worker" in str(child.cmdline())]
 
 
-def test_another_number_continues(folder: Path, dataset: Path, tmp_path: Path) -> None:
-    whole, path = tmp_path / "whole.jsonl", tmp_path / "job.jsonl"
-    run_job(configuration(folder, dataset, workers=1), whole)
-    some = whole.read_text().splitlines(keepends=True)[:50]
+def test_another_number_continues(folder: Path, dataset: Path, one: Path, tmp_path: Path) -> None:
+    path = tmp_path / "job.jsonl"
+    some = one.read_text().splitlines(keepends=True)[:50]
     path.write_text("".join(some))
-    path.with_name("job.run.json").write_text(whole.with_name("whole.run.json").read_text())
+    path.with_name("job.run.json").write_text(one.with_name("one.run.json").read_text())
     run_job(configuration(folder, dataset, workers="auto"), path)
-    assert lines(path) == lines(whole)
+    assert lines(path) == lines(one)
 
 
 def test_a_killed_driver_takes_its_workers_along(
-    folder: Path, dataset: Path, tmp_path: Path
+    folder: Path, dataset: Path, one: Path, tmp_path: Path
 ) -> None:
-    whole, path = tmp_path / "whole.jsonl", tmp_path / "job.jsonl"
+    path = tmp_path / "job.jsonl"
     command = [
         sys.executable, "-c", "from sharegen.cli import main; main()",
         "run", "prompts", "--dataset", str(dataset), "--model", str(folder), "--device", "cpu",
@@ -93,8 +99,7 @@ def test_a_killed_driver_takes_its_workers_along(
     _, alive = psutil.wait_procs(workers, timeout=5)
     assert not alive
     run_job(configuration(folder, dataset, workers=1, max_sequences=4), path)
-    run_job(configuration(folder, dataset, workers=1), whole)
-    assert lines(path) == lines(whole)
+    assert lines(path) == lines(one)
 
 
 @pytest.mark.parametrize("workers", [10_000])

@@ -53,14 +53,13 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     )
     config = tiny_config("llama")
     kinds = [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh]
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
     config.num_hidden_layers = len(kinds)
     module = AutoModelForCausalLM.from_config(config)
     for layer, kind in zip(module.model.layers, kinds, strict=True):
         layer.mlp.act_fn = kind()
     loaded = load_model(module)
     torch.compiler.reset()
-    with warnings.catch_warnings():
+    with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings():
         warnings.simplefilter("error")
         compiling.optimise(loaded)
     assert module.model.layers[-1]._compiled_call_impl is not None
