@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,21 +30,17 @@ class Process:
     def __init__(self, setting: Setting) -> None:
         self.connection: Connection[Any, Any]
         self.connection, theirs = Pipe()
-        lifeline, self._lifeline = os.pipe()
-        try:
+        with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sharegen.engine.parallel.worker",
-                 str(theirs.fileno()), str(lifeline)],
-                pass_fds=[theirs.fileno(), lifeline],
+                [sys.executable, "-m", "sharegen.engine.parallel.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is for data
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 process_group=0,
-            )  # fmt: skip
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        self.connection.send(setting)
+            )
+        with contextlib.suppress(ConnectionError):  # one that ended at once is told by its silence
+            self.connection.send(setting)
 
     @property
     def pid(self) -> int:
@@ -64,4 +61,3 @@ class Process:
         self._process.kill()
         self._process.wait()
         self.connection.close()
-        os.close(self._lifeline)

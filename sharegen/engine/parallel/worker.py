@@ -1,7 +1,8 @@
 """One engine in a process of its own: requests in, completions out, as long as the driver lives.
 
-`python -m sharegen.engine.parallel.worker FD LIFELINE`: the driver speaks through FD, and holds
-the other end of LIFELINE while it lives.
+`python -m sharegen.engine.parallel.worker FD`, with the driver at the other end of FD. What it says
+is read as it comes, by a thread of its own: so the driver is never kept waiting with a long message
+while this process waits with one for the driver, and its end is noticed at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -43,23 +45,35 @@ _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows wh
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Make the engine that the first message describes, and work until the driver hangs up."""
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_read, args=[connection, inbox], daemon=True).start()
 
     def warn(message: Warning | str, *_: object, **__: object) -> None:
         connection.send(Warned(str(message)))
 
     warnings.showwarning = warn
     try:
-        worker = _Worker(connection, connection.recv())
+        worker = _Worker(connection, inbox)
         with short_collections():
             worker.work()
-    except (EOFError, ConnectionError):
+    except ConnectionError:
         pass  # the driver is gone, and nobody is left to tell
     except SharegenError as error:
         connection.send(Failed(error))
 
 
+def _read(connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
+    """Take what comes; end the process with the driver, whatever it is doing."""
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, OSError):
+        os._exit(0)
+
+
 class _Worker:
-    def __init__(self, connection: Connection[Any, Any], setting: Setting) -> None:
+    def __init__(self, connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
+        setting: Setting = inbox.get()
         if setting.threads:
             torch.set_num_threads(setting.threads)
         model = load_model(
@@ -74,6 +88,7 @@ class _Worker:
             tokenizer = load_tokenizer(tokenizer, trust_remote_code=setting.trust_remote_code)
         self.engine = Engine(model, tokenizer, setting.config)
         self.connection = connection
+        self.inbox = inbox
         self.job = 0
         self.reported = time.monotonic()
         connection.send(
@@ -89,12 +104,12 @@ class _Worker:
     def work(self) -> None:
         """Take messages as they come, and step in between; wait where there is nothing to do."""
         while True:
-            while not self.engine.has_work or self.connection.poll():
+            while not self.engine.has_work or not self.inbox.empty():
                 self._take()
             self._report(self.engine.step())
 
     def _take(self) -> None:
-        match self.connection.recv():
+        match self.inbox.get():
             case Check(requests):
                 self.connection.send(Checked(self.engine.errors(requests)))
             case Begin(job, seed):
@@ -121,12 +136,5 @@ def _resident() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def _end_with_the_driver(lifeline: int) -> None:
-    """Nobody writes into it: reading ends when the driver does."""
-    os.read(lifeline, 1)
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_the_driver, args=[int(sys.argv[2])], daemon=True).start()
     serve(Connection(int(sys.argv[1])))

@@ -20,7 +20,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver, WorkersError
-from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.messages import Check, Checked, Setting
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from tests.tiny import save_tiny_model
@@ -137,6 +137,19 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
     with pytest.raises(WorkersError, match="it was killed"):
         list(stream)
     driver.close()
+
+
+def test_long_messages_both_ways_at_once(two: Driver) -> None:
+    """Longer than a pipe holds: neither side waits for the other to read first."""
+    [process, *_] = two._ready
+    bad = [replace(job(1)[0], key=key, prompt_token_ids=[]) for key in range(6_000)]
+    process.connection.send(Check(bad))
+    process.connection.send(Check(bad))
+    for _ in range(2):
+        message = process.connection.recv()
+        while not isinstance(message, Checked):
+            message = process.connection.recv()
+        assert all(isinstance(error, RequestError) for error in message.errors)
 
 
 def test_a_model_that_cannot_be_loaded(setting: Setting, tmp_path: Path) -> None:
