@@ -155,21 +155,30 @@ def _receive(connection: Connection) -> Score:
 def _work(connection: Connection, isolation: Isolation, limits: Limits, core: int | None) -> None:
     """In a worker: score what comes until nothing more does, on one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and close the sandbox on the way
+    signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if core is not None:
         with contextlib.suppress(OSError):  # it was taken from us meanwhile
             os.sched_setaffinity(0, {core})
     try:
         with Scorer(isolation, limits) as scorer:
-            while True:
-                task = connection.recv()
-                for _, completion in task.completions:
-                    connection.send(scorer.score(task.problem, completion))
+            try:
+                while True:
+                    task = connection.recv()
+                    for _, completion in task.completions:
+                        connection.send(scorer.score(task.problem, completion))
+            finally:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except SandboxError as error:
         connection.send(str(error))
+
+
+def _leave(*_: object) -> None:
+    """End, and close the sandbox on the way: whole, whatever else comes."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit()
 
 
 def _end_with_parent() -> None:
