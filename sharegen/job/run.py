@@ -17,7 +17,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharegen.common import confined
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -31,23 +30,19 @@ from sharegen.job.machine import kv_cache_limit, load
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
+from sharegen.job.recording import record_of
 from sharegen.job.share import Share, share_of
-from sharegen.results.answer import extract
 from sharegen.results.family import journal_path
 from sharegen.results.journal import Journal, Key, Record
 from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
-from sharegen.workload.recipe import Answer
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
-    from sharegen.engine.request import Completion, Request, SamplingParams
+    from sharegen.engine.request import Request, SamplingParams
     from sharegen.engine.verifying import Verified
-
-
-_SHORT = 1_000  # characters, in which the patterns that ship take a moment whatever they are
 
 
 class Watcher:
@@ -75,7 +70,6 @@ class _Asked:
 
     problem: Problem
     request: Request
-    prompt_hash: str
     begun: bool
 
 
@@ -233,8 +227,9 @@ class _Job:
             with self.watcher.sampling(self.engine.stats, total, problems) as progress:
                 for completion in self.engine.generate(requests):
                     key = completion.request.key
+                    problem, dtype = by_key[key].problem, self.model.dtype
                     with held.held():
-                        journal.append(self._record(by_key[key], completion))
+                        journal.append(record_of(completion, problem, self.configuration, dtype))
                         drawn += 1
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
@@ -297,7 +292,7 @@ class _Job:
                 samples = [i for i in every if Key(problem.id, digest, i) not in finished]
             key = random_key(problem.id)
             request = Request(key, prompt, self.params, samples, splits=splits)
-            candidates.append(_Asked(problem, request, digest, is_begun))
+            candidates.append(_Asked(problem, request, is_begun))
         asked: list[_Asked] = []
         requests: list[Request] = []
         first_error: SharegenError | None = None
@@ -320,43 +315,6 @@ class _Job:
             kind = CapacityError if isinstance(first_error, CapacityError) else DataError
             raise kind(f"no row can be asked: {first_error}")
         return asked, requests
-
-    def _record(self, item: _Asked, completion: Completion) -> Record:
-        from sharegen.engine.model.probe import remedy
-
-        answer = error = None
-        text = completion.text or ""
-        if completion.error is not None:
-            error = f"{completion.error}: {remedy(self.model.dtype)}"
-        elif self.configuration.answer is not None:
-            answer = self._answer(text, self.configuration.answer)
-        return Record(
-            problem_id=item.problem.id,
-            sample=completion.sample,
-            prompt_hash=item.prompt_hash,
-            completion=text,
-            num_tokens=len(completion.token_ids),
-            finish_reason=completion.finish_reason,
-            cumulative_logprob=completion.cumulative_logprob,
-            answer=answer,
-            gold=item.problem.gold,
-            token_ids=list(completion.token_ids) if self.configuration.token_ids else None,
-            error=error,
-            row_hash=item.problem.row_hash,
-        )
-
-    def _answer(self, text: str, wanted: Answer) -> str | None:
-        """None also where a pattern takes too long: a sample is kept all the same.
-
-        That may be a stranger's pattern, or the one that ships on a long text of nothing but marks.
-        """
-        if self.configuration.ships and len(text) <= _SHORT:
-            return extract(text, wanted.patterns, wanted.match)
-        try:
-            return confined.call(extract, text, wanted.patterns, wanted.match)
-        except confined.Exceeded as error:
-            remark(f"a pattern of the recipe's answer {error} with some samples: they have none")
-            return None
 
     def _plan(self, asked: list[_Asked], tree: PrefixTree) -> Plan:
         return make_plan(

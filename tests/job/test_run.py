@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -371,15 +370,3 @@ def test_a_row_that_outgrows_its_rope_frequencies_is_a_bad_row(
     assert outcome.drawn == 8 and outcome.run.counts["bad_rows"] == 1
     [bad] = [r for r in read(tmp_path / "a.jsonl") if r.sample is None]
     assert bad.problem_id == "1" and "its longrope RoPE frequencies change beyond" in str(bad.error)
-
-
-def test_a_long_text_of_marks_has_no_answer_and_costs_no_minute() -> None:
-    """The pattern that ships looks over the rest of the line at each mark."""
-    configuration = resolve("self-consistency")
-    assert configuration.ships and configuration.answer is not None
-    job = SimpleNamespace(configuration=configuration)
-    started = time.monotonic()
-    assert _Job._answer(job, "#" * 30_000, configuration.answer) is None  # type: ignore[arg-type]
-    assert time.monotonic() - started < 20
-    long = "so it goes on " * 100 + "#### 18"
-    assert _Job._answer(job, long, configuration.answer) == "18"  # type: ignore[arg-type]
