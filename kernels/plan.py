@@ -264,9 +264,9 @@ def work_list(
     splits, length = split_bands(total, shape, tile, slots)
     length = length[band]
     item = start // length
-    piece, within = _expand((start + tiles - 1) // length - item + 1)
-    node, band, start, tiles = node[piece], band[piece], start[piece], tiles[piece]
-    item, length = item[piece] + within, length[piece]
+    segment, within = _expand((start + tiles - 1) // length - item + 1)
+    node, band, start, tiles = node[segment], band[segment], start[segment], tiles[segment]
+    item, length = item[segment] + within, length[segment]
     begin = np.maximum(item * length - start, 0) * tile.keys
     end = np.minimum((item + 1) * length - start, tiles) * tile.keys
     segments = np.zeros((len(node), SEGMENT_FIELDS), dtype=np.int32)

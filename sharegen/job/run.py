@@ -164,15 +164,17 @@ class _Job:
         self.staff = Staff.of(configuration, len(workload.problems))
         self.model, self.tokenizer = load(configuration, weights=not self.staff.apart)
         self.prompts: Sequence[array[int]]
-        self.splits: Sequence[Sequence[int] | None]
+        self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         if share is None:
             self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
-            self.splits = [None] * len(self.prompts)
+            asked = [prompt for prompt in self.prompts if prompt]
+            self.tree = PrefixTree.build(asked, configuration.machine.block_size)
+            self.splits = _splits(self.tree, self.prompts)
         else:
             self.prompts, self.splits = share.prompts, share.splits
+            paths = zip(self.prompts, self.splits, strict=True)
+            self.tree = self._tree_of([(prompt, splits) for prompt, splits in paths if prompt])
         machine = configuration.machine
-        paths = zip(self.prompts, self.splits, strict=True)
-        self.tree = self._tree_of([(prompt, splits) for prompt, splits in paths if prompt])
         limit = None
         if machine.kv_cache_memory is None:
             device = resolve_device(machine.device)
@@ -332,13 +334,12 @@ class _Job:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):
             return self.tree
         requests = [item.request for item in asked]  # the others cannot run
-        return self._tree_of([(r.prompt_token_ids, r.splits) for r in requests])
+        return self._tree_of([(r.prompt_token_ids, r.splits or ()) for r in requests])
 
-    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int] | None]]) -> PrefixTree:
-        """The tree of prompts, each with where it is split if the share says so."""
-        prompts = [prompt for prompt, _ in paths]
-        told = [splits for _, splits in paths if splits is not None]
-        return PrefixTree.build(prompts, self.configuration.machine.block_size, splits=told or None)
+    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int]]]) -> PrefixTree:
+        """The tree of prompts of which it is known where each is split."""
+        prompts, splits = [prompt for prompt, _ in paths], [splits for _, splits in paths]
+        return PrefixTree.build(prompts, self.configuration.machine.block_size, splits=splits)
 
     def _close(
         self,
@@ -367,6 +368,16 @@ class _Job:
                 "progress": pace.close(seconds, self.engine.stats.generated_tokens),
             },
         )
+
+
+def _splits(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """Where the path of each prompt is split; tree: of those that are not empty."""
+    asked = [i for i, prompt in enumerate(prompts) if prompt]
+    found: list[Sequence[int]] = [()] * len(prompts)
+    for node in tree.nodes():
+        for place in node.requests:
+            found[asked[place]] = node.splits()
+    return found
 
 
 def sampling_params(configuration: Configuration) -> SamplingParams:

@@ -31,7 +31,7 @@ from sharegen.results.score import Score, Scorer
 Sample: TypeAlias = "tuple[str, int]"
 """Problem id and sample index."""
 
-_CHUNK = 8  # programs a worker gets at a time: few, so that all cores finish together
+_PARCEL = 8  # programs a worker gets at a time: few, so that all cores finish together
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ def score_all(
     Closing the generator early ends the workers and what they run. Raises SandboxError when a
     worker cannot have its sandbox or dies.
     """
-    chunks = (chunk for task in tasks for chunk in _chunks(task))
+    parcels = (parcel for task in tasks for parcel in _parcels(task))
     context = multiprocessing.get_context("spawn")
     cores = _cores()
     crew: dict[Connection, BaseProcess] = {}
     waiting: dict[Connection, deque[Sample]] = {}
     try:
-        for chunk in chunks:
+        for parcel in parcels:
             ours, theirs = context.Pipe()
             core = cores[len(crew) % len(cores)] if cores else None
             crew[ours] = context.Process(
@@ -93,7 +93,7 @@ def score_all(
             with _deaf():
                 crew[ours].start()
             theirs.close()
-            waiting[ours] = _hand_over(ours, chunk)
+            waiting[ours] = _hand_over(ours, parcel)
             if len(crew) == workers:
                 break
         while waiting:
@@ -101,7 +101,7 @@ def score_all(
                 assert isinstance(connection, Connection)
                 yield waiting[connection].popleft(), _receive(connection)
                 if not waiting[connection]:
-                    following = next(chunks, None)
+                    following = next(parcels, None)
                     if following is None:
                         del waiting[connection]
                     else:
@@ -127,18 +127,18 @@ def _deaf() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _chunks(task: Task) -> Iterator[Task]:
-    for start in range(0, len(task.completions), _CHUNK):
-        part = task.completions[start : start + _CHUNK]
+def _parcels(task: Task) -> Iterator[Task]:
+    for start in range(0, len(task.completions), _PARCEL):
+        part = task.completions[start : start + _PARCEL]
         yield Task(task.problem_id, task.problem, part)
 
 
-def _hand_over(connection: Connection, chunk: Task) -> deque[Sample]:
+def _hand_over(connection: Connection, parcel: Task) -> deque[Sample]:
     try:
-        connection.send(chunk)
+        connection.send(parcel)
     except OSError as error:
         raise SandboxError("a process that scores programs died") from error
-    return deque((chunk.problem_id, index) for index, _ in chunk.completions)
+    return deque((parcel.problem_id, index) for index, _ in parcel.completions)
 
 
 def _receive(connection: Connection) -> Score:

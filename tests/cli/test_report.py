@@ -63,8 +63,8 @@ def test_a_real_job_shows_its_questions(
     text = (tmp_path / "out.html").read_text()
     (index,) = re.findall(r'id="index">(.*?)</script>', text)
     assert "Tom has 6 apples" in json.loads(index)["snippets"][0]
-    (chunk,) = re.findall(r'id="chunk-0">(.*?)</script>', text)
-    first = json.loads(gzip.decompress(base64.b64decode(chunk)))[0]
+    (bundle,) = re.findall(r'id="bundle-0">(.*?)</script>', text)
+    first = json.loads(gzip.decompress(base64.b64decode(bundle)))[0]
     assert first["prompt"].startswith("Question: Tom has 6 apples")
     assert len(first["samples"]) == 3
     assert "all prompts begin with" in text  # the few-shot examples, once

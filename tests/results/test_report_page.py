@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sharegen.results.report import page
-from sharegen.results.report.embed import CHUNK_SIZE
+from sharegen.results.report.embed import BUNDLE_SIZE
 from sharegen.results.report.measure import Measured, measure
 from sharegen.results.report.outcomes import read_run
 from sharegen.results.report.pictures import pictures
@@ -60,10 +60,10 @@ def rendered(*runs: Measured, prompts: dict[str, str] | None = None) -> str:
 
 
 def data(text: str) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
-    """The index and the chunks, as the page's script reads them."""
+    """The index and the bundles, as the page's script reads them."""
     scripts = {attrs.get("id"): inside for attrs, inside in Elements(text).named("script")}
     index = json.loads(scripts["index"])
-    names = sorted((n for n in scripts if n and n.startswith("chunk-")), key=lambda n: int(n[6:]))
+    names = sorted((n for n in scripts if n and n.startswith("bundle-")), key=lambda n: int(n[6:]))
     return index, [json.loads(gzip.decompress(base64.b64decode(scripts[n]))) for n in names]
 
 
@@ -77,17 +77,17 @@ def code(folder: Path, name: str = "code") -> Measured:
 
 def test_every_sample_is_in_the_page(tmp_path: Path) -> None:
     run = maths(tmp_path, problems=40, samples=12)
-    index, chunks = data(rendered(run, prompts={"test/3": "How\n many?"}))
+    index, bundles = data(rendered(run, prompts={"test/3": "How\n many?"}))
     assert index["ids"] == [outcome.problem_id for outcome in run.run.outcomes]
     assert index["snippets"][3] == "How many?" and index["snippets"][4] == ""
     for outcome, row in zip(run.run.outcomes, index["problems"][0], strict=True):
-        samples, judged, right, winner, votes, cast, margin, ok, chunk, at = row
+        samples, judged, right, winner, votes, cast, margin, ok, bundle, at = row
         assert (samples, judged, right) == (12, outcome.judged, outcome.right)
         assert winner == outcome.winner and votes == outcome.votes.get(winner, 0)
         assert cast == sum(outcome.votes.values())
         assert ok == outcome.vote_right
         assert margin is None or margin == pytest.approx(outcome.margin, abs=1e-3)
-        details = chunks[chunk][at]
+        details = bundles[bundle][at]
         assert [line[0] for line in details["samples"]] == list(range(12))
         for line, one in zip(details["samples"], outcome.samples, strict=True):
             assert line[1] == one.right and line[5] == one.record.answer
@@ -109,10 +109,10 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     kinds = [attrs.get("type") for attrs, _ in page_elements.named("script")]
     assert kinds == ["application/json", "text/plain", None]
     assert not any(name.startswith("on") for _, attrs, _ in page_elements.all for name in attrs)
-    index, chunks = data(text)
+    index, bundles = data(text)
     assert index["ids"] == [HOSTILE, "surrogate"] and index["gold"] == [HOSTILE, "\ud834"]
-    assert chunks[0][0]["samples"][0][8] == HOSTILE and chunks[0][0]["prompt"] == HOSTILE
-    assert chunks[0][1]["samples"][0][8] == "half \ud800 pair"
+    assert bundles[0][0]["samples"][0][8] == HOSTILE and bundles[0][0]["prompt"] == HOSTILE
+    assert bundles[0][1]["samples"][0][8] == "half \ud800 pair"
 
 
 def test_the_page_asks_for_nothing(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_fifty_thousand_completions_stay_small(tmp_path: Path) -> None:
                 file.write(json.dumps(line) + "\n")
     text = rendered(measure(read_run(path, "big")))
     assert len(text) < 40e6
-    index, chunks = data(text)
+    index, bundles = data(text)
     assert len(index["ids"]) == 500 and len(json.dumps(index)) < 100_000
-    assert sum(len(entry["samples"]) for chunk in chunks for entry in chunk) == 50_000
-    assert max(len(json.dumps(chunk)) for chunk in chunks[:3]) < 2 * CHUNK_SIZE
+    assert sum(len(entry["samples"]) for bundle in bundles for entry in bundle) == 50_000
+    assert max(len(json.dumps(bundle)) for bundle in bundles[:3]) < 2 * BUNDLE_SIZE

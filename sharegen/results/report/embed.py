@@ -1,7 +1,7 @@
 """The problems and their samples as data inside a page.
 
 An index of all problems, small enough to be parsed at once, and the samples themselves in gzipped
-chunks that the page unpacks when a problem in them is opened: so a page of 50,000 completions
+bundles that the page unpacks when a problem in them is opened: so a page of 50,000 completions
 opens at once. Base64 holds no `<`, and the index escapes its own: no completion can end the
 element that holds it.
 """
@@ -19,14 +19,14 @@ from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Outcome, Sample
 from sharegen.results.vote import natural_order
 
-CHUNK_SIZE = 1 << 18
-"""Characters of JSON after which a chunk is closed."""
+BUNDLE_SIZE = 1 << 18
+"""Characters of JSON after which a bundle is closed."""
 
 _SNIPPET = 160
 
 
 @dataclass
-class _Chunks:
+class _Bundles:
     """Gzipped lists of problems, numbered across all runs."""
 
     done: list[str] = field(default_factory=list)
@@ -34,9 +34,9 @@ class _Chunks:
     _size: int = 0
 
     def add(self, value: Any) -> tuple[int, int]:
-        """Returns the chunk and the position in it."""
+        """Returns the bundle and the position in it."""
         text = json.dumps(value, separators=(",", ":"))
-        if self._open and self._size + len(text) > CHUNK_SIZE:
+        if self._open and self._size + len(text) > BUNDLE_SIZE:
             self.close()
         self._open.append(text)
         self._size += len(text)
@@ -50,15 +50,15 @@ class _Chunks:
 
 
 def embed(runs: Sequence[Measured], prompts: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The index as JSON that is safe inside <script>, and the chunks in base64.
+    """The index as JSON that is safe inside <script>, and the bundles in base64.
 
     prompts: each problem's own part of its prompt, where it is known.
     """
     by_id = [{outcome.problem_id: outcome for outcome in run.run.outcomes} for run in runs]
     ids = sorted({problem_id for table in by_id for problem_id in table}, key=natural_order)
-    chunks = _Chunks()
-    of_runs = [[_entry(table.get(i), chunks, prompts.get(i)) for i in ids] for table in by_id]
-    chunks.close()
+    bundles = _Bundles()
+    of_runs = [[_entry(table.get(i), bundles, prompts.get(i)) for i in ids] for table in by_id]
+    bundles.close()
     known = [next(table[i] for table in by_id if i in table) for i in ids]
     index = {
         "runs": [
@@ -71,7 +71,7 @@ def embed(runs: Sequence[Measured], prompts: Mapping[str, str]) -> tuple[str, li
         "snippets": [_snippet(prompts.get(i)) for i in ids] if prompts else None,
         "problems": of_runs,
     }
-    return in_script(index), chunks.done
+    return in_script(index), bundles.done
 
 
 def in_script(value: Any) -> str:
@@ -80,12 +80,12 @@ def in_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _entry(outcome: Outcome | None, chunks: _Chunks, prompt: str | None) -> list[Any] | None:
+def _entry(outcome: Outcome | None, bundles: _Bundles, prompt: str | None) -> list[Any] | None:
     """A problem's row in one run, in the order in which the page's script names the fields."""
     if outcome is None:
         return None
     winner, margin = outcome.winner, outcome.margin
-    chunk, position = chunks.add(_details(outcome, prompt))
+    bundle, position = bundles.add(_details(outcome, prompt))
     return [
         len(outcome.samples),
         outcome.judged,
@@ -95,7 +95,7 @@ def _entry(outcome: Outcome | None, chunks: _Chunks, prompt: str | None) -> list
         sum(outcome.votes.values()),
         None if margin is None else round(margin, 3),
         _verdict(outcome.vote_right),
-        chunk,
+        bundle,
         position,
     ]
 
@@ -134,7 +134,7 @@ def _snippet(prompt: str | None) -> str:
     return text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"
 
 
-def chunk_elements(chunks: Sequence[str]) -> Iterator[str]:
-    """One inert element a chunk."""
-    for number, chunk in enumerate(chunks):
-        yield f'<script type="text/plain" id="chunk-{number}">{chunk}</script>'
+def bundle_elements(bundles: Sequence[str]) -> Iterator[str]:
+    """One inert element a bundle."""
+    for number, bundle in enumerate(bundles):
+        yield f'<script type="text/plain" id="bundle-{number}">{bundle}</script>'

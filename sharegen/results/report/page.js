@@ -15,7 +15,7 @@
   const at = (id) => document.getElementById(id);
 
   // A problem's row in a run, as embed.py lists its fields.
-  const FIELDS = ["samples", "judged", "right", "winner", "votes", "cast", "margin", "ok", "chunk", "at"];
+  const FIELDS = ["samples", "judged", "right", "winner", "votes", "cast", "margin", "ok", "bundle", "at"];
   const problems = index.problems.map((rows) =>
     rows.map((row) => row && Object.fromEntries(FIELDS.map((name, i) => [name, row[i]]))));
   const SAMPLE = ["index", "right", "tokens", "end", "logprob", "answer", "result", "tests", "text"];
@@ -31,10 +31,10 @@
     return element;
   }
 
-  // Chunks are unpacked when a problem in them is first needed.
+  // Bundles are unpacked when a problem in them is first needed.
   const unpacked = new Map();
-  function chunk(id) {
-    if (!unpacked.has(id)) unpacked.set(id, unpack(at("chunk-" + id).textContent));
+  function bundle(id) {
+    if (!unpacked.has(id)) unpacked.set(id, unpack(at("bundle-" + id).textContent));
     return unpacked.get(id);
   }
   async function unpack(text) {
@@ -162,7 +162,7 @@
   async function inSamples(p, words) {
     for (const rows of problems) {
       if (!rows[p]) continue;
-      const details = (await chunk(rows[p].chunk))[rows[p].at];
+      const details = (await bundle(rows[p].bundle))[rows[p].at];
       if (details.prompt && details.prompt.toLowerCase().includes(words)) return true;
       if (details.samples.some((sample) => sample[8].toLowerCase().includes(words))) return true;
     }
@@ -233,7 +233,7 @@
       at("problem-body").textContent = "The samples are packed; showing them takes a browser of 2023 or later.";
       return;
     }
-    const details = (await chunk(row.chunk))[row.at];
+    const details = (await bundle(row.bundle))[row.at];
     if (view.p !== p || view.run !== run) return;
     const samples = details.samples.map((values) => Object.fromEntries(SAMPLE.map((name, i) => [name, values[i]])));
     const body = at("problem-body");

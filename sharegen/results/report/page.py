@@ -14,7 +14,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from sharegen.results.report.embed import chunk_elements, embed
+from sharegen.results.report.embed import bundle_elements, embed
 from sharegen.results.report.figures import inline_svg
 from sharegen.results.report.measure import Measured, headline, settings
 from sharegen.results.report.picture import Picture
@@ -38,7 +38,7 @@ def render(
         files.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    index, chunks = embed(runs, prompts)
+    index, bundles = embed(runs, prompts)
     page = Template(template).substitute(
         title=_title(runs),
         lead=_lead(runs),
@@ -51,7 +51,7 @@ def render(
         search_hint="id, question or answer" if prompts else "id or answer",
         configuration=_configuration(runs, shared),
         index=index,
-        chunks="\n".join(chunk_elements(chunks)),
+        bundles="\n".join(bundle_elements(bundles)),
     )
     return page.encode("utf-8", "backslashreplace")  # a path may hold half a surrogate pair
 
