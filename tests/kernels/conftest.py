@@ -4,6 +4,18 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Interpreted kernels are slow: float32 at every turn, float16 with the slow tests."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        params = getattr(item, "callspec", None)
+        if params is not None and torch.float16 in params.params.values():
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
