@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
 from sharegen.engine.parallel.deal import Dealer
-from sharegen.engine.parallel.launch import Process
+from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import (
     Begin,
     Check,
@@ -31,6 +30,7 @@ from sharegen.engine.parallel.messages import (
     Warned,
     Work,
 )
+from sharegen.engine.parallel.workplace import Worker, Workplace
 from sharegen.engine.request import Completion, Request
 from sharegen.errors import SharegenError, UsageError
 
@@ -54,25 +54,26 @@ class Driver:
     """Workers under one roof, with an engine's `check`, `generate`, `stats` and `close`.
 
     settings: one for each worker. It stands when the first of them is ready; the others join the
-    job as they become so. ready: what the first one said.
+    job as they become so. workplace: where they run; by default in processes of this machine.
+    ready: what the first one said.
 
     Raises what making an engine raises where no worker can. Close it.
     """
 
     def __init__(
-        self, settings: Sequence[Setting], launch: Callable[[Setting], Process] = Process
+        self, settings: Sequence[Setting], workplace: Workplace[Any] | None = None
     ) -> None:
         self._config = settings[0].config
         self.stats = EngineStats()
-        self._launch = launch
-        self._workers: dict[Connection[Any, Any], Process] = {}
-        self._ready: dict[Process, Ready] = {}
-        self._counts: dict[Process, EngineStats] = {}
+        self._workplace: Workplace[Any] = Processes() if workplace is None else workplace
+        self._workers: dict[Worker, None] = {}  # in the order in which they were hired
+        self._ready: dict[Worker, Ready] = {}
+        self._counts: dict[Worker, EngineStats] = {}
         self._warned: set[str] = set()
         self._checked: Checked | None = None
         self._error: SharegenError | None = None
         self._job = self._seed = 0
-        self._held: dict[Process, int] = {}  # samples dealt and not finished
+        self._held: dict[Worker, int] = {}  # samples dealt and not finished
         self._read_below = 0.0  # undealt work with which the next requests are read
         self._dealer = Dealer()
         self._items: dict[int, _Item] = {}
@@ -91,8 +92,7 @@ class Driver:
 
     def hire(self, setting: Setting) -> None:
         """One more worker, which joins when it is ready."""
-        process = self._launch(setting)
-        self._workers[process.connection] = process
+        self._workers[self._workplace.start(setting)] = None
 
     @property
     def slots(self) -> int:
@@ -101,12 +101,12 @@ class Driver:
 
     @property
     def pids(self) -> list[int]:
-        return [process.pid for process in self._workers.values()]
+        return [worker.pid for worker in self._workers]
 
     def close(self) -> None:
         """End the workers; whatever they have not finished is dropped."""
-        for process in self._workers.values():
-            process.end()
+        for worker in self._workers:
+            self._workplace.end(worker)
         self._workers.clear()
         self._ready.clear()
 
@@ -121,11 +121,11 @@ class Driver:
     def errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
         """For each request what Engine.check raises, or None."""
         while True:
-            process = next(iter(self._ready), None) or self._nobody()
+            worker = next(iter(self._ready), None) or self._nobody()
             self._checked = None
-            if not self._send(process, Check(requests)):
+            if not self._send(worker, Check(requests)):
                 continue
-            while self._checked is None and process in self._ready:
+            while self._checked is None and worker in self._ready:
                 self._listen()
             if self._checked is not None:
                 return self._checked.errors
@@ -140,8 +140,8 @@ class Driver:
         self._busy, self._job = True, self._job + 1
         self._seed = self._config.seed if seed is None else seed
         self._dealer = Dealer()
-        for process in list(self._ready):
-            self._join(process)
+        for worker in list(self._ready):
+            self._join(worker)
         try:
             more = self._read(source)
             while True:
@@ -158,8 +158,8 @@ class Driver:
             self._items.clear()
             self._by_key.clear()
             self._done.clear()
-            for process in list(self._ready):
-                self._send(process, End())
+            for worker in list(self._ready):
+                self._send(worker, End())
 
     def _read(self, source: Iterator[Request]) -> bool:
         """Take the next requests in; whether there was one."""
@@ -201,26 +201,26 @@ class Driver:
 
     # -- dealing ------------------------------------------------------------------------------
 
-    def _join(self, process: Process) -> None:
+    def _join(self, worker: Worker) -> None:
         """A worker takes part in the job."""
-        self._dealer.join(process)
-        self._held[process] = 0
-        self._send(process, Begin(self._job, self._seed))
+        self._dealer.join(worker)
+        self._held[worker] = 0
+        self._send(worker, Begin(self._job, self._seed))
 
     def _deal(self) -> None:
         """Give everyone who runs low more to do."""
-        for process, ready in list(self._ready.items()):
+        for worker, ready in list(self._ready.items()):
             numbers: list[int] = []
-            while self._held[process] < _AHEAD * ready.slots and self._dealer.undealt > 0:
+            while self._held[worker] < _AHEAD * ready.slots and self._dealer.undealt > 0:
                 fair = self._dealer.undealt / (2 * _AHEAD * len(self._ready))
-                run = self._dealer.deal(process, fair)
+                run = self._dealer.deal(worker, fair)
                 if not run:
                     break
                 for number in run:
-                    self._held[process] += len(self._items[number].left)
+                    self._held[worker] += len(self._items[number].left)
                 numbers += run
             if numbers:
-                self._send(process, Work([self._left_of(n) for n in numbers]))
+                self._send(worker, Work([self._left_of(n) for n in numbers]))
 
     def _left_of(self, number: int) -> Request:
         item = self._items[number]
@@ -234,30 +234,27 @@ class Driver:
         """Wait until some workers say something, and hear them."""
         if not self._workers:
             self._nobody()
-        for connection in wait(list(self._workers)):
-            process = self._workers[connection]  # type: ignore[index]
-            try:
-                message = process.connection.recv()
-            except (EOFError, ConnectionError):
-                self._lose(process, process.why())
-                continue
-            self._hear(process, message)
+        for worker, message in self._workplace.listen():
+            if message is None:
+                self._lose(worker, worker.why())
+            else:
+                self._hear(worker, message)
 
-    def _hear(self, process: Process, message: object) -> None:
+    def _hear(self, worker: Worker, message: object) -> None:
         match message:
             case Ready():
                 if any(known.fingerprint != message.fingerprint for known in self._ready.values()):
-                    self._lose(process, "its model is another one")
+                    self._lose(worker, "its model is another one")
                     return
-                self._ready[process] = message
-                self._counts[process] = message.stats
+                self._ready[worker] = message
+                self._counts[worker] = message.stats
                 self._count()
                 if self._busy:
-                    self._join(process)
+                    self._join(worker)
             case Finished(job, completions, stats):
-                self._counts[process] = stats
+                self._counts[worker] = stats
                 if job == self._job and self._busy:
-                    self._done.extend(self._note(process, done) for done in completions)
+                    self._done.extend(self._note(worker, done) for done in completions)
                 self._count()
             case Checked():
                 self._checked = message
@@ -267,35 +264,36 @@ class Driver:
                     warnings.warn(text, stacklevel=2)
             case Failed(error):
                 self._error = error
-                self._lose(process, str(error))
+                self._lose(worker, str(error))
 
-    def _note(self, process: Process, completion: Completion) -> Completion:
+    def _note(self, worker: Worker, completion: Completion) -> Completion:
         numbers = self._by_key[completion.request.key]
         number = next(n for n in numbers if completion.sample in self._items[n].left)
         item = self._items[number]
         item.left.remove(completion.sample)
-        self._held[process] -= 1
+        self._held[worker] -= 1
         if not item.left:
-            self._dealer.finish(process, number)
+            self._dealer.finish(worker, number)
             numbers.remove(number)
             del self._items[number]
         return replace(completion, request=item.request)
 
-    def _send(self, process: Process, message: object) -> bool:
+    def _send(self, worker: Worker, message: object) -> bool:
         try:
-            process.connection.send(message)
+            worker.send(message)
         except ConnectionError:
-            self._lose(process, process.why())
+            self._lose(worker, worker.why())
             return False
         return True
 
-    def _lose(self, process: Process, why: str) -> None:
+    def _lose(self, worker: Worker, why: str) -> None:
         """A worker is gone: what it has not finished goes to the others."""
-        if self._workers.pop(process.connection, None) is None:
+        if worker not in self._workers:
             return
-        process.end()
-        if self._ready.pop(process, None) is not None and self._busy:
-            self._dealer.leave(process)
+        del self._workers[worker]
+        self._workplace.end(worker)
+        if self._ready.pop(worker, None) is not None and self._busy:
+            self._dealer.leave(worker)
         if self._workers:
             warnings.warn(f"a worker is gone: {why}; the others go on", stacklevel=2)
         else:
@@ -308,10 +306,10 @@ class Driver:
         """The workers' counts as one engine's; levels of the moment are of those that live."""
         asked = self.stats.prompt_tokens_asked
         total = EngineStats()
-        for process, stats in self._counts.items():
+        for worker, stats in self._counts.items():
             for field in fields(EngineStats):
                 mine, theirs = getattr(total, field.name), getattr(stats, field.name)
-                if field.name in _OF_NOW and process not in self._ready:
+                if field.name in _OF_NOW and worker not in self._ready:
                     continue
                 if isinstance(theirs, dict):
                     for name, count in theirs.items():

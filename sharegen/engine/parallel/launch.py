@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -46,6 +48,10 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    def send(self, message: object) -> None:
+        """Tell it something; raises ConnectionError where it is gone."""
+        self.connection.send(message)
+
     def why(self) -> str:
         """In words, how a worker that no longer answers has ended."""
         try:
@@ -61,3 +67,32 @@ class Process:
         self._process.kill()
         self._process.wait()
         self.connection.close()
+
+
+class Processes:
+    """The workers of this machine, or others that `launch` gives a connection to."""
+
+    def __init__(self, launch: Callable[[Setting], Process] = Process) -> None:
+        self._launch = launch
+        self._selector = selectors.DefaultSelector()
+
+    def start(self, setting: Setting) -> Process:
+        process = self._launch(setting)
+        self._selector.register(process.connection, selectors.EVENT_READ, process)
+        return process
+
+    def listen(self) -> Iterator[tuple[Process, object]]:
+        """One message of each that has some; None of one that is gone."""
+        for key, _ in self._selector.select():
+            process: Process = key.data
+            if process.connection.closed:  # it was ended over the message of another
+                continue
+            try:
+                message = process.connection.recv()
+            except (EOFError, ConnectionError):
+                message = None
+            yield process, message
+
+    def end(self, process: Process) -> None:
+        self._selector.unregister(process.connection)
+        process.end()
