@@ -1,0 +1,126 @@
+"""This process's place among the ranks of one engine, and what the ranks say to each other.
+
+A model that is too large for one GPU is cut into as many parts as there are ranks. Each rank runs
+the whole engine on its part; sums and gathered tensors make the parts one model.
+
+All ranks hold the same bits after an all-reduce, or their engines would part ways: each element is
+summed on one rank alone, which then hands the sum to all. So do gloo's ring, NCCL's rings and trees
+and symmetric memory's two-shot kernel; its one-shot kernel sums on every rank in an order of the
+rank's own and is not used. NVLink multicast, which sums inside the switch, stays off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from sharegen.errors import ModelError
+
+_WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+
+_groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """This process's place: rank 0..size-1, on `device`.
+
+    group: sums tensors of the device. host_group: agrees on numbers of the host. Without them
+    shapes alone are asked for, and whoever asks for a sum has made a mistake.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+    group: dist.ProcessGroup | None = None
+    host_group: dist.ProcessGroup | None = None
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' x, in x's own memory where x is contiguous; any shape."""
+        x = x.contiguous()
+        torch.ops.sharegen.all_reduce_(x, self._name)
+        return x
+
+    def gather_last(self, x: torch.Tensor, size: int) -> torch.Tensor:
+        """x: [..., part] -> [..., size]: the parts of all ranks, in their order.
+
+        Parts are torch.chunk's: ceil(size / ranks) each, the last ones shorter or empty.
+        """
+        return torch.ops.sharegen.gather_last(x, size, self.size, self._name)
+
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        """Rank 0's x, written over the others'. Runs on the current stream, in a graph too."""
+        dist.broadcast(x, 0, group=self.group)
+        return x
+
+    def least(self, number: int) -> int:
+        """The smallest of the ranks' numbers. Every rank must ask; the GPU is not waited for."""
+        held = torch.tensor([number], dtype=torch.int64)
+        dist.all_reduce(held, dist.ReduceOp.MIN, group=self.host_group)
+        return int(held)
+
+    @property
+    def _name(self) -> str:
+        assert self.group is not None, "these ranks hold shapes alone"
+        return self.group.group_name
+
+
+def connect(
+    rank: int,
+    size: int,
+    address: str,
+    device: torch.device,
+    timeout: timedelta = timedelta(minutes=10),
+) -> Ranks:
+    """Join the ranks of an engine; returns once all are there.
+
+    address: where they meet, as `torch.distributed` has it: tcp://HOST:PORT or file:///PATH.
+    timeout: how long a rank waits for another one, here and later.
+    Raises ModelError when they do not meet.
+    """
+    os.environ.update(_WITHOUT_MULTICAST)
+    if sys.platform == "linux":  # ranks of one engine are processes of one machine
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    try:
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", init_method=address, rank=rank, world_size=size,
+            timeout=timeout, device_id=device if on_gpu else None,
+        )  # fmt: skip
+        group = dist.group.WORLD
+        host_group = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else group
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"rank {rank} of {size} does not meet the others: {reason:.200}") from None
+    assert group is not None and host_group is not None
+    _groups[group.group_name] = group
+    return Ranks(rank, size, device, group, host_group)
+
+
+# The compiler takes both as they are: it neither looks inside nor moves one before another that
+# works on the same tensor.
+@torch.library.custom_op("sharegen::all_reduce_", mutates_args=("x",))
+def _all_reduce(x: torch.Tensor, group: str) -> None:
+    dist.all_reduce(x, group=_groups[group])
+
+
+@torch.library.custom_op("sharegen::gather_last", mutates_args=())
+def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Tensor:
+    part = -(-size // ranks)
+    x = nn.functional.pad(x, (0, part - x.shape[-1]))[None].contiguous()
+    functional = torch.ops._c10d_functional
+    parts = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
+    return parts.movedim(0, -2).flatten(-2)[..., :size].contiguous()
+
+
+@_gather_last.register_fake
+def _(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], size)
