@@ -17,18 +17,12 @@ import torch
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.collecting import Collector
-from sharegen.engine.config import MAX_SEQUENCES, EngineConfig, EngineStats
-from sharegen.engine.execute.attention import attention_for
+from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.execute.graphs import StepGraphs
-from sharegen.engine.execute.headroom import kv_cache_memory
-from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.execute.memory import blocks_in, is_out_of_memory
-from sharegen.engine.execute.padding import graph_rows, padded_rows
-from sharegen.engine.execute.process import best_threads, short_collections, using
-from sharegen.engine.execute.runner import Runner
-from sharegen.engine.model.compiling import optimise
+from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.execute.process import short_collections, using
 from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.prepared import Prepared
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
@@ -59,44 +53,26 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.config = config or EngineConfig()
-        on_gpu = model.device.type == "cuda"
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
-        self._lag = 1 if on_gpu else 0
+        self._lag = 1 if model.device.type == "cuda" else 0
         self._in_flight: deque[tuple[Step, Drawn]] = deque()
-        self._graphs = StepGraphs() if on_gpu else None
         self._tree = tree
-        self._costs = costs
         self._busy = False
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
         with on(model.device):
-            self._prepare()
+            self._prepare(costs)
 
-    def _prepare(self) -> None:
-        """Compile, allocate the KV cache, and on a GPU run small jobs in every reading there is."""
-        model, config, on_gpu = self.model, self.config, self.model.device.type == "cuda"
-        padded = graph_rows if on_gpu else padded_rows
-        max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
-        chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
-        if on_gpu and config.compile:
-            optimise(model)
-        memory = kv_cache_memory(
-            model,
-            padded(max_sequences),
-            chunk_tokens,
-            config.block_size,
-            asked=config.kv_cache_memory,
-            limit=config.kv_cache_limit,
-        )
-        num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
-        cache = KVCache(model.layers, num_blocks, config.block_size, model.dtype, model.device)
-        self.threads = torch.get_num_threads() if on_gpu else best_threads(model, max_sequences)
-        for reading in _READINGS if on_gpu else ():
-            self._start(cache, num_blocks, max_sequences, chunk_tokens, reading)
+    def _prepare(self, costs: CostModel | None) -> None:
+        """Make the device ready, and on a GPU run small jobs in every reading there is."""
+        prepared = Prepared(self.model, self.tokenizer, self.config)
+        self.threads = prepared.threads
+        for reading in _READINGS if self.model.device.type == "cuda" else ():
+            self._start(prepared, reading)
             if self.stats.slow_attention is None:
                 self._warm_up()
             del self.runner  # its buffers, before there are others
-        self._start(cache, num_blocks, max_sequences, chunk_tokens, self._costs)
+        self._start(prepared, costs)
         if self.stats.slow_attention is not None:
             warnings.warn(
                 "plain torch does all attention, slowly and without CUDA graphs, for want of a "
@@ -104,45 +80,29 @@ class Engine:
                 stacklevel=3,
             )
 
-    def _start(
-        self,
-        cache: KVCache,
-        num_blocks: int,
-        max_sequences: int,
-        chunk_tokens: int,
-        costs: CostModel | None = None,
-    ) -> None:
+    def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""
-        model, on_gpu = self.model, self.model.device.type == "cuda"
-        if self._graphs is not None:
-            self._graphs.clear()
-        padded = graph_rows if on_gpu else padded_rows
-        self.pool = BlockPool(num_blocks, self.config.block_size)
+        on_gpu = self.model.device.type == "cuda"
+        self.pool = BlockPool(prepared.num_blocks, self.config.block_size)
         self.scheduler = Scheduler(
             self.pool,
-            max_sequences=max_sequences,
-            context_length=model.context_length,
-            chunk_tokens=chunk_tokens,
+            max_sequences=prepared.max_sequences,
+            context_length=self.model.context_length,
+            chunk_tokens=prepared.chunk_tokens,
             ahead_tokens=2048 if on_gpu else 0,
-            padded=padded,
-            scratch_block=cache.scratch_block,
+            padded=prepared.padded,
+            scratch_block=prepared.cache.scratch_block,
             seed=self.config.seed,
             tree=self._tree,
         )
-        attention = attention_for(model.layers, cache, padded(max_sequences), chunk_tokens, costs)
-        self.runner = Runner(
-            model,
-            cache,
-            attention,
-            max_sequences=max_sequences,
-            padded=padded,
-            tokenizer=self.tokenizer,
-            graphs=self._graphs if attention.fallback is None else None,
-        )
+        self.runner = prepared.runner(costs)
+        slow = self.runner.attention.fallback
         self.stats = EngineStats(
-            blocks_total=num_blocks, slots=max_sequences, slow_attention=attention.fallback
+            blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow
         )
-        self.collector = Collector(self.scheduler, self.stats, self.tokenizer, model.eos_token_ids)
+        self.collector = Collector(
+            self.scheduler, self.stats, self.tokenizer, self.model.eos_token_ids
+        )
 
     def _warm_up(self) -> None:
         """Run small jobs of full and of few rows: no kernel is compiled during a real one."""
@@ -163,7 +123,6 @@ class Engine:
             return
         self._closed = True
         self.model.release()
-        self._graphs = None
         del self.runner  # with the cache's tensors and the CUDA graphs
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # so that the next one finds the memory free

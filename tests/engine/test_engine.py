@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
-from sharegen.engine import engine as engine_module
+from sharegen.engine import prepared as prepared_module
 from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
@@ -462,7 +462,7 @@ def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.Monke
     """As on a GPU for a head size that no kernel serves."""
     reason = "a head size of 512 (at most 256)"
     monkeypatch.setattr(
-        engine_module, "attention_for",
+        prepared_module, "attention_for",
         lambda layers, cache, *_: ReferenceAttention(layers, cache, reason),
     )  # fmt: skip
     with pytest.warns(UserWarning, match="plain torch does all attention.*a head size of 512"):

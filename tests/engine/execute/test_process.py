@@ -42,7 +42,7 @@ def test_results_do_not_depend_on_them(two_threads: None, monkeypatch: pytest.Mo
     requests = requests_of(forest(), GREEDY, samples=2)
     results = []
     for count in (1, 2):
-        monkeypatch.setattr("sharegen.engine.engine.best_threads", lambda *_, n=count: n)
+        monkeypatch.setattr("sharegen.engine.prepared.best_threads", lambda *_, n=count: n)
         results.append(run(make_engine(loaded("llama")), requests).results)
         assert torch.get_num_threads() == 2
     assert results[0] == results[1]

@@ -1,0 +1,72 @@
+"""The half of an engine that lies on the device: a model made fast, its KV cache, its runners.
+
+It is handed batches, which are data, and knows no request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
+from sharegen.engine.execute.attention import attention_for
+from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.execute.headroom import kv_cache_memory
+from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.execute.memory import blocks_in
+from sharegen.engine.execute.padding import graph_rows, padded_rows
+from sharegen.engine.execute.process import best_threads
+from sharegen.engine.execute.runner import Runner
+from sharegen.engine.model.compiling import optimise
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.kernels.cost import CostModel
+
+
+class Prepared:
+    """A model compiled where it may be, beside as much KV cache as there is room for.
+
+    max_sequences: rows of a batch, which is run with padded(rows). chunk_tokens: of a prefill
+    batch. cache: of num_blocks. threads: of torch, for every step.
+    """
+
+    def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        on_gpu = model.device.type == "cuda"
+        self.padded = graph_rows if on_gpu else padded_rows
+        self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
+        self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
+        if on_gpu and config.compile:
+            optimise(model)
+        memory = kv_cache_memory(
+            model,
+            self.padded(self.max_sequences),
+            self.chunk_tokens,
+            config.block_size,
+            asked=config.kv_cache_memory,
+            limit=config.kv_cache_limit,
+        )
+        self.num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
+        self.cache = KVCache(
+            model.layers, self.num_blocks, config.block_size, model.dtype, model.device
+        )
+        threads = torch.get_num_threads()
+        self.threads = threads if on_gpu else best_threads(model, self.max_sequences)
+        self._graphs = StepGraphs() if on_gpu else None
+
+    def runner(self, costs: CostModel | None = None) -> Runner:
+        """One for which nothing has run; whoever has the one before lets go of it first."""
+        if self._graphs is not None:
+            self._graphs.clear()
+        rows = self.padded(self.max_sequences)
+        attention = attention_for(self.model.layers, self.cache, rows, self.chunk_tokens, costs)
+        return Runner(
+            self.model,
+            self.cache,
+            attention,
+            max_sequences=self.max_sequences,
+            padded=self.padded,
+            tokenizer=self.tokenizer,
+            graphs=self._graphs if attention.fallback is None else None,
+        )
