@@ -16,8 +16,9 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
-from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.messages import Ready, Setting
 from sharegen.engine.parallel.place import places
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
@@ -123,6 +124,25 @@ class LLM:
         if self._engine is None:
             raise UsageError("this LLM is closed: make a new one")
         return self._engine
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the model's weights."""
+        return self._model.fingerprint
+
+    @property
+    def dtype(self) -> str:
+        """What the model computes in, such as "bfloat16"."""
+        return str(self._model.dtype).removeprefix("torch.")
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that prompt and output may have together."""
+        return self._model.context_length
+
+    @property
+    def _model(self) -> LoadedModel | Ready:
+        return self.engine.ready if isinstance(self.engine, Driver) else self.engine.model
 
     def _own_engine(self, what: str) -> Engine:
         """The engine of this process, which alone knows the samples that run."""

@@ -43,11 +43,14 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "sharegen": {"nouns", "llm"},
+    "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",
         "engine/execute", "kernels", "job", "workload", "results", "common", "errors",
     },
-    "cli": {"engine", "bench", "job", "workload", "results", "common", "sharegen", "errors"},
+    "cli": {
+        "engine", "bench", "job", "lm_eval", "workload", "results", "common", "sharegen", "errors",
+    },
 }  # fmt: skip
 
 

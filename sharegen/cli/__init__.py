@@ -13,6 +13,7 @@ import typer
 from sharegen import __version__
 from sharegen.cli import bench as bench_commands
 from sharegen.cli import code as code_command
+from sharegen.cli import harness as harness_command
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
@@ -54,6 +55,11 @@ app.command("report")(report_command.report)
 app.command("code-sample")(code_command.code_sample)
 app.command("score")(code_command.score)
 app.command("convert")(code_command.convert)
+app.command(
+    "lm-eval",
+    add_help_option=False,  # lm-eval has a help of its own
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(harness_command.lm_eval)
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")
 app.command("version")(version)

@@ -66,11 +66,13 @@ class End:
 class Ready:
     """The engine stands.
 
-    fingerprint: of its model. slots: samples that it decodes together. threads: of torch that it
-    uses for its steps. resident: bytes of memory that the process holds.
+    fingerprint, dtype, context_length: of its model. slots: samples that it decodes together.
+    threads: of torch that it uses for its steps. resident: bytes of memory that the process holds.
     """
 
     fingerprint: str
+    dtype: str
+    context_length: int
     slots: int
     threads: int
     resident: int

@@ -94,6 +94,8 @@ class _Worker:
         connection.send(
             Ready(
                 fingerprint=model.fingerprint,
+                dtype=str(model.dtype).removeprefix("torch."),
+                context_length=model.context_length,
                 slots=self.engine.stats.slots,
                 threads=self.engine.threads,
                 resident=_resident(),

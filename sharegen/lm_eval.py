@@ -1,0 +1,381 @@
+"""sharegen as a model of lm-evaluation-harness; importing this registers it there.
+
+    import sharegen.lm_eval
+    lm_eval.simple_evaluate(model="sharegen", model_args="pretrained=./model", tasks=["gsm8k"])
+
+All requests of a kind are one job, so that what contexts share (few-shot examples, the question of
+several choices) is computed once. Every result is a line of a journal, which a later run with the
+same model goes on from. Tokens, cuts and scores are those of the harness's own `hf` model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    has_bos_prefix,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.errors import RequestError, UsageError
+from sharegen.llm import LLM
+from sharegen.results.journal import Journal
+from sharegen.results.progress import Progress
+from sharegen.results.record import Key, Record
+from sharegen.workload.problem import random_key
+from sharegen.workload.prompt import tokenizer_fingerprint
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+             "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos"}  # fmt: skip
+_UNSAID = "cuda:0"
+_SCORED = "score"  # how the journal's line of a log-likelihood ended
+_GREEDY = "greedy"  # its answer where greedy decoding would have said the same
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What one request of the harness comes to: tokens, and how to go on from them.
+
+    scored: of the prompt, tokens whose log-probability is wanted; 0 where it is to be continued.
+    """
+
+    prompt: list[int]
+    params: SamplingParams
+    scored: int = 0
+
+    @property
+    def digest(self) -> str:
+        """What tells it from others, in this process and in the next."""
+        values = {name: value for name, value in vars(self.params).items() if name != "n"}
+        text = json.dumps([self.prompt, self.scored, values], sort_keys=True, default=list)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@register_model("sharegen")
+class SharegenLM(TemplateLM):
+    """lm-eval's `--model sharegen`; its model_args are this class's arguments.
+
+    pretrained: a local folder or a hub id. peft: a LoRA adapter. max_length: the most tokens of
+    context and output, the model's own by default. max_gen_toks: of an output for which the task
+    sets none. add_bos_token, prefix_token_id, enable_thinking, chat_template_args and
+    think_end_token: as for the harness's other models.
+    journal: the file that results go to, by default one in runs/ for each model.
+    dtype, max_sequences, kv_cache_memory, workers and seed: as for LLM. device, too; the harness
+        says "cuda:0" where nobody says anything, which is the CPU where there is no GPU.
+    batch_size, max_batch_size: the harness always gives them; everything is one batch here.
+
+    Raises a SharegenError, one line each, for what a user can cause.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        *,
+        tokenizer: str | None = None,
+        peft: str | None = None,
+        dtype: str = "auto",
+        device: str | None = None,
+        trust_remote_code: bool = False,
+        max_length: int | None = None,
+        max_gen_toks: int = 256,
+        add_bos_token: bool | None = None,
+        prefix_token_id: int | None = None,
+        enable_thinking: bool | None = None,
+        chat_template_args: dict[str, Any] | None = None,
+        think_end_token: str | None = None,
+        journal: str | None = None,
+        max_sequences: int | None = None,
+        kv_cache_memory: int | None = None,
+        workers: int = 1,
+        seed: int = 0,
+        batch_size: int | str | None = None,
+        max_batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._llm = LLM(
+            str(pretrained),
+            tokenizer,
+            dtype=dtype,
+            device="auto" if device in (None, _UNSAID) else device,
+            adapter=peft,
+            trust_remote_code=bool(trust_remote_code),
+            max_sequences=max_sequences,
+            kv_cache_memory=kv_cache_memory,
+            workers=workers,
+            seed=seed,
+        )
+        self.tokenizer = self._llm.tokenizer
+        if self.tokenizer is None:
+            raise UsageError(f"{pretrained}: has no tokenizer: give tokenizer=... in model_args")
+        context = self._llm.context_length
+        if max_length is not None and not 2 <= int(max_length) <= context:
+            raise UsageError(f"max_length is {max_length}: it must be from 2 to {context}")
+        self.max_length = int(max_length or context)
+        self._max_gen_toks = int(max_gen_toks)
+        self._add_bos = add_bos_token
+        self._prefix = prefix_token_id
+        self._thinking = enable_thinking
+        self._template_args = dict(chat_template_args or {})
+        self._think_end = think_end_token
+        self._seed = seed
+        self._identity = {
+            "program": "lm-eval", "dtype": self._llm.dtype, "sampling": {"seed": seed}
+        }  # fmt: skip
+        self._fingerprints = {
+            "model": self._llm.fingerprint, "tokenizer": tokenizer_fingerprint(self.tokenizer)
+        }  # fmt: skip
+        self._journal = Path(journal) if journal is not None else self._default_journal()
+
+    # -- what the harness asks of a model ---------------------------------------------------------
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.tokenizer.eos_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What a text without context is scored after."""
+        if self._prefix is not None:
+            return self._prefix
+        bos = self.tokenizer.bos_token_id
+        return self.eot_token_id if bos is None else bos
+
+    @property
+    def max_gen_toks(self) -> int:
+        return self._max_gen_toks
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.tokenizer.name_or_path.replace("/", "__")
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
+    ) -> list[int]:
+        """As the harness's `hf` model: with BOS where the tokenizer puts one, never two."""
+        own = self._add_bos if add_special_tokens is None else add_special_tokens
+        begun = has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id))
+        if add_special_tokens is None and begun:
+            own = False
+        options = {} if own is None else {"add_special_tokens": own}
+        return self.tokenizer.encode(string, verbose=False, **options)
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        options = dict(self._template_args)
+        if self._thinking is not None:
+            options["enable_thinking"] = self._thinking
+        return self.tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+            **options,
+        )
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Texts, in the order of the requests; the same request again is another sample of it."""
+        eos = self.tokenizer.decode(self.eot_token_id)
+        asks, stops = [], []
+        for context, options in (request.args for request in requests):
+            ask, until = self._continuation(context, options, eos)
+            asks.append(ask)
+            stops.append(until)
+        texts = []
+        for request, until, record in zip(requests, stops, self._answers(asks), strict=True):
+            text = postprocess_generated_text(record.completion, until, self._think_end)
+            self.cache_hook.add_partial("generate_until", request.args, text)
+            texts.append(text)
+        return texts
+
+    def loglikelihood_rolling(
+        self, requests: list[Instance], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Whole texts' log-probabilities, those beyond the context in windows."""
+        windows = [
+            [
+                ((None, None), *window)
+                for window in map(
+                    make_disjoint_window,
+                    get_rolling_token_windows(
+                        token_list=self.tok_encode(request.args[0]),
+                        prefix_token=self.prefix_token_id,
+                        max_seq_len=self.max_length - 2,  # one of context, room for a new one
+                        context_len=1,
+                    ),
+                )
+            ]
+            for request in requests
+        ]
+        scores = iter(self._loglikelihood_tokens(list(chain.from_iterable(windows))))
+        totals = []
+        for request, pieces in zip(requests, windows, strict=True):
+            totals.append(sum(next(scores)[0] for _ in pieces))
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, totals[-1])
+        return totals
+
+    def _loglikelihood_tokens(
+        self, requests: Seq[tuple[Any, list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        """(log-probability, whether greedy decoding says the same) of each continuation."""
+        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+        asks = []
+        for _, context, continuation in requests:
+            if len(continuation) >= self.max_length - 1:
+                raise RequestError(
+                    f"a continuation has {len(continuation)} tokens, and the context holds "
+                    f"{self.max_length}: it cannot be scored"
+                )
+            prompt = (context + continuation)[-(self.max_length - 1) :]
+            asks.append(_Ask(prompt, params, len(continuation)))
+        scores = [_score(record) for record in self._answers(asks)]
+        for (cache_key, _, _), score in zip(requests, scores, strict=True):
+            if cache_key != (None, None):
+                self.cache_hook.add_partial("loglikelihood", cache_key, score)
+        return scores
+
+    # -- a request of the harness as one of the engine --------------------------------------------
+
+    def _continuation(
+        self, context: str, options: dict[str, Any], eos: str
+    ) -> tuple[_Ask, list[str]]:
+        """What is asked, and the strings at which the text is to be cut."""
+        values = dict(normalize_gen_kwargs(options, self._max_gen_toks))
+        until = [stop for stop in handle_stop_sequences(values.pop("until", None), eos) if stop]
+        most = values.pop("max_gen_toks")
+        if not values.pop("do_sample"):
+            values["temperature"] = 0.0
+        unknown = set(values) - _SAMPLING
+        if unknown:
+            raise UsageError(
+                f"generation_kwargs: {', '.join(sorted(unknown))}: not known here: use "
+                f"{', '.join(sorted(_SAMPLING))}"
+            )
+        room = self.max_length - most
+        if room < 1:
+            raise UsageError(
+                f"max_gen_toks is {most}, and the context holds {self.max_length}: ask for fewer"
+            )
+        # The stops of a task may occur in the thoughts before an answer.
+        stop = [eos] if self._think_end else until
+        ask = _Ask(
+            self.tok_encode(context)[-room:], SamplingParams(max_tokens=most, stop=stop, **values)
+        )
+        return ask, until
+
+    def _answers(self, asks: Seq[_Ask]) -> Iterator[Record]:
+        """The record of each, drawn or from the journal; equal asks are samples of one request."""
+        counts: dict[str, int] = {}
+        by_digest: dict[str, _Ask] = {}
+        keys = []
+        for ask in asks:
+            digest = ask.digest
+            sample = 0 if ask.params.is_greedy else counts.get(digest, 0)
+            counts[digest] = counts.get(digest, 0) + 1
+            by_digest[digest] = ask
+            keys.append(Key(digest, digest, sample))
+        wanted = set(keys)
+        with Journal.open(
+            self._journal, self._identity, fingerprints=self._fingerprints
+        ) as journal:
+            found = {record.key: record for record in journal.records() if record.key in wanted}
+            left: dict[str, list[int]] = {}
+            for key in dict.fromkeys(keys):
+                if key not in found:
+                    left.setdefault(key.problem_id, []).append(key.sample or 0)
+            for record in self._drawn(by_digest, left):
+                journal.append(record)
+                found[record.key] = record
+            journal.close()
+        return (found[key] for key in keys)
+
+    def _drawn(self, asks: Mapping[str, _Ask], left: Mapping[str, list[int]]) -> Iterator[Record]:
+        """Records of the samples left of each ask, as they finish."""
+        digests = {random_key(digest): digest for digest in left}
+        requests = [
+            Request(key, asks[digest].prompt, asks[digest].params, left[digest])
+            for key, digest in digests.items()
+        ]
+        if not requests:
+            return
+        engine = self._llm.engine
+        engine.check(*requests)
+        remaining = {digest: len(samples) for digest, samples in left.items()}
+        total = sum(remaining.values())
+        with Progress(engine.stats, total, len(requests), None) as progress:
+            for completion in engine.generate(requests, seed=self._seed):
+                digest = digests[completion.request.key]
+                yield _record(digest, asks[digest], completion)
+                remaining[digest] -= 1
+                progress.advance(remaining[digest] == 0)
+
+    def _default_journal(self) -> Path:
+        text = json.dumps([self._identity, self._fingerprints], sort_keys=True)
+        return (
+            Path("runs")
+            / f"lm-eval-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.jsonl"
+        )
+
+
+def _record(digest: str, ask: _Ask, completion: Completion) -> Record:
+    """One line of the journal."""
+    if completion.error is not None:
+        raise RequestError(f"a sample failed: {completion.error}")
+    if not ask.scored:
+        return Record(
+            digest,
+            completion.sample,
+            digest,
+            completion=completion.text or "",
+            num_tokens=len(completion.token_ids),
+            finish_reason=completion.finish_reason,
+            cumulative_logprob=completion.cumulative_logprob,
+        )
+    assert completion.prompt_logprobs is not None
+    entries = [entry for entry in completion.prompt_logprobs[-ask.scored :] if entry is not None]
+    assert len(entries) == ask.scored
+    greedy = all(next(iter(entry.top)) == entry.token_id for entry in entries)
+    return Record(
+        digest,
+        completion.sample,
+        digest,
+        num_tokens=ask.scored,
+        finish_reason=_SCORED,
+        cumulative_logprob=sum(entry.logprob for entry in entries),
+        answer=_GREEDY if greedy else None,
+    )
+
+
+def _score(record: Record) -> tuple[float, bool]:
+    logprob = record.cumulative_logprob
+    return (float("-inf") if logprob is None else logprob), record.answer == _GREEDY
+
+
+def main(arguments: Seq[str]) -> None:
+    """lm-eval's own command line, with this model unless --model names another."""
+    from lm_eval.__main__ import cli_evaluate
+
+    given = list(arguments)
+    command = given.pop(0) if given and given[0] in ("run", "ls", "validate") else "run"
+    named = any(word in ("--model", "-M") or word.startswith("--model=") for word in given)
+    if command == "run" and not named and not {"-h", "--help"} & set(given):
+        given = ["--model", "sharegen", *given]
+    sys.argv = ["lm-eval", command, *given]
+    cli_evaluate()

@@ -1,0 +1,172 @@
+"""sharegen as lm-eval's model: its scores are those of the harness's own `hf` model."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.cli import main
+from tests.tiny import save_tiny_model
+
+BUNDLED = Path(__file__).parents[1] / "recipes" / "tinymath"
+needs_lm_eval = pytest.mark.skipif(
+    importlib.util.find_spec("lm_eval") is None, reason="needs lm-eval"
+)
+
+
+def test_without_lm_eval(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "sharegen.lm_eval", raising=False)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["lm-eval", "--tasks", "gsm8k"])
+    assert ended.value.code == 2
+    assert "pip install 'sharegen[lm-eval]'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """lm-eval's own gsm8k over local files, questions with choices, and texts to score whole."""
+    import lm_eval
+
+    folder = tmp_path_factory.mktemp("tasks")
+    gsm8k = Path(lm_eval.__file__).parent / "tasks" / "gsm8k" / "gsm8k.yaml"
+    files = f"{{train: {BUNDLED}/train.jsonl, test: {BUNDLED}/test.jsonl}}"
+    (folder / "gsm8k_local.yaml").write_text(
+        f"include: {gsm8k}\ntask: gsm8k_local\ndataset_path: json\ndataset_name: null\n"
+        f"dataset_kwargs: {{data_files: {files}}}\n"
+    )
+    rows = [json.loads(line) for line in (BUNDLED / "test.jsonl").read_text().splitlines()[:8]]
+    with open(folder / "choice.jsonl", "w") as file:
+        for i, row in enumerate(rows):
+            work, _, gold = row["answer"].partition("#### ")
+            choices = [str(int(gold) + j) for j in range(4)]
+            values = {"choices": choices[-i:] + choices[:-i], "label": i % 4}
+            file.write(json.dumps({"question": row["question"], "work": work} | values) + "\n")
+    (folder / "choice.yaml").write_text(
+        "task: choice_local\ndataset_path: json\n"
+        f"dataset_kwargs: {{data_files: {{test: {folder}/choice.jsonl}}}}\n"
+        "output_type: multiple_choice\ntest_split: test\n"
+        'doc_to_text: "Question: {{question}}\\nAnswer: {{work}}####"\n'
+        'doc_to_choice: "{{choices}}"\ndoc_to_target: label\n'
+        "metric_list: [{metric: acc}, {metric: acc_norm}]\n"
+    )
+    (folder / "rolling.yaml").write_text(
+        "task: rolling_local\ndataset_path: json\n"
+        f"dataset_kwargs: {{data_files: {{test: {folder}/choice.jsonl}}}}\n"
+        "output_type: loglikelihood_rolling\ntest_split: test\n"
+        'doc_to_text: ""\ndoc_to_target: "{{question}}"\n'
+        "metric_list: [{metric: word_perplexity}]\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    yield tmp_path
+
+
+def evaluate(model: str, tasks: Path, **options: Any) -> dict[str, Any]:
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    import sharegen.lm_eval  # noqa: F401
+
+    found = lm_eval.simple_evaluate(
+        model=model,
+        model_args=f"pretrained={BUNDLED / 'model'},dtype=float32",
+        device="cpu",
+        tasks=["gsm8k_local", "choice_local", "rolling_local"],
+        task_manager=TaskManager(include_path=str(tasks)),
+        limit=5,
+        bootstrap_iters=0,
+        **options,
+    )
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_the_scores_of_the_hf_model(tasks: Path, in_tmp: Path) -> None:
+    own, theirs = evaluate("sharegen", tasks), evaluate("hf", tasks, batch_size=5)
+    for task, samples in theirs["samples"].items():
+        pairs = list(zip(own["samples"][task], samples, strict=True))
+        assert len(pairs) >= 5
+        for mine, other in pairs:
+            assert mine["doc_id"] == other["doc_id"]
+            if task == "gsm8k_local":
+                assert mine["resps"] == other["resps"]
+            elif task == "choice_local":
+                for [(score, greedy)], [(expected, is_greedy)] in zip(
+                    mine["resps"], other["resps"], strict=True
+                ):
+                    assert float(score) == pytest.approx(float(expected), abs=1e-3)
+                    assert greedy == is_greedy
+            else:
+                [[score]], [[expected]] = mine["resps"], other["resps"]
+                assert float(score) == pytest.approx(float(expected), abs=1e-3)
+    for task, numbers in theirs["results"].items():
+        for name, value in numbers.items():
+            if isinstance(value, float):
+                assert own["results"][task][name] == pytest.approx(value, rel=1e-4), (task, name)
+
+    [journal] = in_tmp.glob("runs/lm-eval-*.jsonl")
+    lines = journal.read_text()
+    again = evaluate("sharegen", tasks)  # all is on record
+    assert journal.read_text() == lines
+    assert again["results"] == own["results"]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from sharegen.lm_eval import SharegenLM
+
+    folder = save_tiny_model(tmp_path_factory.mktemp("model"))
+    return SharegenLM(str(folder), journal=str(folder / "journal.jsonl"), max_gen_toks=6)
+
+
+def asked(*arguments: tuple[str, dict[str, Any]]) -> list[Any]:
+    from lm_eval.api.instance import Instance
+
+    return [Instance("generate_until", {}, pair, i) for i, pair in enumerate(arguments)]
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_the_same_request_again_is_another_sample(client: Any) -> None:
+    drawn = {"do_sample": True, "temperature": 1.0, "until": ["", "\n\n"]}
+    before = client._llm.engine.stats.generated_tokens
+    texts = client.generate_until(asked(*[("Tom has 3", drawn)] * 4, ("Tom has 3", {})))
+    assert len(set(texts[:4])) > 1
+    computed = client._llm.engine.stats.prompt_tokens_computed
+    greedy = client.generate_until(asked(*[("A box holds", {"until": ""})] * 3))
+    assert len(set(greedy)) == 1
+    assert client.generate_until(asked(*[("Tom has 3", drawn)] * 4)) == texts[:4]
+    assert client._llm.engine.stats.prompt_tokens_computed > computed
+    assert client._llm.engine.stats.generated_tokens > before
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_what_cannot_be_asked(client: Any, tmp_path: Path) -> None:
+    from sharegen.errors import RequestError, UsageError
+    from sharegen.lm_eval import SharegenLM
+
+    with pytest.raises(UsageError, match="num_beams: not known here"):
+        client.generate_until(asked(("Tom", {"num_beams": 3})))
+    with pytest.raises(UsageError, match="max_gen_toks is 4000, and the context holds 2048"):
+        client.generate_until(asked(("Tom", {"max_gen_toks": 4000})))
+    with pytest.raises(RequestError, match="cannot be scored"):
+        client._loglikelihood_tokens([(("", ""), [1], [5] * 3000)])
+    with pytest.raises(UsageError, match="max_length is 9999: it must be from 2 to 2048"):
+        SharegenLM(str(save_tiny_model(tmp_path)), max_length=9999)
