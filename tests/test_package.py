@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from sharegen import __version__
 from sharegen.cli import app, main
@@ -106,6 +107,25 @@ def test_the_wheel_lists_every_other_file() -> None:
 def test_the_version_is_said_once() -> None:
     assert PROJECT["project"]["version"] == __version__
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("flags", [["--version"], ["-V"], ["version"]])
+def test_the_version_is_printed(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(flags)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_as_a_module() -> None:
+    command = [sys.executable, "-m", "sharegen", "run", "-h"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("Usage: sharegen run")
+
+
+def test_it_can_be_cited() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == __version__ and cited["license"] == "Apache-2.0"
 
 
 def test_the_recipes_and_their_model_are_package_data() -> None:

@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",
         "engine/execute", "kernels", "job", "workload", "results", "common", "errors",
     },
+    "__main__": {"cli"},
     "cli": {
         "engine", "bench", "job", "lm_eval", "workload", "results", "common", "sharegen", "errors",
     },

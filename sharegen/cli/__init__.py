@@ -7,6 +7,7 @@ are instant. Data goes to stdout, everything else to stderr.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -34,7 +35,26 @@ app = typer.Typer(
     epilog="Every command takes --help, and --debug for a traceback.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
 
 
 def version() -> None:
@@ -57,8 +77,11 @@ app.command("score")(code_command.score)
 app.command("convert")(code_command.convert)
 app.command(
     "lm-eval",
-    add_help_option=False,  # lm-eval has a help of its own
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    context_settings={  # all of it is lm-eval's, its own --help after `run` too
+        "allow_extra_args": True,
+        "allow_interspersed_args": False,
+        "ignore_unknown_options": True,
+    },
 )(harness_command.lm_eval)
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")

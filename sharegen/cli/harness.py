@@ -8,7 +8,9 @@ from sharegen.errors import UsageError
 
 
 def lm_eval(context: typer.Context) -> None:
-    """Evaluate a model with lm-evaluation-harness, whose own options these are.
+    """Evaluate a model with lm-evaluation-harness.
+
+    All options are its own: `sharegen lm-eval run --help` shows them.
 
     \b
     Examples:

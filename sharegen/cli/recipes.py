@@ -21,8 +21,18 @@ def recipes(context: typer.Context) -> None:
       sharegen recipes
       sharegen recipes show self-consistency > mine.yaml && sharegen run ./mine.yaml
     """
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        list_recipes()
+
+
+@app.command("list")
+def list_recipes() -> None:
+    """List the recipes that ship with sharegen.
+
+    \b
+    Example:
+      sharegen recipes list
+    """
     from sharegen.workload.recipe import load_recipe, recipe_names
 
     found = [load_recipe(name) for name in recipe_names()]

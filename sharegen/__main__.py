@@ -1,0 +1,5 @@
+"""`python -m sharegen`."""
+
+from sharegen.cli import main
+
+main()
