@@ -14,8 +14,9 @@ from sharegen.job.identity import Content
 from sharegen.job.share import Share
 from sharegen.results.family import family, shard_named, whole_path
 from sharegen.results.journal import OTHER, note_row, refuse_other_job
+from sharegen.results.keys import Key
 from sharegen.results.lock import refuse_held
-from sharegen.results.record import Key, read
+from sharegen.results.record import read
 from sharegen.results.run_file import RunFile, run_file_path
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.identity import Content
 from sharegen.job.plan import Plan
 from sharegen.results.journal import OTHER, note_row, refuse_other_job
-from sharegen.results.record import Key, read
+from sharegen.results.keys import Key, Keys
+from sharegen.results.record import read
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.totals import together
 from sharegen.workload.problem import Workload
@@ -62,68 +63,78 @@ def outcome_on_record(
     """
     configuration, workload = content.configuration, content.workload
     runs: dict[Path, RunFile] = {}
-    records: dict[Key, str | None] = {}
-    rows: dict[str, str | None] = {}
+    known = _OnRecord()
     for journal in [path, *others] if path.exists() else others:
         recorded = RunFile.read(run_file_path(journal), OTHER)
         if recorded is None:
             return None
-        errors, of_journal = _read(journal)
-        if not errors:
+        found = _OnRecord.read(journal)
+        if not found.drawn and not found.errors:
             continue
         try:
             refuse_other_job(journal, recorded, content.before_loading(recorded))
         except JournalError:
-            if any(key.sample is not None and error is None for key, error in errors.items()):
+            if found.drawn:
                 raise
             return None  # nothing was drawn: the new configuration starts the journal anew
-        content.refuse_changed_rows(journal, of_journal)
+        content.refuse_changed_rows(journal, found.rows)
         runs[journal] = recorded
-        for key, error in errors.items():
-            if error is None or key not in records:
-                records[key] = error
-        rows |= of_journal
+        known.drawn |= found.drawn
+        known.errors = found.errors | known.errors
+        known.rows |= found.rows
     if not runs:
         return None
     if any(run.fingerprints.get("files") != content.files for run in runs.values()):
         return None  # whether the tokenizer is the same takes loading it
     failed = {
         key.problem_id: error
-        for key, error in records.items()
-        if key.sample is None and key.problem_id not in rows
+        for key, error in known.errors.items()
+        if key.sample is None and key.problem_id not in known.rows
     }
     unfit = failed.keys() - {bad.id for bad in workload.bad_rows}
     machine = configuration.extent["machine"]
     if unfit and any(run.extent.get("machine") != machine for run in runs.values()):
         return None  # what did not fit the memory then may fit it now
-    hashes = ((p.id, p.prompt_hash) for p in workload.problems if p.id not in failed)
-    wanted = [
-        Key(name, digest, sample)
-        for name, digest in hashes
-        for sample in range(configuration.sampling.samples)
-    ]
-    known = all(bad.id in failed for bad in workload.bad_rows)
-    if not known or not all(key in records for key in wanted):
+    if not all(bad.id in failed for bad in workload.bad_rows):
         return None
-    undrawn = [key for key in wanted if records[key] is not None]
-    if undrawn and retry_failed:
-        return None
-    if undrawn and len(undrawn) == len(wanted):
-        raise all_failed(undrawn[0], records[undrawn[0]])
+    every = range(configuration.sampling.samples)
+    asked = [problem for problem in workload.problems if problem.id not in failed]
+    undrawn: list[Key] = []
+    for problem in asked:
+        for sample in known.drawn.missing(problem.id, problem.prompt_hash, every):
+            key = Key(problem.id, problem.prompt_hash, sample)
+            if key not in known.errors or retry_failed:
+                return None
+            undrawn.append(key)
+    if undrawn and len(undrawn) == len(asked) * len(every):
+        raise all_failed(undrawn[0], known.errors[undrawn[0]])
     for problem in workload.problems if strict else ():
         if problem.id in failed:
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
-    if not any(problem.id in rows for problem in workload.problems):
+    if not any(problem.id in known.rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
     return Outcome(path, together(list(runs.values())), workload, 0, tuple(runs))
 
 
-def _read(path: Path) -> tuple[dict[Key, str | None], dict[str, str | None]]:
-    """The errors of all that is on record, None for what was drawn; and what rows are known by."""
-    errors: dict[Key, str | None] = {}
-    rows: dict[str, str | None] = {}
-    for record in read(path):
-        errors[record.key] = record.error
-        if record.is_sample:
-            note_row(rows, record)
-    return errors, rows
+@dataclass
+class _OnRecord:
+    """What journals have: the samples that were drawn, why others were not, what rows are known by.
+
+    errors: of samples that failed, and of rows that could not be asked.
+    """
+
+    drawn: Keys = field(default_factory=Keys)
+    errors: dict[Key, str | None] = field(default_factory=dict)
+    rows: dict[str, str | None] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> _OnRecord:
+        found = cls()
+        for record in read(path):
+            if record.is_drawn:
+                found.drawn.add(record.key)
+            else:
+                found.errors[record.key] = record.error
+            if record.is_sample:
+                note_row(found.rows, record)
+        return found

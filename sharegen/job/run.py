@@ -33,7 +33,8 @@ from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.recording import record_of
 from sharegen.job.share import Share, share_of
 from sharegen.results.family import journal_path
-from sharegen.results.journal import Journal, Key, Record
+from sharegen.results.journal import Journal, Record
+from sharegen.results.keys import Keys
 from sharegen.results.pace import Pace
 from sharegen.results.progress import Progress
 from sharegen.workload.configuration import Configuration
@@ -278,23 +279,20 @@ class _Job:
                 raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
         candidates: list[_Asked] = []
-        finished = journal.finished - journal.undrawn if retry_failed else journal.finished
-        if self.others:
-            beside = finished_beside(self.others, self.content, journal.run, retry_failed)
-            finished = finished.union(beside)
-        begun = {key[:2] for key in finished}
+        finished = journal.finished
+        if retry_failed or self.others:
+            finished = Keys()
+            finished |= journal.finished
+            finished -= journal.undrawn if retry_failed else Keys()
+            finished |= finished_beside(self.others, self.content, journal.run, retry_failed)
         every = range(self.configuration.sampling.samples)
         for problem, prompt, splits in zip(
             self.workload.problems, self.prompts, self.splits, strict=True
         ):
-            digest = problem.prompt_hash
-            samples: Sequence[int] = every  # no list of a million where none is finished
-            is_begun = (problem.id, digest) in begun
-            if is_begun:
-                samples = [i for i in every if Key(problem.id, digest, i) not in finished]
+            samples = finished.missing(problem.id, problem.prompt_hash, every)
             key = random_key(problem.id)
             request = Request(key, prompt, self.params, samples, splits=splits)
-            candidates.append(_Asked(problem, request, is_begun))
+            candidates.append(_Asked(problem, request, begun=samples is not every))
         asked: list[_Asked] = []
         requests: list[Request] = []
         first_error: SharegenError | None = None

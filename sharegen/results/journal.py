@@ -21,11 +21,12 @@ from filelock import SoftFileLock
 
 from sharegen.errors import JournalError
 from sharegen.results.identity import VERSION, causes, differences
+from sharegen.results.keys import Keys
 from sharegen.results.lock import hold, let_go
-from sharegen.results.record import Key, Reader, Record, StrPath, read
+from sharegen.results.record import Reader, Record, StrPath, read
 from sharegen.results.run_file import RunFile, as_json, run_file_path, sync_folder
 
-__all__ = ["Journal", "Key", "Record", "read"]
+__all__ = ["Journal", "Record", "read"]
 
 _SYNC_SECONDS = 1.0
 _RESULTS = ("counts", "timings", "stats")
@@ -58,8 +59,8 @@ class Journal:
     ):
         self.path = path
         self.run = run
-        self.finished: set[Key] = set()
-        self.undrawn: set[Key] = set()
+        self.finished = Keys()
+        self.undrawn = Keys()
         self.failed: dict[str, str | None] = {}
         self.rows: dict[str, str | None] = {}
         for record in reader:
@@ -136,11 +137,12 @@ class Journal:
         again. Raises JournalError when the line cannot be written whole (disk full): what it left
         is taken back, and the journal is closed with every earlier line in place.
         """
-        if record.key in self.undrawn:
+        key = record.key
+        if key in self.undrawn:
             if not record.is_drawn:
                 return
         elif record.is_sample:
-            assert record.key not in self.finished, f"{record.key} is already on record"
+            assert key not in self.finished, f"{key} is already on record"
         elif record.problem_id in self.failed:
             return
         if self._sync_error is not None:
@@ -216,9 +218,10 @@ class Journal:
 
     def _note(self, record: Record) -> None:
         if record.is_sample:
-            self.finished.add(record.key)
+            key = record.key
+            self.finished.add(key)
             self.failed.pop(record.problem_id, None)
-            (self.undrawn.discard if record.is_drawn else self.undrawn.add)(record.key)
+            (self.undrawn.discard if record.is_drawn else self.undrawn.add)(key)
             note_row(self.rows, record)
         else:
             self.failed[record.problem_id] = record.error

@@ -18,7 +18,8 @@ from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 from sharegen.results.family import family, shard_named, whole_path
 from sharegen.results.identity import differences
-from sharegen.results.record import Key, Record, read
+from sharegen.results.keys import Key, Keys
+from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.totals import together
 
@@ -88,7 +89,7 @@ class Pool:
         that both count from 0: the later one gets its file's name. Samples of another seed are
         further ones of their problem.
         """
-        seen: set[Key] = set()
+        seen = Keys()
         known: dict[str, tuple[Record, Path]] = {}  # the first of each problem, and its job's file
         bad_rows: list[Entry] = []
         failed: dict[Key, Entry] = {}  # until one of the key is drawn

@@ -13,22 +13,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
+from sharegen.results.keys import Key, Keys
 
 StrPath: TypeAlias = "str | PathLike[str]"
-
-
-class Key(NamedTuple):
-    """What makes a sample one of a kind; a finished key is never sampled again."""
-
-    problem_id: str
-    prompt_hash: str | None
-    sample: int | None
 
 
 @dataclass(frozen=True)
@@ -189,7 +182,7 @@ class Reader(Iterator[Record]):
         self.odd: list[int] = []
         self.end = 0
         self.unterminated = False
-        self._seen: set[Key] = set()
+        self._seen = Keys()
         self._failed: dict[Key, Record] = {}  # until one of the key is drawn
         self._records = self._read()
 

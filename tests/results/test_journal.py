@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import JournalError
-from sharegen.results.journal import Journal, Key, Record, read
+from sharegen.results.journal import Journal, Record, read
+from sharegen.results.keys import Key
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGURATION = {"model": "m", "sampling": {"temperature": 0.7, "stop": ["\n"]}}
