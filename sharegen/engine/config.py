@@ -54,6 +54,7 @@ class EngineStats:
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
     shrinks: how often a step found no memory, and the next ones were made smaller.
+    idle: of several engines under one driver, the numbers of those that have nothing to do now.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't, and plain
     torch does; slow_steps: steps that it did.
     """
@@ -78,5 +79,6 @@ class EngineStats:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     steps_by_levels: dict[str, int] = field(default_factory=dict)
+    idle: list[int] = field(default_factory=list)
     slow_attention: str | None = None
     slow_steps: int = 0

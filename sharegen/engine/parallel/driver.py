@@ -10,13 +10,12 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
-from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
-from sharegen.engine.parallel.deal import Dealer
+from sharegen.engine.parallel.assignment import Assignment
+from sharegen.engine.parallel.counts import Counts
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import (
     Begin,
@@ -29,25 +28,11 @@ from sharegen.engine.parallel.messages import (
     Setting,
     Warned,
     Work,
+    WorkersError,
 )
 from sharegen.engine.parallel.workplace import Worker, Workplace
 from sharegen.engine.request import Completion, Request
 from sharegen.errors import SharegenError, UsageError
-
-_AHEAD = 2  # times its rows: samples that a worker holds, running ones included
-_PREFILL = 0.05  # of a drawn token's work is that of a prompt token
-
-
-class WorkersError(SharegenError):
-    """No worker is left."""
-
-
-@dataclass
-class _Item:
-    """A request, or some samples of one, as it is dealt: what is left of it."""
-
-    request: Request
-    left: set[int]
 
 
 class Driver:
@@ -66,18 +51,15 @@ class Driver:
         self._config = settings[0].config
         self.stats = EngineStats()
         self._workplace: Workplace[Any] = Processes() if workplace is None else workplace
-        self._workers: dict[Worker, None] = {}  # in the order in which they were hired
+        self._workers: dict[Worker, int] = {}  # by number, in the order in which they were hired
+        self._hired = 0
         self._ready: dict[Worker, Ready] = {}
-        self._counts: dict[Worker, EngineStats] = {}
+        self._counts = Counts(self.stats)
         self._warned: set[str] = set()
         self._checked: Checked | None = None
         self._error: SharegenError | None = None
         self._job = self._seed = 0
-        self._held: dict[Worker, int] = {}  # samples dealt and not finished
-        self._read_below = 0.0  # undealt work with which the next requests are read
-        self._dealer = Dealer()
-        self._items: dict[int, _Item] = {}
-        self._by_key: dict[int, list[int]] = {}
+        self._assignment: Assignment[Worker] = Assignment(self._config.block_size)
         self._done: deque[Completion] = deque()
         self._busy = False
         try:
@@ -92,12 +74,19 @@ class Driver:
 
     def hire(self, setting: Setting) -> None:
         """One more worker, which joins when it is ready."""
-        self._workers[self._workplace.start(setting)] = None
+        worker = self._workplace.start(setting)
+        self._hired += 1
+        self._workers[worker] = self._hired
 
     @property
     def slots(self) -> int:
         """Samples that all workers decode together."""
         return sum(ready.slots for ready in self._ready.values())
+
+    def gather(self) -> None:
+        """Wait until all who were hired are ready, or gone."""
+        while len(self._ready) < len(self._workers):
+            self._listen()
 
     @property
     def pids(self) -> list[int]:
@@ -121,7 +110,9 @@ class Driver:
     def errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
         """For each request what Engine.check raises, or None."""
         while True:
-            worker = next(iter(self._ready), None) or self._nobody()
+            while not self._ready:
+                self._listen()
+            worker = next(iter(self._ready))
             self._checked = None
             if not self._send(worker, Check(requests)):
                 continue
@@ -139,24 +130,23 @@ class Driver:
         source = iter(requests)
         self._busy, self._job = True, self._job + 1
         self._seed = self._config.seed if seed is None else seed
-        self._dealer = Dealer()
+        self._assignment = Assignment(self._config.block_size)
         for worker in list(self._ready):
             self._join(worker)
         try:
             more = self._read(source)
             while True:
-                while more and self._dealer.undealt <= self._read_below:
+                while more and self._assignment.is_low:
                     more = self._read(source)
                 self._deal()
                 while self._done:
                     yield self._done.popleft()
-                if not self._dealer.unfinished and not more:
+                if self._assignment.is_done and not more:
                     return
                 self._listen()
         finally:
             self._busy = False
-            self._items.clear()
-            self._by_key.clear()
+            self._assignment = Assignment(self._config.block_size)
             self._done.clear()
             for worker in list(self._ready):
                 self._send(worker, End())
@@ -170,70 +160,28 @@ class Driver:
             if request.samples and error is not None:
                 raise error
             self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
-        items, work = self._items_of(requests)
-        for number, item in zip(self._dealer.extend(work), items, strict=True):
-            self._items[number] = item
-            self._by_key.setdefault(item.request.key, []).append(number)
-        self._read_below = sum(work) / 2
+        self._assignment.extend(requests, len(self._workers))
         return True
-
-    def _items_of(self, requests: Sequence[Request]) -> tuple[list[_Item], list[float]]:
-        """What is to be dealt of them, in the order of its tree, and the work of each.
-
-        The samples of a request stay together unless there are fewer requests than workers.
-        """
-        tree = PrefixTree(self._config.block_size)
-        told = [request.splits for request in requests if request.splits is not None]
-        prompts = [request.prompt_token_ids for request in requests]
-        leaves = tree.insert(prompts, splits=told or None)
-        place = {node: i for i, node in enumerate(tree.nodes())}
-        wanted = [i for i, request in enumerate(requests) if request.samples]
-        wanted.sort(key=lambda i: place[leaves[i]])
-        parts = -(-len(self._workers) // len(wanted)) if wanted else 1
-        items, work = [], []
-        for i in wanted:
-            request, leaf = requests[i], leaves[i]
-            for part in range(min(parts, len(request.samples))):
-                samples = request.samples[part::parts] if parts > 1 else request.samples
-                items.append(_Item(replace(request, splits=leaf.splits()), set(samples)))
-                work.append(leaf.length * _PREFILL + len(samples) * request.params.max_tokens)
-        return items, work
-
-    # -- dealing ------------------------------------------------------------------------------
 
     def _join(self, worker: Worker) -> None:
         """A worker takes part in the job."""
-        self._dealer.join(worker)
-        self._held[worker] = 0
+        self._assignment.join(worker, self._ready[worker].slots)
         self._send(worker, Begin(self._job, self._seed))
 
     def _deal(self) -> None:
         """Give everyone who runs low more to do."""
-        for worker, ready in list(self._ready.items()):
-            numbers: list[int] = []
-            while self._held[worker] < _AHEAD * ready.slots and self._dealer.undealt > 0:
-                fair = self._dealer.undealt / (2 * _AHEAD * len(self._ready))
-                run = self._dealer.deal(worker, fair)
-                if not run:
-                    break
-                for number in run:
-                    self._held[worker] += len(self._items[number].left)
-                numbers += run
-            if numbers:
-                self._send(worker, Work([self._left_of(n) for n in numbers]))
-
-    def _left_of(self, number: int) -> Request:
-        item = self._items[number]
-        if len(item.left) == len(item.request.samples):
-            return item.request
-        return replace(item.request, samples=sorted(item.left))
+        for worker, requests in self._assignment.deal(len(self._workers)):
+            self._send(worker, Work(requests))
+        busy = self._assignment.busy
+        if self.stats.idle or len(busy) < len(self._workers):
+            self.stats.idle = [n for worker, n in self._workers.items() if worker not in busy]
 
     # -- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
         """Wait until some workers say something, and hear them."""
         if not self._workers:
-            self._nobody()
+            raise self._error or WorkersError("no worker is left")
         for worker, message in self._workplace.listen():
             if message is None:
                 self._lose(worker, worker.why())
@@ -247,15 +195,13 @@ class Driver:
                     self._lose(worker, "its model is another one")
                     return
                 self._ready[worker] = message
-                self._counts[worker] = message.stats
-                self._count()
+                self._counts.update(worker, message.stats)
                 if self._busy:
                     self._join(worker)
             case Finished(job, completions, stats):
-                self._counts[worker] = stats
+                self._counts.update(worker, stats)
                 if job == self._job and self._busy:
-                    self._done.extend(self._note(worker, done) for done in completions)
-                self._count()
+                    self._done += (self._assignment.finish(worker, done) for done in completions)
             case Checked():
                 self._checked = message
             case Warned(text):
@@ -263,20 +209,7 @@ class Driver:
                     self._warned.add(text)
                     warnings.warn(text, stacklevel=2)
             case Failed(error):
-                self._error = error
-                self._lose(worker, str(error))
-
-    def _note(self, worker: Worker, completion: Completion) -> Completion:
-        numbers = self._by_key[completion.request.key]
-        number = next(n for n in numbers if completion.sample in self._items[n].left)
-        item = self._items[number]
-        item.left.remove(completion.sample)
-        self._held[worker] -= 1
-        if not item.left:
-            self._dealer.finish(worker, number)
-            numbers.remove(number)
-            del self._items[number]
-        return replace(completion, request=item.request)
+                self._lose(worker, str(error), error)
 
     def _send(self, worker: Worker, message: object) -> bool:
         try:
@@ -286,44 +219,16 @@ class Driver:
             return False
         return True
 
-    def _lose(self, worker: Worker, why: str) -> None:
-        """A worker is gone: what it has not finished goes to the others."""
+    def _lose(self, worker: Worker, why: str, error: SharegenError | None = None) -> None:
+        """A worker is gone: what it has not finished goes to the others, if there are any."""
         if worker not in self._workers:
             return
         del self._workers[worker]
         self._workplace.end(worker)
+        self._counts.leave(worker)
         if self._ready.pop(worker, None) is not None and self._busy:
-            self._dealer.leave(worker)
+            self._assignment.leave(worker)
         if self._workers:
             warnings.warn(f"a worker is gone: {why}; the others go on", stacklevel=2)
         else:
-            self._error = self._error or WorkersError(f"the last worker is gone: {why}")
-
-    def _nobody(self) -> Any:
-        raise self._error or WorkersError("no worker is left")
-
-    def _count(self) -> None:
-        """The workers' counts as one engine's; levels of the moment are of those that live."""
-        asked = self.stats.prompt_tokens_asked
-        total = EngineStats()
-        for worker, stats in self._counts.items():
-            for field in fields(EngineStats):
-                mine, theirs = getattr(total, field.name), getattr(stats, field.name)
-                if field.name in _OF_NOW and worker not in self._ready:
-                    continue
-                if isinstance(theirs, dict):
-                    for name, count in theirs.items():
-                        mine[name] = mine.get(name, 0) + count
-                elif field.name in _OF_ONE:
-                    setattr(total, field.name, max(mine, theirs))
-                elif isinstance(theirs, (int, float)):
-                    setattr(total, field.name, mine + theirs)
-                else:
-                    setattr(total, field.name, mine or theirs)
-        for name, value in asdict(total).items():
-            setattr(self.stats, name, value)
-        self.stats.prompt_tokens_asked = asked
-
-
-_OF_ONE = ("slots",)  # of an engine: steps are counted by engine, too
-_OF_NOW = ("running", "waiting", "slots", "blocks_total", "blocks_used")
+            self._error = error or WorkersError(f"the last worker is gone: {why}")

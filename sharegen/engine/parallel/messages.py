@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.request import Completion, Request
 from sharegen.errors import SharegenError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+
+class WorkersError(SharegenError):
+    """A worker has failed, or none is left."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """All that a worker makes its engine from.
 
-    model: folder or hub id. tokenizer: that of one, or a tokenizer; None for none. threads: of
-    torch, on a CPU; 0 leaves them be.
+    model: folder or hub id, or what makes one on a device. tokenizer: that of one, or a tokenizer;
+    None for none. threads: of torch; 0 leaves them be.
     """
 
-    model: str
+    model: str | Callable[[torch.device], PreTrainedModel]
     tokenizer: Any
     config: EngineConfig
     device: str = "auto"

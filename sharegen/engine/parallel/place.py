@@ -58,7 +58,8 @@ def places(setting: Setting, count: int) -> list[Setting]:
     found = torch.cuda.device_count()
     if count > found:
         raise UsageError(f"{count} workers are too many: there are {found} GPUs")
-    return [replace(setting, device=f"cuda:{index}") for index in range(count)]
+    threads = max(1, cores() // count)
+    return [replace(setting, device=f"cuda:{i}", threads=threads) for i in range(count)]
 
 
 def _share_of_memory(setting: Setting, count: int) -> Setting:

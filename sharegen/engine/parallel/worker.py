@@ -23,7 +23,7 @@ import torch
 
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.process import short_collections
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.messages import (
     Begin,
@@ -36,6 +36,7 @@ from sharegen.engine.parallel.messages import (
     Setting,
     Warned,
     Work,
+    WorkersError,
 )
 from sharegen.engine.request import Completion
 from sharegen.errors import SharegenError
@@ -60,6 +61,9 @@ def serve(connection: Connection[Any, Any]) -> None:
         pass  # the driver is gone, and nobody is left to tell
     except SharegenError as error:
         connection.send(Failed(error))
+    except (RuntimeError, MemoryError) as error:  # torch's own: no memory, a fault of the card
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
+        connection.send(Failed(WorkersError(said)))
 
 
 def _read(connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
@@ -76,9 +80,13 @@ class _Worker:
         setting: Setting = inbox.get()
         if setting.threads:
             torch.set_num_threads(setting.threads)
+        device = resolve_device(setting.device)
+        if device.type == "cuda":  # so that nothing ever touches another GPU
+            torch.cuda.set_device(device)
+        source = setting.model if isinstance(setting.model, str) else setting.model(device)
         model = load_model(
-            setting.model,
-            device=setting.device,
+            source,
+            device=device,
             dtype=setting.dtype,
             adapter=setting.adapter,
             trust_remote_code=setting.trust_remote_code,

@@ -23,6 +23,7 @@ from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.messages import Check, Checked, Setting
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
+from tests.engine.parallel.forked import forked
 from tests.tiny import save_tiny_model
 
 PARAMS = SamplingParams(temperature=1.1, max_tokens=24, stop=["7"])
@@ -41,7 +42,7 @@ def setting(folder: Path) -> Setting:
 
 @pytest.fixture(scope="module")
 def two(setting: Setting) -> Iterator[Driver]:
-    driver = Driver([setting, setting])
+    driver = Driver([setting, setting], forked())
     yield driver
     driver.close()
 
@@ -87,7 +88,7 @@ def test_the_same_samples_to_the_bit(two: Driver, alone: object) -> None:
 
 def test_both_work(two: Driver) -> None:
     before = {pid: psutil.Process(pid).cpu_times().user for pid in two.pids}
-    list(two.generate(job(120)))
+    list(two.generate(job(40)))
     assert all(psutil.Process(pid).cpu_times().user > before[pid] for pid in two.pids)
 
 
@@ -116,7 +117,7 @@ def test_a_request_that_cannot_run(two: Driver) -> None:
 
 def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -> None:
     """Early and late, one hired in between; the last one's death ends the job."""
-    driver = Driver([setting, setting])
+    driver = Driver([setting, setting], forked())
     found = []
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -154,7 +155,7 @@ def test_long_messages_both_ways_at_once(two: Driver) -> None:
 
 def test_a_model_that_cannot_be_loaded(setting: Setting, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere"):
-        Driver([replace(setting, model=str(tmp_path / "nowhere"))])
+        Driver([replace(setting, model=str(tmp_path / "nowhere"))], forked())
 
 
 def test_through_the_llm(folder: Path) -> None:

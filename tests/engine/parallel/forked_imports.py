@@ -1,0 +1,5 @@
+"""What the process that forks workers imports before it does."""
+
+import transformers.models.llama.modeling_llama  # noqa: F401
+
+import sharegen.engine.parallel.worker  # noqa: F401

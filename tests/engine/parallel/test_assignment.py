@@ -1,0 +1,187 @@
+"""Who gets which samples: all end together, nothing is lost, few prompt tokens are copied."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from sharegen.engine.parallel.assignment import Assignment
+from sharegen.engine.request import Completion, Request, SamplingParams
+
+BLOCK = 4
+
+
+def requests_of(count: int, samples: int, max_tokens: int = 32) -> list[Request]:
+    params = SamplingParams(max_tokens=max_tokens)
+    stem = [7] * 20
+    return [Request(i, [*stem, *[8 + i % 9] * 9, 99 + i], params, range(samples))
+            for i in range(count)]  # fmt: skip
+
+
+def completion(request: Request, sample: int) -> Completion:
+    return Completion(request, sample, [1], None, "length", None, 0.0)
+
+
+@dataclass
+class Clockwork:
+    """A worker that is a clock: as many samples at a time as it has slots, each takes a while."""
+
+    slots: int
+    speed: float = 1.0
+    waiting: deque[tuple[Request, int]] = field(default_factory=deque)
+    running: int = 0
+
+
+class Simulation:
+    """A job among clocks. lengths: of a request's sample, seconds at speed 1."""
+
+    def __init__(self, workers: Sequence[Clockwork], requests: Sequence[Request], lengths: Any):
+        self.workers = dict(enumerate(workers))
+        self.assignment = Assignment(BLOCK)
+        self.lengths = lengths
+        self.events: list[tuple[float, int, int, Request, int]] = []
+        self.finished: Counter[tuple[int, int]] = Counter()
+        self.owners: dict[int, set[int]] = {}  # by request, who had some of it
+        self.now = self.seconds = 0.0
+        self.count = 0
+        for name, worker in self.workers.items():
+            self.assignment.join(name, worker.slots)
+        self.assignment.extend(requests, len(workers))
+
+    def run(self) -> float:
+        """When the last sample is finished."""
+        self.deal()
+        while not self.assignment.is_done:
+            self.step()
+            self.deal()
+        return self.now
+
+    def step(self) -> None:
+        """The next sample is finished; what dead workers would have said is not heard."""
+        while self.events:
+            self.now, _, name, request, sample = heapq.heappop(self.events)
+            if name in self.workers:
+                self.finished[request.key, sample] += 1
+                self.assignment.finish(name, completion(request, sample))
+                self.workers[name].running -= 1
+                self.start(name)
+                return
+
+    def deal(self) -> None:
+        for name, requests in self.assignment.deal(len(self.workers)):
+            for request in requests:
+                self.owners.setdefault(request.key, set()).add(name)
+                self.workers[name].waiting += [(request, sample) for sample in request.samples]
+            self.start(name)
+
+    def start(self, name: int) -> None:
+        worker = self.workers[name]
+        while worker.waiting and worker.running < worker.slots:
+            request, sample = worker.waiting.popleft()
+            length = self.lengths(request, sample)
+            self.seconds += length
+            self.count += 1
+            heapq.heappush(
+                self.events, (self.now + length / worker.speed, self.count, name, request, sample)
+            )
+            worker.running += 1
+
+
+def uneven(seed: int) -> Any:
+    """Lengths of samples: some problems are long, most samples of these reach the limit."""
+    rng = random.Random(seed)
+    of_problem: dict[int, float] = {}
+
+    def length(request: Request, sample: int) -> float:
+        mean = of_problem.setdefault(request.key, rng.uniform(1, 10))
+        return min(12.0, rng.expovariate(1 / mean))
+
+    return length
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
+def test_the_last_to_finish_costs_little(workers: int) -> None:
+    """At most 5% above work that could be parted at will; one worker in three is slow."""
+    slots, samples = 2, 3
+    requests = requests_of(100 * workers, samples)
+    clocks = [Clockwork(slots, speed=1.0 if name % 3 else 0.6) for name in range(workers)]
+    job = Simulation(clocks, requests, uneven(workers))
+    end = job.run()
+    assert job.finished == Counter((r.key, i) for r in requests for i in r.samples)
+    assert all(len(owners) == 1 for owners in job.owners.values())  # a problem stays together
+    ideal = job.seconds / sum(slots * clock.speed for clock in clocks)
+    assert end <= 1.05 * ideal
+
+
+@pytest.mark.parametrize(("problems", "samples", "workers"), [(96, 32, 2), (7, 50, 7), (2, 12, 3)])
+def test_a_job_that_all_could_hold_at_once_is_halved(
+    problems: int, samples: int, workers: int
+) -> None:
+    """Nobody takes more than its share because it came first; few problems are dealt in parts."""
+    requests = requests_of(problems, samples)
+    job = Simulation([Clockwork(10_000) for _ in range(workers)], requests, lambda *_: 1.0)
+    dealt = dict.fromkeys(range(workers), 0)
+    for name, work in job.assignment.deal(workers):
+        dealt[name] += sum(len(request.samples) for request in work)
+        assert len({request.key for request in work}) == len(work)  # parts of one are one again
+    assert set(dealt.values()) == {problems * samples // workers}
+
+
+def test_a_worker_that_comes_late_finds_its_share() -> None:
+    job = Simulation([Clockwork(10_000) for _ in range(2)], requests_of(40, 3), lambda *_: 1.0)
+    job.assignment.leave(1)
+    job.workers.pop(1)
+    for _ in job.assignment.deal(2):  # one is there, another is hired
+        pass
+    job.assignment.join(1, 10_000)
+    [(name, work)] = job.assignment.deal(2)
+    assert name == 1 and sum(len(request.samples) for request in work) == 60
+
+
+def test_few_are_told_little() -> None:
+    """Work comes in runs of problems, not one problem whenever one is finished."""
+    job = Simulation([Clockwork(8) for _ in range(2)], requests_of(400, 4), lambda *_: 1.0)
+    told = 0
+    deal = job.assignment.deal
+
+    def counted(workers: int) -> Any:
+        nonlocal told
+        for name, work in deal(workers):
+            told += 1
+            yield name, work
+
+    job.assignment.deal = counted  # type: ignore[method-assign]
+    job.run()
+    assert told < 1600 / 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_workers_that_die_at_random_moments(seed: int) -> None:
+    """500 deaths in each of 20 jobs, of workers at work, and of those hired in their place."""
+    rng = random.Random(seed)
+    workers = 6
+    requests = requests_of(60, 4)
+    job = Simulation([Clockwork(rng.randint(1, 6)) for _ in range(workers)], requests, uneven(seed))
+    job.deal()
+    deaths, hired = 0, workers
+    while not job.assignment.is_done:
+        while deaths < 500 and job.workers and rng.random() < 0.85:
+            victim = rng.choice(sorted(job.workers))
+            del job.workers[victim]
+            job.assignment.leave(victim)
+            deaths += 1
+        while (len(job.workers) < workers and rng.random() < 0.8) or not job.workers:
+            job.workers[hired] = Clockwork(rng.randint(1, 6))
+            job.assignment.join(hired, job.workers[hired].slots)
+            hired += 1
+        job.deal()
+        job.step()
+    assert deaths == 500
+    assert job.finished == Counter((r.key, i) for r in requests for i in r.samples)
+    assert not job.assignment.busy
