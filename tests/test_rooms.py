@@ -46,7 +46,8 @@ ALLOWED: dict[str, set[str]] = {
     "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",
-        "engine/execute", "kernels", "job", "workload", "results", "common", "errors",
+        "engine/execute", "engine/parallel", "kernels", "job", "workload", "results", "common",
+        "errors",
     },
     "__main__": {"cli"},
     "cli": {

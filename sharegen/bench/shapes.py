@@ -103,6 +103,11 @@ def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> PreTra
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
 
+def vocabulary(shape: str) -> int:
+    """Tokens that a shape knows."""
+    return int(_config(shape).get_text_config().vocab_size)
+
+
 def _config(shape: str) -> Any:
     """Raises UsageError."""
     if shape in _LLAMA:
@@ -119,7 +124,7 @@ def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) 
     sample, spread evenly over the vocabulary, the tokenizer's own among them.
     """
     tokenizer = load_tokenizer(_TOKENIZER)
-    size = _config(shape).get_text_config().vocab_size
+    size = vocabulary(shape)
     if size < len(tokenizer):
         raise UsageError(
             f"shape {shape!r} has a vocabulary of {size}: the tokenizer needs {len(tokenizer):,}"

@@ -31,11 +31,17 @@ def decode(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     ceiling: Annotated[
-        bool, typer.Option(help="Also run the job with attention replaced by a copy.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Also run the job with attention replaced by a copy.  [default: ceiling]"
+        ),
+    ] = None,
     largest: Annotated[
         bool, typer.Option(help="Also run it with as many sequences as memory holds, up to 4,096.")
     ] = False,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Also run it on so many engines, and compare with one.")
+    ] = 1,
 ) -> None:
     """Whole jobs on a model of a known shape with random weights.
 
@@ -46,6 +52,23 @@ def decode(
 
     if dtype not in ("bfloat16", "float16", "float32"):
         raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    if workers > 1:
+        from sharegen.bench.workers import decode_on_workers
+
+        if levels != 2 or ceiling is not None or largest:
+            raise UsageError("--workers: leave out --levels, --ceiling and --largest")
+        compared = decode_on_workers(
+            shape,
+            workload,
+            workers,
+            max_sequences=max_sequences,
+            temperature=temperature,
+            dtype=dtype,
+            device=device,
+            compile_model=compile_model,
+        )
+        typer.echo(json.dumps(compared))
+        return
     result = run(
         shape,
         workload,
@@ -55,7 +78,7 @@ def decode(
         dtype=dtype,
         device=device,
         compile_model=compile_model,
-        ceiling=ceiling,
+        ceiling=ceiling is not False,
         largest=largest,
     )
     typer.echo(json.dumps(result))

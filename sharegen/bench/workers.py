@@ -1,0 +1,92 @@
+"""`sharegen bench decode --workers N`: the same job on one engine and on N, one after the other.
+
+The engines run as those of any job with workers do, in processes of their own; only their weights
+are random, and each makes its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from sharegen.bench.shapes import random_model, vocabulary, workload
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.place import places
+from sharegen.engine.request import Request, SamplingParams
+from sharegen.errors import SharegenError
+
+
+def decode_on_workers(
+    shape: str,
+    load: str,
+    workers: int,
+    *,
+    max_sequences: int,
+    temperature: float,
+    dtype: str,
+    device: str,
+    compile_model: bool,
+) -> dict[str, Any]:
+    """Run one workload on one engine and on `workers`; prints a table, returns the numbers.
+
+    As for `decode`; max_sequences: rows of each engine. Each job is run once before it is timed,
+    from the first request sent to the last completion received, when all engines stand.
+    """
+    job = workload(load)
+    params = SamplingParams(
+        n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
+    )
+    prompts = job.prompts(vocabulary(shape))
+    requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
+    config = EngineConfig(max_sequences=max_sequences, compile=compile_model)
+    model = partial(random_model, shape, dtype=getattr(torch, dtype))
+    setting = Setting(model, None, config, device=device)
+    several = places(setting, workers)  # refused before anything is measured
+    one = _measure([replace(several[0], threads=0)], requests)
+    many = _measure(several, requests)
+    alone = PrefixTree.build(prompts, config.block_size).num_tokens
+    result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
+    result |= {"workers": workers, "max_sequences": max_sequences}
+    result |= {f"one_{name}": value for name, value in one.items()} | many
+    result["prompt_tokens_duplicated"] = many["prompt_tokens_computed"] - alone
+    result["speedup"] = one["seconds"] / many["seconds"]
+    for name, value in result.items():
+        shown = f"{value:,.3f}" if isinstance(value, float) else value
+        print(f"{name:>28}  {shown}", file=sys.stderr)
+    return result
+
+
+def _measure(settings: list[Setting], requests: list[Request]) -> dict[str, Any]:
+    """A job's seconds, wall and of the driver alone, when it has been run once before.
+
+    Raises SharegenError where not all workers live to the end.
+    """
+    started = time.perf_counter()
+    with closing(Driver(settings)) as driver:
+        driver.gather()
+        start_seconds = time.perf_counter() - started
+        tokens = sum(len(done.token_ids) for done in driver.generate(requests))
+        before = driver.stats.prompt_tokens_computed
+        own = time.process_time()
+        started = time.perf_counter()
+        tokens = sum(len(done.token_ids) for done in driver.generate(requests))
+        seconds = time.perf_counter() - started
+        if len(driver.pids) < len(settings):
+            raise SharegenError("a worker is gone: there is nothing to compare")
+        return {
+            "start_seconds": start_seconds,
+            "seconds": seconds,
+            "driver_seconds": time.process_time() - own,
+            "tokens": tokens,
+            "tokens_per_second": tokens / seconds,
+            "prompt_tokens_computed": driver.stats.prompt_tokens_computed - before,
+        }
