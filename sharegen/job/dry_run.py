@@ -33,6 +33,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
 
     workload = load_workload(configuration)
     model, tokenizer = load(configuration, weights=False)
+    tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
     if shard is None:
         workload, tokens = tokenise_problems(workload, tokenizer)

@@ -7,9 +7,9 @@ from the journal alone, without loading a model.
 
 from __future__ import annotations
 
+import itertools
 import platform
 import time
-from array import array
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -164,13 +165,13 @@ class _Job:
         self.verification = None if verify is None else Verification(verify)
         self.staff = Staff.of(configuration, len(workload.problems))
         self.model, self.tokenizer = load(configuration, weights=not self.staff.apart)
-        self.prompts: Sequence[array[int]]
+        self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         if share is None:
             self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
             asked = [prompt for prompt in self.prompts if prompt]
             self.tree = PrefixTree.build(asked, configuration.machine.block_size)
-            self.splits = _splits(self.tree, self.prompts)
+            self.splits = splits_of(self.tree, self.prompts)
         else:
             self.prompts, self.splits = share.prompts, share.splits
             paths = zip(self.prompts, self.splits, strict=True)
@@ -368,14 +369,11 @@ class _Job:
         )
 
 
-def _splits(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+def splits_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> Ragged:
     """Where the path of each prompt is split; tree: of those that are not empty."""
-    asked = [i for i, prompt in enumerate(prompts) if prompt]
-    found: list[Sequence[int]] = [()] * len(prompts)
-    for node in tree.nodes():
-        for place in node.requests:
-            found[asked[place]] = node.splits()
-    return found
+    leaves = {place: node for node in tree.nodes() for place in node.requests}
+    places = itertools.count()
+    return Ragged(leaves[next(places)].splits() if prompt else () for prompt in prompts)
 
 
 def sampling_params(configuration: Configuration) -> SamplingParams:

@@ -6,7 +6,6 @@ the same here and in a run of the whole job.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -31,7 +30,7 @@ class Share:
     shard: Shard
     cut: str
     workload: Workload
-    prompts: list[array[int]]
+    prompts: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]]
 
     @property

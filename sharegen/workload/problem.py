@@ -11,12 +11,14 @@ import json
 import random
 import re
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sharegen.common import confined
+from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import Configuration
@@ -42,7 +44,7 @@ class Problem:
     gold: str | None
     row_hash: str
 
-    @property
+    @cached_property
     def prompt_hash(self) -> str:
         """What ties a sample in the journal to the prompt that it answers."""
         return content_hash(self.prompt.content)
@@ -126,27 +128,30 @@ def load_workload(configuration: Configuration) -> Workload:
     return Workload(problems, bad, fingerprints)
 
 
-def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, list[array[int]]]:
+def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, Ragged]:
     """Token ids of the problems; those whose conversation the chat template refuses are bad rows.
 
     Raises ModelError where that is all of them.
     """
     problems: list[Problem] = []
-    tokens: list[array[int]] = []
     bad: list[BadRow] = []
-    found = tokenise_each([problem.prompt for problem in workload.problems], tokenizer)
-    for problem, ids in zip(workload.problems, found, strict=True):
-        if isinstance(ids, ModelError):
-            bad.append(BadRow(problem.id, f"problem {problem.id}: {ids}"))
-            if len(bad) == len(workload.problems):
-                raise ids
-            remark(f"{bad[-1].error}: it is left out")
-        else:
-            problems.append(problem)
-            tokens.append(ids)
+
+    def tokens() -> Iterator[array[int]]:
+        found = tokenise_each([problem.prompt for problem in workload.problems], tokenizer)
+        for problem, ids in zip(workload.problems, found, strict=True):
+            if isinstance(ids, ModelError):
+                bad.append(BadRow(problem.id, f"problem {problem.id}: {ids}"))
+                if len(bad) == len(workload.problems):
+                    raise ids
+                remark(f"{bad[-1].error}: it is left out")
+            else:
+                problems.append(problem)
+                yield ids
+
+    prompts = Ragged(tokens())
     if not bad:
-        return workload, tokens
-    return replace(workload, problems=problems, bad_rows=[*workload.bad_rows, *bad]), tokens
+        return workload, prompts
+    return replace(workload, problems=problems, bad_rows=[*workload.bad_rows, *bad]), prompts
 
 
 def _examples(configuration: Configuration) -> list[_Item]:
