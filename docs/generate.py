@@ -1,0 +1,223 @@
+"""Writes the pages that say what the code says: commands, recipe keys, the Python API.
+
+    python docs/generate.py
+
+tests/test_docs.py compares them with what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+
+from sharegen.cli import app
+from sharegen.engine.request import Completion, SamplingParams, TokenLogprobs
+from sharegen.llm import LLM, RequestOutput
+from sharegen.workload.configuration import Machine
+from sharegen.workload.recipe import Job
+
+FOLDER = Path(__file__).parent
+
+_COMMANDS = """# Commands
+
+Every command as its `--help` says it. Data goes to stdout, everything else to stderr.
+
+| exit code | |
+|---|---|
+| 0 | done |
+| 1 | failed: in the data, the model, the memory or the disk; nothing that was written is lost |
+| 2 | wrong usage |
+| 130 | interrupted; the same command continues |
+
+`--debug` with any command shows the traceback of an error.
+"""
+
+_RECIPES = """# Recipes
+
+A recipe is a YAML file with the keys below. `sharegen recipes show NAME` prints one that ships,
+and `sharegen run ./mine.yaml` runs yours. Layers lie on each other: the recipe, one of its
+`presets`, the command's flags, `--set KEY=VALUE` (which can set every key here, by its dotted
+name). An unknown key is an error. [recipe.schema.json](recipe.schema.json) is the same as a JSON
+schema, which editors take: begin a recipe with
+
+```yaml
+# yaml-language-server: $schema=recipe.schema.json
+```
+
+Beside the keys of a job a recipe may have `description`, `presets` (a mapping from a name to keys
+that it sets) and `default`, the preset that is used where `--dataset` names none. Templates are
+[Jinja](https://jinja.palletsprojects.com/) in a sandbox, over the row's fields.
+"""
+
+_PYTHON = """# Python API
+
+`LLM` and `SamplingParams` are used as in vLLM. This page is made of the docstrings.
+
+```python
+from sharegen import LLM, SamplingParams
+
+with LLM("meta-llama/Llama-3.1-8B") as llm:
+    for output in llm.generate(prompts, SamplingParams(n=8, temperature=0.8)):
+        print([sample.text for sample in output.outputs])
+```
+"""
+
+
+def commands() -> str:
+    """The page of all commands."""
+    return "\n".join([_COMMANDS, *_help("sharegen", typer.main.get_command(app), None)])
+
+
+def _help(name: str, command: Any, above: Any) -> Iterator[str]:
+    """The help of a command and of those below it."""
+    context = command.context_class(
+        command, info_name=name, parent=above, terminal_width=100, max_content_width=100,
+        **command.context_settings,
+    )  # fmt: skip
+    if above is not None:
+        yield f"## {context.command_path}\n\n```\n{command.get_help(context).rstrip()}\n```\n"
+    for child, below in getattr(command, "commands", {}).items():
+        yield from _help(child, below, context)
+
+
+def recipes() -> str:
+    """The page of all keys of a recipe."""
+    parts = [_RECIPES, *_sections("", Job), *_sections("machine", Machine)]
+    return "\n".join(parts)
+
+
+def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
+    """A table for a section and one for each section in it."""
+    title = f"`{prefix}`" if prefix else "A job"
+    yield f"## {title}\n\n{_prose(model.__doc__ or '')}\n"
+    lines = ["| key | type | default |", "|---|---|---|"]
+    inner: list[tuple[str, type[BaseModel]]] = []
+    schema = model.model_json_schema()
+    for name, field in model.model_fields.items():
+        dotted = f"{prefix}.{name}" if prefix else name
+        found = _section_in(field.annotation)
+        if found is not None:
+            inner.append((dotted, found))
+            lines.append(f"| `{dotted}` | a section: see below | |")
+            continue
+        default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+        lines.append(f"| `{dotted}` | {_type(schema['properties'][name], schema)} | {default} |")
+    yield "\n".join(lines) + "\n"
+    for dotted, section in inner:
+        yield from _sections(dotted, section)
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    for kind in (annotation, *getattr(annotation, "__args__", ())):
+        if inspect.isclass(kind) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
+    """A JSON schema's type in words."""
+    if "anyOf" in field:
+        kinds = [_type(kind, schema) for kind in field["anyOf"]]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in field:
+        return " or ".join(f"`{json.dumps(value)}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{json.dumps(field['const'])}`"
+    kind = field.get("type", "anything")
+    if kind == "array":
+        return f"list of {_type(field.get('items', {}), schema)}"
+    limits = {"minimum": "at least", "maximum": "at most", "exclusiveMinimum": "above",
+              "exclusiveMaximum": "below"}  # fmt: skip
+    said = [f"{word} {field[name]:g}" for name, word in limits.items() if name in field]
+    words = {"string": "text", "null": "null", "object": "mapping"}
+    return ", ".join([words.get(kind, kind), *said])
+
+
+def schema() -> str:
+    """A recipe's file as a JSON schema: a job with holes, and what names it."""
+    job = Job.model_json_schema()
+    holes = {key: value for key, value in job.items() if key not in ("required", "title")}
+    for section in holes["$defs"].values():
+        section.pop("required", None)  # a preset or a flag may fill it
+    preset = {"type": "object", "properties": dict(holes["properties"])}
+    holes["properties"] |= {
+        "description": {"type": "string"},
+        "default": {"type": "string"},
+        "presets": {"type": "object", "additionalProperties": preset},
+    }
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A recipe of sharegen",
+    }
+    return json.dumps(head | holes, indent=1, ensure_ascii=False) + "\n"
+
+
+def python() -> str:
+    """The page of the Python API."""
+    parts = [_PYTHON]
+    for kind in (LLM, SamplingParams, RequestOutput, Completion, TokenLogprobs):
+        parts.append(f"## {kind.__name__}\n\n{_signature(kind.__name__, kind)}\n")
+        parts.append(f"{_prose(kind.__doc__ or '')}\n")
+        if is_dataclass(kind):
+            continue
+        for name, member in vars(kind).items():
+            if name.startswith("_") or not member.__doc__:
+                continue
+            if isinstance(member, property):
+                parts.append(f"### {kind.__name__}.{name}\n\n{_prose(member.__doc__)}\n")
+            elif inspect.isfunction(member):
+                shown = _signature(name, member)
+                parts.append(f"### {kind.__name__}.{name}\n\n{shown}\n\n{_prose(member.__doc__)}\n")
+    return "\n".join(parts)
+
+
+def _signature(name: str, member: Any) -> str:
+    found = inspect.signature(member)
+    values = [value for value in found.parameters.values() if value.name != "self"]
+    shown = [_parameter(value) for value in values]
+    keywords = [value.kind is inspect.Parameter.KEYWORD_ONLY for value in values]
+    if True in keywords:
+        shown.insert(keywords.index(True), "*")
+    is_class = inspect.isclass(member) or found.return_annotation is inspect.Signature.empty
+    arrow = "" if is_class else f" -> {found.return_annotation}"
+    text = f"{name}({', '.join(shown)}){arrow}"
+    if len(text) > 90:
+        text = f"{name}(\n" + "".join(f"    {each},\n" for each in shown) + f"){arrow}"
+    return f"```python\n{text}\n```"
+
+
+def _parameter(value: inspect.Parameter) -> str:
+    empty = inspect.Parameter.empty
+    default = "" if value.default is empty else f" = {value.default!r}"
+    return f"{value.name}: {value.annotation}{default}"
+
+
+def _prose(docstring: str) -> str:
+    """A docstring as Markdown: every name that it explains begins a paragraph."""
+    out: list[str] = []
+    for line in inspect.cleandoc(docstring).splitlines():
+        is_code = line.startswith("    ") and (not out or not out[-1] or out[-1].startswith("    "))
+        names = line.partition(": ")[0].replace(", ", "")
+        if not is_code and names.isidentifier() and ": " in line and out and out[-1]:
+            out.append("")
+        out.append(line if is_code else line.strip())
+    return "\n".join(out)
+
+
+PAGES = {
+    "commands.md": commands,
+    "recipes.md": recipes,
+    "recipe.schema.json": schema,
+    "python.md": python,
+}
+
+if __name__ == "__main__":
+    for name, write in PAGES.items():
+        (FOLDER / name).write_text(write(), encoding="utf-8")
