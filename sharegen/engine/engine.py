@@ -19,16 +19,16 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.collecting import Collector
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, using
 from sharegen.engine.model.loaded import LoadedModel, on
-from sharegen.engine.prepared import Prepared
+from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
-from sharegen.kernels.cost import CostModel, Decided
+from sharegen.kernels.cost import CostModel, Decided, load_costs
 
 # Of the tree: kernels differ where nodes are shared, where they are read apart, where both are.
 _READINGS = (Decided(every=0), Decided(every=1), Decided(every=2))
@@ -38,7 +38,8 @@ class Engine:
     """One model, its KV cache, and the loop that keeps them busy.
 
     tree: an empty one, which says what prompts store once; costs: what decides which of its nodes
-    a GPU reads once for all rows. By default all that is worth it.
+    a GPU reads once for all rows. By default all that is worth it. others: the other ranks, where
+    the model is this rank's part of one.
     """
 
     def __init__(
@@ -49,7 +50,9 @@ class Engine:
         *,
         tree: PrefixTree | None = None,
         costs: CostModel | None = None,
+        others: Others | None = None,
     ) -> None:
+        assert (others is None) == (model.ranks is None)
         self.model = model
         self.tokenizer = tokenizer
         self.config = config or EngineConfig()
@@ -57,6 +60,7 @@ class Engine:
         self._lag = 1 if model.device.type == "cuda" else 0
         self._in_flight: deque[tuple[Step, Drawn]] = deque()
         self._tree = tree
+        self._others = others
         self._busy = False
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
@@ -67,6 +71,8 @@ class Engine:
         """Make the device ready, and on a GPU run small jobs in every reading there is."""
         prepared = Prepared(self.model, self.tokenizer, self.config)
         self.threads = prepared.threads
+        if costs is None and self.model.device.type == "cuda":
+            costs = load_costs(torch.cuda.get_device_name(self.model.device))
         for reading in _READINGS if self.model.device.type == "cuda" else ():
             self._start(prepared, reading)
             if self.stats.slow_attention is None:
@@ -95,6 +101,8 @@ class Engine:
             seed=self.config.seed,
             tree=self._tree,
         )
+        if self._others is not None:
+            self._others.tell(Start(costs))
         self.runner = prepared.runner(costs)
         slow = self.runner.attention.fallback
         self.stats = EngineStats(
@@ -124,6 +132,8 @@ class Engine:
         self._closed = True
         self.model.release()
         del self.runner  # with the cache's tensors and the CUDA graphs
+        if self._others is not None:
+            self._others.close()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # so that the next one finds the memory free
 
@@ -210,6 +220,17 @@ class Engine:
         """
         if self._closed:
             raise UsageError("the model was closed while a job ran")
+        if self._others is None:
+            return self._step()
+        try:
+            with self._others.together():
+                return self._step()
+        except BaseException:  # a step that some ranks did, and some perhaps not, is the last one
+            self._others.end()
+            self.close()
+            raise
+
+    def _step(self) -> list[Completion]:
         with using(self.threads), on(self.model.device):
             finished = self._collect(leave=0) if self.scheduler.wants_rest else []
             step = self.scheduler.schedule(at_rest=not self._in_flight)
@@ -315,11 +336,15 @@ class Engine:
 
     def _run(self, step: Step) -> bool:
         """Launch a step; False where memory does not suffice for it."""
+        if self._others is not None:
+            self._others.tell(step.batch)
         try:
             drawn = self.runner.run(step.batch)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+            if self._others is not None:
+                raise rank_out_of_memory(0) from error
             return False
         if isinstance(step, PrefillStep):
             self.stats.prefill_steps += 1

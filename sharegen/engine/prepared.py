@@ -5,10 +5,13 @@ It is handed batches, which are data, and knows no request.
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
+from sharegen.engine.batch import Batch
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.graphs import StepGraphs
@@ -23,11 +26,39 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.kernels.cost import CostModel
 
 
+@dataclass(frozen=True)
+class Start:
+    """All ranks begin anew, with a runner of these costs."""
+
+    costs: CostModel | None
+
+
+class Others(Protocol):
+    """The other ranks that a model is cut among; see parallel/followers.py."""
+
+    def tell(self, record: Start | Batch) -> None:
+        """What all ranks do next: this one, too."""
+        ...
+
+    def together(self) -> AbstractContextManager[None]:
+        """Around what all ranks do: where it fails for want of one, that is the error."""
+        ...
+
+    def close(self) -> None:
+        """Let them leave. Nothing of the engine is on this rank's device any more."""
+        ...
+
+    def end(self) -> None:
+        """End them at once, and whatever this rank's device waits for."""
+        ...
+
+
 class Prepared:
     """A model compiled where it may be, beside as much KV cache as there is room for.
 
     max_sequences: rows of a batch, which is run with padded(rows). chunk_tokens: of a prefill
-    batch. cache: of num_blocks. threads: of torch, for every step.
+    batch. cache: of num_blocks. threads: of torch, for every step. Of several ranks' sizes each is
+    the least.
     """
 
     def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
@@ -47,13 +78,13 @@ class Prepared:
             asked=config.kv_cache_memory,
             limit=config.kv_cache_limit,
         )
-        self.num_blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
+        blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
+        self.num_blocks = blocks if model.ranks is None else model.ranks.least(blocks)
         self.cache = KVCache(
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device
         )
-        threads = torch.get_num_threads()
-        self.threads = threads if on_gpu else best_threads(model, self.max_sequences)
-        self._graphs = StepGraphs() if on_gpu else None
+        self.threads = _threads(model, self.max_sequences)
+        self._graphs = StepGraphs(model.ranks) if on_gpu else None
 
     def runner(self, costs: CostModel | None = None) -> Runner:
         """One for which nothing has run; whoever has the one before lets go of it first."""
@@ -70,3 +101,13 @@ class Prepared:
             tokenizer=self.tokenizer,
             graphs=self._graphs if attention.fallback is None else None,
         )
+
+
+def _threads(model: LoadedModel, rows: int) -> int:
+    """Of torch, for a step: on a CPU ranks have equal parts of them, which no rank times alone."""
+    threads = torch.get_num_threads()
+    if model.device.type == "cuda":
+        return threads
+    if model.ranks is not None:
+        return max(1, threads // model.ranks.size)
+    return best_threads(model, rows)

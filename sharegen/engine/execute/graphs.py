@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.model.ranks import Ranks
 
 Outputs = tuple[torch.Tensor, ...]
 Key = tuple[int, Hashable]  # rows, and what else
@@ -20,10 +21,12 @@ class StepGraphs:
     """One graph for each number of rows and kind of step, all in one memory pool.
 
     A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
-    experts are chosen on the host, say) runs step by step, and a warning says why.
+    experts are chosen on the host, say) runs step by step, and a warning says why. ranks: where the
+    model is one rank's part; a step is captured on all ranks, or on none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks | None = None) -> None:
+        self._ranks = ranks
         self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
         self._asked: dict[Key, int] = {}  # how often, while a larger one served
         self._generation = 0
@@ -52,13 +55,18 @@ class StepGraphs:
             self._generation = generation
         key = self._serving(rows, kind)
         if key not in self._graphs and not self._refused:
+            reason = None
             try:
                 self._graphs[key] = self._capture(lambda: step(rows), changing)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
-                self._refused = True
                 reason = str(error).strip().splitlines()[0]
+            if self._ranks is not None and not self._ranks.least(reason is None):
+                reason = reason or "another rank's step cannot be captured"
+            if reason is not None:
+                self._refused = True
+                self.clear()
                 warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)
         if self._refused:
             return step(rows)
@@ -93,7 +101,10 @@ class StepGraphs:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         self._stream = self._stream or torch.cuda.Stream()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        # Other threads, such as the one that watches over NCCL, go on as they like meanwhile.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+        ):
             outputs = step()
         self._pool = self._pool or graph.pool()
         return graph, outputs

@@ -20,6 +20,7 @@ from sharegen.engine.execute.memory import (
     memory_of_cpu,
 )
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.ranks import alone
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, sample, token_logprobs
 from sharegen.errors import CapacityError
@@ -69,7 +70,7 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
     device = model.device
     state = SamplingState(rows, model.vocab_size, device, eos_token_ids=model.eos_token_ids)
     state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
-    with torch.inference_mode():
+    with torch.inference_mode(), alone():
         logits = model.trial_forward(tokens, rows)
         width = min(model.context_length, _OUTPUT)
         history = torch.full((rows, width), -1, dtype=torch.int32, device=device)

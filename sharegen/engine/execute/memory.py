@@ -29,6 +29,14 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return said or is_out_of_memory(error.__context__)
 
 
+def rank_out_of_memory(rank: int) -> CapacityError:
+    """What becomes of a step that finds no memory on one of several ranks: the others are in it."""
+    return CapacityError(
+        f"rank {rank} is out of memory, and a step of several ranks is not taken back: let fewer "
+        "sequences decode together (--max-sequences)"
+    )
+
+
 def left_beside(steps: int, free: int, total: int) -> int:
     """Bytes for the KV cache on a GPU of `total` bytes, `free` of them free.
 

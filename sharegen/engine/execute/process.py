@@ -1,4 +1,4 @@
-"""What of the process is set for a job: torch's threads, and Python's garbage collector.
+"""What of the process is set for a job: torch's threads, Python's garbage collector, Ctrl-C.
 
 A decoding step is hundreds of operations, and after each the threads wait for one another. For a
 small model that takes longer than the work itself. So both one thread and all are tried, once, on a
@@ -8,9 +8,12 @@ batch of the real size.
 from __future__ import annotations
 
 import gc
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import torch
 
@@ -73,3 +76,26 @@ def short_collections() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A Ctrl-C inside comes at the end; a second one at once."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # none of Python's, or none that comes here
+        return
+    came = False
+
+    def put_off(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, put_off)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)

@@ -22,6 +22,7 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import (
     Features,
@@ -162,7 +163,15 @@ class Runner:
         ended = self.state.is_end(tokens, rows)
         goes_on = ~ended & (position < self.last_position[rows]) & ~logprobs.isnan()
         self.position[rows] = torch.where(goes_on & (position >= 0), position + 1, -1)
+        if self.model.ranks is not None:
+            self._go_on_as_rank_0(self.model.ranks, rows)
         return tokens, logprobs, ended, *_top(logits, tokens, logprobs, features.top_logprobs)
+
+    def _go_on_as_rank_0(self, ranks: Ranks, rows: slice) -> None:
+        """The next step begins with what rank 0 drew: others may round, and draw, differently."""
+        begin = ranks.broadcast(torch.stack((self.tokens[rows], self.position[rows].long())))
+        self.tokens[rows] = begin[0]
+        self.position[rows] = begin[1].to(torch.int32)
 
     def _history(
         self, slots: torch.Tensor, block_tables: torch.Tensor, output: torch.Tensor

@@ -10,6 +10,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.ranks import alone
 
 _TRIAL_TOKENS = 32
 _PER_LAYER = 4  # compilations of one kind of layer at most; every layer may be a kind of its own
@@ -19,7 +20,8 @@ def optimise(model: LoadedModel) -> None:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
     Layers of one kind share one compilation. A model that does not compile runs as it was, and a
-    warning says why. All is undone when the model is released.
+    warning says why; so does one rank's part where that of another does not. All is undone when the
+    model is released.
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
@@ -29,15 +31,25 @@ def optimise(model: LoadedModel) -> None:
     _allow_compilations(_PER_LAYER * len(layers))
     for layer in layers:
         layer.compile(dynamic=True, fullgraph=True)
-    try:
-        for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
-            model.trial_forward(count, rows=8)
-    except Exception as error:  # whatever the compiler could not do, the model still runs without
-        _undo(layers, replaced)
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
-    else:
+    reason = _failure(model)
+    if model.ranks is not None and not model.ranks.least(reason is None):
+        reason = reason or "that of another rank does not compile"
+    if reason is None:
         model.on_release(_undo, layers, replaced)
+    else:
+        _undo(layers, replaced)
+        warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+
+
+def _failure(model: LoadedModel) -> str | None:
+    """Why the compiler cannot do it, if so."""
+    try:
+        with alone():
+            for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
+                model.trial_forward(count, rows=8)
+    except Exception as error:  # whatever the compiler could not do, the model still runs without
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return None
 
 
 def _allow_compilations(count: int) -> None:

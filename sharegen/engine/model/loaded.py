@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
 from sharegen.engine.model.probe import LayerSpec
+from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import RequestError
 
 
@@ -50,6 +51,8 @@ class LoadedModel:
     layers: one LayerSpec per attention call, in the order of the calls.
     vocab_size: rows of the output head.
     fingerprint: a stable hash of the config and the weights' identity.
+    ranks: where the module is one rank's part of a model. Its layers are those of the part, its
+        logits the whole model's.
     """
 
     model: PreTrainedModel
@@ -62,6 +65,7 @@ class LoadedModel:
     fingerprint: str
     _limits: list[tuple[int, str]] = field(repr=False)  # (tokens, why)
     _undo: ExitStack = field(repr=False)
+    ranks: Ranks | None = None
 
     def __post_init__(self) -> None:
         self._takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters

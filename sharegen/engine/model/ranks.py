@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,6 +27,7 @@ from sharegen.errors import ModelError
 _WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 _groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
+_alone = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +67,12 @@ class Ranks:
         held = torch.tensor([number], dtype=torch.int64)
         dist.all_reduce(held, dist.ReduceOp.MIN, group=self.host_group)
         return int(held)
+
+    def all_of(self, text: str) -> list[str]:
+        """What every rank says, by rank. Every rank must ask."""
+        said: list[str] = [""] * self.size
+        dist.all_gather_object(said, text, group=self.host_group)
+        return said
 
     @property
     def _name(self) -> str:
@@ -105,17 +114,53 @@ def connect(
     return Ranks(rank, size, device, group, host_group)
 
 
+def disconnect() -> None:
+    """Leave the ranks. No captured graph may hold a collective any more: it would be waited for."""
+    _groups.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def abort() -> None:
+    """Leave the ranks when others are gone: what waits for them on this GPU waits no longer.
+
+    What was waited for is not there then. Returns when no captured graph holds a collective.
+    """
+    if dist.is_initialized() and dist.get_backend() == "nccl":
+        _groups.clear()
+        dist.distributed_c10d._abort_process_group()
+    else:
+        disconnect()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Sums and gathers inside are made of this rank's part alone.
+
+    For a trial of what this rank can do: where one cannot, the others would wait for it.
+    """
+    global _alone
+    _alone = True
+    try:
+        yield
+    finally:
+        _alone = False
+
+
 # The compiler takes both as they are: it neither looks inside nor moves one before another that
 # works on the same tensor.
 @torch.library.custom_op("sharegen::all_reduce_", mutates_args=("x",))
 def _all_reduce(x: torch.Tensor, group: str) -> None:
-    dist.all_reduce(x, group=_groups[group])
+    if not _alone:
+        dist.all_reduce(x, group=_groups[group])
 
 
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())
 def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Tensor:
     part = -(-size // ranks)
     x = nn.functional.pad(x, (0, part - x.shape[-1]))[None].contiguous()
+    if _alone:
+        return x.repeat(ranks, *[1] * (x.ndim - 1)).movedim(0, -2).flatten(-2)[..., :size].clone()
     functional = torch.ops._c10d_functional
     parts = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
     return parts.movedim(0, -2).flatten(-2)[..., :size].contiguous()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.messages import Join, Setting
 
 _WORDS = {
     signal.SIGKILL: "it was killed, perhaps for want of memory",
@@ -22,19 +22,21 @@ _WORDS = {
 
 
 class Process:
-    """A worker on this machine; `connection` speaks with it.
+    """A worker on this machine, or another rank of one; `connection` speaks with it.
 
     It is a program of its own, not a fork, so that it may use a GPU, and a user's script needs no
     guard around its first line. It hears no Ctrl-C, which is for the driver, and ends when the
     driver does, however that happens.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(
+        self, setting: Setting | Join, module: str = "sharegen.engine.parallel.worker"
+    ) -> None:
         self.connection: Connection[Any, Any]
         self.connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "sharegen.engine.parallel.worker", str(theirs.fileno())],
+                [sys.executable, "-m", module, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is for data
@@ -62,9 +64,13 @@ class Process:
             return f"it ended with code {code}"
         return _WORDS.get(signal.Signals(-code), f"it was ended by signal {-code}")
 
+    def kill(self) -> None:
+        """End the process at once; its connection falls silent."""
+        self._process.kill()
+
     def end(self) -> None:
         """End the process at once; what it has not said is drawn again."""
-        self._process.kill()
+        self.kill()
         self._process.wait()
         self.connection.close()
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from sharegen.engine.model.loaded import LoadedModel
+
 
 class WorkersError(SharegenError):
     """A worker has failed, or none is left."""
@@ -24,7 +26,8 @@ class Setting:
     """All that a worker makes its engine from.
 
     model: folder or hub id, or what makes one on a device. tokenizer: that of one, or a tokenizer;
-    None for none. threads: of torch; 0 leaves them be.
+    None for none. threads: of torch; 0 leaves them be. ranks: processes that the model is cut
+    among, each with a device of its own from `device` on.
     """
 
     model: str | Callable[[torch.device], PreTrainedModel]
@@ -35,6 +38,25 @@ class Setting:
     adapter: str | None = None
     trust_remote_code: bool = False
     threads: int = 0
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class Join:
+    """All that a rank makes its half of an engine on the device from.
+
+    address: where ranks 0..size-1 meet. load: makes the model of the keyword `ranks`. threads: of
+    torch, for all ranks together.
+    """
+
+    rank: int
+    size: int
+    address: str
+    device: str
+    load: Callable[..., LoadedModel]
+    tokenizer: Any
+    config: EngineConfig
+    threads: int
 
 
 # -- to a worker ------------------------------------------------------------------------------
@@ -65,6 +87,14 @@ class Work:
 @dataclass(frozen=True)
 class End:
     """The job is over: whatever is not finished is dropped."""
+
+
+# -- from a rank above 0 ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Here:
+    """It is about to join the others."""
 
 
 # -- from a worker ----------------------------------------------------------------------------
@@ -112,6 +142,6 @@ class Warned:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker ends, for this reason."""
+    """The worker, or the rank, ends for this reason."""
 
     error: SharegenError

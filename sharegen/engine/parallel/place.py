@@ -38,28 +38,38 @@ def as_many_as_pay(setting: Setting) -> Driver:
 def places(setting: Setting, count: int) -> list[Setting]:
     """The setting, once for each of `count` workers with what is its own.
 
-    Raises UsageError for more workers than there are GPUs, or cores.
+    A worker has a GPU for each of its ranks. Raises UsageError for more workers than there are
+    GPUs for, or cores.
     """
+    each = setting.ranks
     if count < 1:
         raise UsageError(f"{count} workers: there must be at least 1")
+    if each < 1:
+        raise UsageError(f"a tensor parallel size of {each}: it must be at least 1")
     device = resolve_device(setting.device)
     if device.type == "cpu":
         if count > cores():
             raise UsageError(f"{count} workers are too many: this machine has {cores()} cores")
-        setting = _share_of_memory(setting, count)
+        setting = _share_of_memory(setting, count * each)
         return [replace(setting, device="cpu", threads=cores() // count)] * count
-    if count == 1:
+    if count * each == 1:
         return [setting]
+    if each == 1:
+        who = f"{count} workers"
+    elif count == 1:
+        who = f"{each} ranks"
+    else:
+        who = f"{count} workers of {each} ranks"
     if device.index is not None:
         raise UsageError(
-            f"{setting.device} is one GPU, and {count} workers take one each: give the device as "
-            "cuda, and which there are by CUDA_VISIBLE_DEVICES"
+            f"{setting.device} is one GPU, and {who} take one each: give the device as cuda, and "
+            "which there are by CUDA_VISIBLE_DEVICES"
         )
     found = torch.cuda.device_count()
-    if count > found:
-        raise UsageError(f"{count} workers are too many: there are {found} GPUs")
-    threads = max(1, cores() // count)
-    return [replace(setting, device=f"cuda:{i}", threads=threads) for i in range(count)]
+    if count * each > found:
+        raise UsageError(f"{who} are too many: there are {found} GPUs")
+    threads = max(1, cores() // (count * each))
+    return [replace(setting, device=f"cuda:{i * each}", threads=threads) for i in range(count)]
 
 
 def _share_of_memory(setting: Setting, count: int) -> Setting:

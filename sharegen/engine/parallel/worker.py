@@ -1,16 +1,12 @@
 """One engine in a process of its own: requests in, completions out, as long as the driver lives.
 
-`python -m sharegen.engine.parallel.worker FD`, with the driver at the other end of FD. What it says
-is read as it comes, by a thread of its own: so the driver is never kept waiting with a long message
-while this process waits with one for the driver, and its end is noticed at once.
+`python -m sharegen.engine.parallel.worker FD`, with the driver at the other end of FD.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Sequence
@@ -21,10 +17,10 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.engine import Engine
 from sharegen.engine.execute.process import short_collections
-from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
-from sharegen.engine.model.load import load_model
+from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.parallel.inbox import inbox_of
+from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import (
     Begin,
     Check,
@@ -46,8 +42,7 @@ _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows wh
 
 def serve(connection: Connection[Any, Any]) -> None:
     """Make the engine that the first message describes, and work until the driver hangs up."""
-    inbox: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_read, args=[connection, inbox], daemon=True).start()
+    inbox = inbox_of(connection)
 
     def warn(message: Warning | str, *_: object, **__: object) -> None:
         connection.send(Warned(str(message)))
@@ -66,15 +61,6 @@ def serve(connection: Connection[Any, Any]) -> None:
         connection.send(Failed(WorkersError(said)))
 
 
-def _read(connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
-    """Take what comes; end the process with the driver, whatever it is doing."""
-    try:
-        while True:
-            inbox.put(connection.recv())
-    except (EOFError, OSError):
-        os._exit(0)
-
-
 class _Worker:
     def __init__(self, connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
         setting: Setting = inbox.get()
@@ -83,27 +69,16 @@ class _Worker:
         device = resolve_device(setting.device)
         if device.type == "cuda":  # so that nothing ever touches another GPU
             torch.cuda.set_device(device)
-        source = setting.model if isinstance(setting.model, str) else setting.model(device)
-        model = load_model(
-            source,
-            device=device,
-            dtype=setting.dtype,
-            adapter=setting.adapter,
-            trust_remote_code=setting.trust_remote_code,
-        )
-        tokenizer = setting.tokenizer
-        if isinstance(tokenizer, str):
-            tokenizer = load_tokenizer(tokenizer, trust_remote_code=setting.trust_remote_code)
-        self.engine = Engine(model, tokenizer, setting.config)
+        self.engine = engine_of(setting)
         self.connection = connection
         self.inbox = inbox
         self.job = 0
         self.reported = time.monotonic()
         connection.send(
             Ready(
-                fingerprint=model.fingerprint,
-                dtype=str(model.dtype).removeprefix("torch."),
-                context_length=model.context_length,
+                fingerprint=self.engine.model.fingerprint,
+                dtype=str(self.engine.model.dtype).removeprefix("torch."),
+                context_length=self.engine.model.context_length,
                 slots=self.engine.stats.slots,
                 threads=self.engine.threads,
                 resident=_resident(),

@@ -1,0 +1,152 @@
+"""The ranks above 0 of a model that is cut among ranks, as rank 0 knows them.
+
+Rank 0 has the whole engine, in the process that asks for it. The others have what lies on the
+device: a part of the model and of the KV cache, and a runner. Before each step rank 0 tells them
+its batch, which is data, and then all run it: that is all that they ever need to know.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from tempfile import TemporaryDirectory
+
+from sharegen.engine.execute.process import uninterrupted
+from sharegen.engine.model import ranks
+from sharegen.engine.parallel.launch import Process
+from sharegen.engine.parallel.messages import Failed, Here, Join
+from sharegen.errors import SharegenError
+
+_REASON_SECONDS = 5.0  # within which it is known which rank is gone, whoever waited for it
+_LEAVE_SECONDS = 10.0  # for the others to end by themselves
+
+
+class RanksError(SharegenError):
+    """A rank is gone, and with it its part of the model."""
+
+
+class Followers:
+    """Processes of this machine that end with this one.
+
+    When one is gone, all are ended, and whatever this process waits for on them fails. meeting:
+    the folder where all ranks meet, which goes with the last of them.
+    """
+
+    def __init__(self, joins: Sequence[Join], meeting: TemporaryDirectory[str]) -> None:
+        self._meeting = meeting
+        self._processes = [Process(join, "sharegen.engine.parallel.rank") for join in joins]
+        self._here = 0
+        self._leaving = self._ended = False
+        self._lost: SharegenError | None = None
+        self._changed = threading.Condition()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher.start()
+        atexit.register(self.end)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+    def meet(self, connect: Callable[[], ranks.Ranks]) -> ranks.Ranks:
+        """Connect to them, once all are there. Raises what became of one that is not."""
+        found: list[ranks.Ranks | SharegenError] = []
+
+        def join() -> None:
+            try:
+                found.append(connect())
+            except SharegenError as error:
+                found.append(error)
+            with self._changed:
+                self._changed.notify_all()
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._lost or self._here == len(self._processes))
+            if self._lost is None:
+                # In a thread, for nothing else ends its wait for a rank that is gone by then.
+                threading.Thread(target=join, daemon=True).start()
+                self._changed.wait_for(lambda: self._lost or found)
+        if self._lost is not None:
+            raise self._lost
+        [met] = found
+        if isinstance(met, SharegenError):
+            raise met
+        return met
+
+    def tell(self, record: object) -> None:
+        """What all ranks do next."""
+        for process in self._processes:
+            process.send(record)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what all ranks do: where it fails for want of one, that is the error.
+
+        A Ctrl-C waits until it is done, for the others would wait for this rank.
+        """
+        with uninterrupted():
+            try:
+                yield
+            except (RuntimeError, OSError):
+                with self._changed:
+                    self._changed.wait_for(lambda: self._lost, _REASON_SECONDS)
+                if self._lost is not None:
+                    raise self._lost from None
+                raise
+            if self._lost is not None:  # what a GPU has waited for is not there
+                raise self._lost
+
+    def close(self) -> None:
+        """Let them leave. Nothing of the engine is on this rank's device any more."""
+        if not self._leaving:
+            self._leaving = True
+            with suppress(ConnectionError):
+                self.tell(None)
+            ranks.disconnect()
+            self._watcher.join(_LEAVE_SECONDS)
+        self.end()
+        self._watcher.join(_LEAVE_SECONDS)
+        atexit.unregister(self.end)
+
+    def end(self) -> None:
+        """End them at once, and whatever this rank's device waits for."""
+        self._leaving = self._ended = True
+        for process in self._processes:
+            process.kill()
+
+    def _watch(self) -> None:
+        """Hear them until all are gone, which none may be before it is let go."""
+        left = {process.connection: i for i, process in enumerate(self._processes)}
+        while left:
+            for connection in wait(list(left)):
+                assert isinstance(connection, Connection)
+                place = left[connection]
+                try:
+                    self._hear(connection.recv())
+                except (EOFError, OSError):
+                    del left[connection]
+                    if not self._leaving:
+                        why = self._processes[place].why()
+                        self._lose(RanksError(f"rank {place + 1} is gone: {why}"))
+        for process in self._processes:
+            process.end()
+        if self._ended:
+            ranks.abort()
+        self._meeting.cleanup()
+
+    def _hear(self, message: object) -> None:
+        match message:
+            case Here():
+                with self._changed:
+                    self._here += 1
+                    self._changed.notify_all()
+            case Failed(error) if not self._leaving:
+                self._lose(error)
+
+    def _lose(self, error: SharegenError) -> None:
+        with self._changed:
+            self._lost = error
+            self._changed.notify_all()
+        self.end()

@@ -1,0 +1,85 @@
+"""An engine whose model is cut among ranks, of which this process is rank 0."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.model.ranks import connect
+from sharegen.engine.parallel.followers import Followers
+from sharegen.engine.parallel.messages import Join, Setting
+
+
+def engine_of(setting: Setting) -> Engine:
+    """The engine of a setting, with as many ranks as that says."""
+    tokenizer = setting.tokenizer
+    if isinstance(tokenizer, str):
+        tokenizer = load_tokenizer(tokenizer, trust_remote_code=setting.trust_remote_code)
+    device = resolve_device(setting.device)
+    model = setting.model if isinstance(setting.model, str) else setting.model(device)
+    load = partial(
+        load_model,
+        model,
+        device=device,
+        dtype=setting.dtype,
+        adapter=setting.adapter,
+        trust_remote_code=setting.trust_remote_code,
+    )
+    if setting.ranks > 1:
+        return lead(load, devices_of(setting), tokenizer, setting.config)
+    return Engine(load(), tokenizer, setting.config)
+
+
+def lead(
+    load: Callable[..., LoadedModel],
+    devices: Sequence[str],
+    tokenizer: Any,
+    config: EngineConfig,
+    **options: Any,
+) -> Engine:
+    """Rank 0's engine; the others are processes of this machine that end with it.
+
+    load: makes the model of the keyword `ranks`, on every rank. devices: of each. options: of
+    Engine. Raises what making it raises on any rank.
+    """
+    size, threads = len(devices), torch.get_num_threads()
+    folder = tempfile.TemporaryDirectory(prefix="sharegen-")
+    address = f"file://{folder.name}/ranks"
+    followers = Followers(
+        [
+            Join(rank, size, address, device, load, tokenizer, config, threads)
+            for rank, device in enumerate(devices)
+            if rank
+        ],
+        folder,
+    )
+    try:
+        device = torch.device(devices[0])
+        if device.type == "cuda":
+            # A rank that is gone is for the followers to notice; torch would end this process.
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        ranks = followers.meet(partial(connect, 0, size, address, device))
+        with followers.together(), on(device):
+            return Engine(load(ranks=ranks), tokenizer, config, others=followers, **options)
+    except BaseException:
+        followers.end()
+        raise
+
+
+def devices_of(setting: Setting) -> list[str]:
+    """The device of each rank: its own GPU from the setting's on, or the CPU for all."""
+    device = resolve_device(setting.device)
+    if device.type == "cpu":
+        return ["cpu"] * setting.ranks
+    first = device.index or 0
+    return [f"cuda:{first + rank}" for rank in range(setting.ranks)]

@@ -1,0 +1,76 @@
+"""A rank above 0, in a process of its own: it runs what rank 0 does, as long as that lives.
+
+`python -m sharegen.engine.parallel.rank FD`, with rank 0 at the other end of FD.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
+from sharegen.engine.execute.process import short_collections, using
+from sharegen.engine.execute.runner import Runner
+from sharegen.engine.model import ranks
+from sharegen.engine.model.loaded import on
+from sharegen.engine.parallel.inbox import inbox_of
+from sharegen.engine.parallel.messages import Failed, Here, Join
+from sharegen.engine.prepared import Prepared, Start
+from sharegen.errors import SharegenError
+
+_LAST_SECONDS = 3.0  # in which rank 0 ends what only failed because another rank is gone
+
+
+def follow(connection: Connection[Any, Any]) -> None:
+    """Join the ranks as the first message says, and run what comes until rank 0 lets go."""
+    inbox = inbox_of(connection)
+    join: Join = inbox.get()
+    warnings.simplefilter("ignore")  # rank 0 sees the same, and says so
+    try:
+        connection.send(Here())
+        _run(join, inbox)
+    except ConnectionError:
+        pass  # rank 0 is gone
+    except SharegenError as error:
+        connection.send(Failed(error))
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            time.sleep(_LAST_SECONDS)
+            raise
+        connection.send(Failed(rank_out_of_memory(join.rank)))
+
+
+def _run(join: Join, inbox: SimpleQueue[Any]) -> None:
+    torch.set_num_threads(join.threads)
+    device = torch.device(join.device)
+    place = ranks.connect(join.rank, join.size, join.address, device)
+    with on(device):
+        model = join.load(ranks=place)
+        prepared = Prepared(model, join.tokenizer, join.config)
+        runner: Runner | None = None
+        with using(prepared.threads), short_collections():
+            while (record := inbox.get()) is not None:
+                if isinstance(record, Start):
+                    runner = None  # its buffers, before there are others
+                    runner = prepared.runner(record.costs)
+                else:
+                    assert runner is not None
+                    runner.run(record)
+        model.release()
+        del runner, prepared  # the graphs, which hold collectives
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    ranks.disconnect()
+
+
+if __name__ == "__main__":
+    follow(Connection(int(sys.argv[1])))
+    sys.stderr.flush()
+    os._exit(0)  # taking torch apart takes seconds, for which rank 0 would wait
