@@ -64,6 +64,8 @@ def plan_table(plan: Plan) -> Table:
     """The numbers of a plan, a line each."""
     table = Table.grid(padding=(0, 2))
     per_wave = f"{plan.fit:,} sequences at once"
+    if plan.workers > 1:
+        per_wave += f" in each of {plan.workers:,} workers"
     rows = [
         ("problems x samples", f"{plan.problems:,} x {plan.samples // max(1, plan.problems):,}"
          f" = {plan.samples:,} completions of up to {plan.max_tokens:,} tokens"),
@@ -81,6 +83,10 @@ def plan_table(plan: Plan) -> Table:
     if not plan.fit:
         rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
+    if plan.workers > 1:
+        work = plan.computed + plan.copied + plan.samples * plan.max_tokens
+        rows.append((f"{plan.workers:,} workers", f"about {plan.copied:,} prompt tokens once more, "
+                     f"for several need them: {plan.copied / work:.2%} of all work"))  # fmt: skip
     rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)

@@ -85,6 +85,19 @@ def cut(tree: PrefixTree, problem_tokens: int, num_parts: int) -> Cut:
     return Cut(tuple(parts), int(lengths.sum()))
 
 
+def copied_by_workers(tree: PrefixTree, workers: int) -> int:
+    """Prompt tokens computed more than once if so many workers each take a stretch of the tree.
+
+    They are dealt even stretches of problems, and parts of a problem where there are fewer.
+    """
+    order, starts, ends, lengths = _spans(tree)
+    places = np.arange(1, workers) * len(order) / workers
+    if workers <= len(order):
+        places = np.round(places)
+    within = np.searchsorted(places, ends, "left") - np.searchsorted(places, starts, "right")
+    return int((lengths * within).sum())
+
+
 def _spans(tree: PrefixTree) -> tuple[Ints, Ints, Ints, Ints]:
     """The prompts in tree order; of each node the span [start, end) below it, and its length."""
     order: list[int] = []

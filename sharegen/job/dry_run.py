@@ -11,6 +11,7 @@ from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
+from sharegen.job.engines import Staff
 from sharegen.job.machine import kv_cache_limit, load, max_sequences
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import cut_job, share_of
@@ -62,8 +63,18 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         num_blocks=memory // (model.kv_bytes_per_token * machine.block_size),
         kv_bytes_per_token=model.kv_bytes_per_token,
         max_sequences=max_sequences(configuration, device),
+        workers=_workers(configuration, len(prompts)),
     )
     return replace(plan, readings=readings_on(device, model, tree, samples, plan.fit))
+
+
+def _workers(configuration: Configuration, problems: int) -> int:
+    """The engines that are asked for; on a CPU `auto` takes at most one a core."""
+    from sharegen.engine.parallel.place import cores
+
+    if configuration.machine.workers is None:
+        return 1
+    return Staff.of(configuration, problems).count or cores()
 
 
 def _askable(

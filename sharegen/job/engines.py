@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.remarks import remark
 from sharegen.errors import ModelError
 from sharegen.workload.configuration import Configuration
 
@@ -38,12 +39,15 @@ class Staff:
         from sharegen.engine.parallel.place import cores
 
         asked = configuration.machine.workers
+        sampling = configuration.sampling
         if isinstance(asked, int):
-            return cls(asked, apart=asked > 1)
+            count = min(asked, max(1, problems * sampling.samples))
+            if count < asked:
+                remark(f"--workers {asked}: the job has {count} samples, and takes as many workers")
+            return cls(count, apart=count > 1)
         if resolve_device(configuration.machine.device).type == "cuda":
             count = torch.cuda.device_count() if asked == "auto" else 1
             return cls(count, apart=count > 1)
-        sampling = configuration.sampling
         is_long = problems * sampling.samples * sampling.max_tokens >= _LONG
         if cores() > 1 and (asked == "auto" or is_long):
             return cls(None, apart=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
+from sharegen.job.cut import copied_by_workers
 
 _SHOWN_FIRST, _SHOWN_LAST, _SHOWN_LEVELS = 2, 1, 12
 
@@ -59,7 +60,9 @@ class Plan:
     asked: every sample's whole prompt; computed: the tree's tokens, each once; duplicated: of
         these, the ones that several prompts share in branches shorter than a block.
     kv_shared_bytes, kv_unshared_bytes: of the prompts, stored once or once a sample.
-    fit: sequences that decode together; waves: how often that many are needed.
+    fit: sequences that decode together in one engine; waves: how often all are filled.
+    workers, copied: engines that share the job, and the prompt tokens that are computed once more
+        because several of them need these.
     readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
     """
 
@@ -77,6 +80,8 @@ class Plan:
     fit: int
     waves: int
     branches: list[Branch]
+    workers: int = 1
+    copied: int = 0
     readings: list[Reading] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,10 +104,12 @@ def make_plan(
     num_blocks: int,
     kv_bytes_per_token: int,
     max_sequences: int,
+    workers: int = 1,
 ) -> Plan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
-    tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache.
+    tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache, and max_sequences,
+    of each worker.
     """
     asked = samples * sum(len(prompt) for prompt in prompts)
     total = samples * len(prompts)
@@ -120,8 +127,10 @@ def make_plan(
         kv_suffix_bytes=max_tokens * kv_bytes_per_token,
         kv_cache_bytes=num_blocks * tree.block_size * kv_bytes_per_token,
         fit=fit,
-        waves=math.ceil(total / fit) if fit else 0,
+        waves=math.ceil(total / (fit * workers)) if fit else 0,
         branches=_branches(tree, ids, samples),
+        workers=workers,
+        copied=copied_by_workers(tree, workers),
     )
 
 

@@ -14,15 +14,17 @@ from rich.text import Text
 
 _PLAIN_SECONDS = 10.0
 _REFRESHES_PER_SECOND = 4
+_NAMED = 4  # workers that are idle; of more it is said how many they are
 
 
 class Status(Protocol):
-    """What the engine says about itself (`EngineStats` does)."""
+    """What the engine says about itself (`EngineStats` does); of several, which have no work."""
 
     generated_tokens: int
     running: int
     blocks_used: int
     blocks_total: int
+    idle: list[int]
 
 
 class Progress:
@@ -85,6 +87,8 @@ class Progress:
             parts.append(f"{_of(self.problems_done, self.problems)} problems")
         parts.append(f"{tokens / seconds if seconds else 0:,.0f} tokens/s")
         parts.append(f"{self.status.running} running")
+        if self.status.idle:
+            parts.append(_idle(self.status.idle))
         if self.status.blocks_total:
             parts.append(f"KV {self.status.blocks_used / self.status.blocks_total:.0%}")
         left = self.seconds_left()
@@ -121,3 +125,11 @@ class _TwoLines(RichProgress):
 
 def _of(done: int, total: int | None) -> str:
     return f"{done:,}" if total is None else f"{done:,}/{total:,}"
+
+
+def _idle(workers: list[int]) -> str:
+    if len(workers) == 1:
+        return f"worker {workers[0]} idle"
+    if len(workers) > _NAMED:
+        return f"{len(workers)} workers idle"
+    return f"workers {', '.join(map(str, workers))} idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
-from sharegen.job.cut import Cut, cut
+from sharegen.job.cut import Cut, copied_by_workers, cut
 
 Prompt = tuple[int, ...]
 
@@ -165,3 +166,17 @@ def test_a_million_problems() -> None:
     found = cut(tree, 16 * 256, 256)
     assert time.monotonic() - started < 60
     assert found.imbalance < 1.001 and found.copied == 255 * 1000
+
+
+@given(PROMPTS, BLOCK_SIZE, st.integers(1, 9))
+def test_what_workers_copy(prompts: list[Prompt], block_size: int, workers: int) -> None:
+    """Even stretches of the tree's order, and of parts of a problem where there are fewer."""
+    tree = built(prompts, block_size)
+    order = [i for node in tree.nodes() for i in node.requests]
+    count = len(order)
+    if workers > count:
+        order = [i for i in order for _ in range(workers)]
+    bounds = [round(worker * len(order) / workers) for worker in range(workers + 1)]
+    parts = [order[start:end] for start, end in itertools.pairwise(bounds)]
+    computed = sum(work(tree, part, 0) for part in parts)
+    assert copied_by_workers(tree, workers) == computed - tree.num_tokens

@@ -66,7 +66,8 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_p
     assert lines(two) == lines(one)
     assert outcome.drawn == 25 * 6
     assert outcome.run.stats["completions"] == 25 * 6
-    assert not [child for child in psutil.Process().children() if "worker" in str(child.cmdline())]
+    left = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    assert not [line for line in left if "sharegen.engine.parallel.worker" in line]
 
 
 def test_another_number_continues(folder: Path, dataset: Path, one: Path, tmp_path: Path) -> None:

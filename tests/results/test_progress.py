@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from rich.console import Console
@@ -18,6 +18,7 @@ class Engine:
     running: int = 0
     blocks_used: int = 0
     blocks_total: int = 8
+    idle: list[int] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -51,6 +52,19 @@ def test_nothing_to_do_says_nothing(clock: list[float]) -> None:
     with Progress(Engine(), 0, 0, Console(file=out)):
         pass
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("idle", "said"),
+    [
+        ([2], "worker 2 idle"),
+        ([1, 3], "workers 1, 3 idle"),
+        ([2, 3, 4, 5, 9], "5 workers idle"),
+    ],
+)
+def test_who_is_idle(clock: list[float], idle: list[int], said: str) -> None:
+    progress = Progress(Engine(running=7, idle=idle), 4, None, Console(file=io.StringIO()))
+    assert f"7 running · {said} · KV 0%" in progress.describe()
 
 
 def test_without_an_end(clock: list[float]) -> None:

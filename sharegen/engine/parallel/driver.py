@@ -148,6 +148,7 @@ class Driver:
             self._busy = False
             self._assignment = Assignment(self._config.block_size)
             self._done.clear()
+            self.stats.idle = []
             for worker in list(self._ready):
                 self._send(worker, End())
 
@@ -223,12 +224,12 @@ class Driver:
         """A worker is gone: what it has not finished goes to the others, if there are any."""
         if worker not in self._workers:
             return
-        del self._workers[worker]
+        number = self._workers.pop(worker)
         self._workplace.end(worker)
         self._counts.leave(worker)
         if self._ready.pop(worker, None) is not None and self._busy:
             self._assignment.leave(worker)
         if self._workers:
-            warnings.warn(f"a worker is gone: {why}; the others go on", stacklevel=2)
+            warnings.warn(f"worker {number} is gone: {why}; the others go on", stacklevel=2)
         else:
             self._error = error or WorkersError(f"the last worker is gone: {why}")
