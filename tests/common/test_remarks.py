@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import logging
+import warnings
+from pathlib import Path
 
 import pytest
 
+import sharegen
 from sharegen.common.remarks import heard, remark
 
 
@@ -25,3 +28,16 @@ def test_what_nobody_would_read_is_counted() -> None:
             remark(f"line {number}")
     assert len(said) == 51 and said[-1] == "and 1,010 more such lines"
     assert logging.getLogger("sharegen").propagate
+
+
+def test_a_warning_of_the_engine_is_a_line() -> None:
+    said: list[str] = []
+    where = Path(sharegen.__file__).parent / "engine" / "engine.py"
+    with warnings.catch_warnings(record=True) as told:
+        with heard(said.append):
+            for text in ("out of memory", "worker 2 is gone"):
+                warnings.warn_explicit(text, UserWarning, str(where), 7, "sharegen.engine.engine")
+            warnings.warn("of somebody else", stacklevel=1)
+        warnings.warn("later", stacklevel=1)
+    assert said == ["out of memory", "worker 2 is gone"]
+    assert [str(warning.message) for warning in told] == ["of somebody else", "later"]

@@ -95,7 +95,7 @@ class Processes:
                 continue
             try:
                 message = process.connection.recv()
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):  # it may have ended in the middle of a word
                 message = None
             yield process, message
 

@@ -1,0 +1,39 @@
+"""Hearing workers of this machine, the last words of dying ones too."""
+
+from __future__ import annotations
+
+import os
+import struct
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+import pytest
+
+from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.messages import Setting
+
+
+class Dying(Process):
+    """A worker that is gone when it has said so much."""
+
+    said = b""
+
+    def __init__(self, setting: Setting) -> None:
+        theirs: Connection[Any, Any]
+        self.connection, theirs = Pipe()
+        os.write(theirs.fileno(), self.said)
+        theirs.close()
+
+    def end(self) -> None:
+        self.connection.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"\0\0", struct.pack("!i", 100) + b"the first bytes of"])
+def test_one_that_dies_in_the_middle_of_a_word(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dying, "said", said)
+    processes = Processes(Dying)
+    worker = processes.start(Setting("model", None, None))  # type: ignore[arg-type]
+    assert list(processes.listen()) == [(worker, None)]
+    processes.end(worker)
