@@ -3,6 +3,8 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from sharegen.version import __version__
+
 if TYPE_CHECKING:
     from sharegen.engine.request import SamplingParams
     from sharegen.llm import LLM
@@ -17,7 +19,6 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 # imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -61,6 +61,8 @@ class LLM:
     lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
     workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
         the cores of a CPU divided among them. The samples are those of one engine.
+    ray: address of a Ray cluster that the workers are in ("auto", "HOST:PORT", "ray://HOST:PORT");
+        by default as many as it has GPUs, or as fit.
     seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
         that it begins, so that a script repeats as a whole.
     """
@@ -80,7 +82,8 @@ class LLM:
         seed: int = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
-        workers: int = 1,
+        workers: int | None = None,
+        ray: str | None = None,
     ) -> None:
         source: Any = tokenizer
         if tokenizer is None and isinstance(model, (str, os.PathLike)):
@@ -110,13 +113,15 @@ class LLM:
         self._seed = seed
         self._calls = 0  # of generate, chat and stream that have drawn
         self._engine: Engine | Driver | None
-        if workers == 1:
+        if ray is None and workers is None:
+            workers = 1
+        if ray is None and workers == 1:
             self._engine = Engine(load_model(model, **options), self.tokenizer, config)
             return
         if not isinstance(model, (str, os.PathLike)):
             raise UsageError("workers load the model themselves: give its folder or hub id")
         setting = Setting(os.fspath(model), self.tokenizer, config, **options)
-        self._engine = Driver(places(setting, workers))
+        self._engine = _driver(setting, workers, ray)
 
     @property
     def engine(self) -> Engine | Driver:
@@ -251,19 +256,6 @@ class LLM:
         """
         return self._own_engine("fork").fork(parent, sampling_params, tokens=tokens)
 
-    def cancel(self, index: int, samples: Collection[int] | None = None) -> list[int]:
-        """End samples of a prompt of the stream that runs; returns which these were.
-
-            for index, completion in llm.stream(prompts, SamplingParams(n=40)):
-                if good(completion):
-                    llm.cancel(index)
-
-        index: of the prompt, or what `fork` returned. samples: by default all that are left. What
-        waits or runs ends, its KV is free in the next step, and nothing more comes of it. A prompt
-        that the stream has not read yet is not touched.
-        """
-        return self.engine.cancel(index, samples)
-
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""
         return self._own_engine("running").running()
@@ -326,6 +318,15 @@ class LLM:
                 "[...]} or give LLM(tokenizer=...)"
             )
         return self.tokenizer
+
+
+def _driver(setting: Setting, workers: int | None, ray: str | None) -> Driver:
+    if ray is None:
+        assert workers is not None
+        return Driver(places(setting, workers))
+    from sharegen.engine.parallel.cluster import Cluster, staffed
+
+    return staffed(Cluster(ray), setting, workers)
 
 
 def _request(

@@ -26,7 +26,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 NAMESPACES = {"sharegen.kernels", "sharegen.recipes", "sharegen.recipes.tinymath"}
 """Folders without `__init__.py`, because a top-level `kernels` package would break transformers."""
-HEAVY = {"torch", "transformers", "datasets", "numpy", "pandas", "matplotlib", "triton"}
+HEAVY = {"torch", "transformers", "datasets", "numpy", "pandas", "matplotlib", "triton", "ray"}
 EXAMPLE = re.compile(r"^ *(?:Example: )?((?:\.venv/bin/)?sharegen .+)$", re.MULTILINE)
 
 

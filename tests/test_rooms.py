@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
         "engine/execute", "kernels", "errors",
     },
     "engine/parallel": {
-        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "errors",
+        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "errors", "version",
     },
     "workload": {"common", "errors"},
     "results": {"common", "errors"},
@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
         "nouns", "engine", "engine/cache", "engine/model", "engine/parallel", "workload", "results",
         "errors",
     },
-    "sharegen": {"nouns", "llm"},
+    "version": set(),
+    "sharegen": {"nouns", "llm", "version"},
     "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",

@@ -274,9 +274,22 @@ class RunOptions(JobOptions):
         bool,
         _option("--quiet", "-q", help="Print the journal's path, nothing else.", panel="Output"),
     ] = False
+    ray: Annotated[
+        str | None,
+        _option(
+            "--ray",
+            help="Have the workers in this Ray cluster: its address, or auto for the one that "
+            "runs here. Without --workers, one a GPU, or as many as fit.",
+            panel=_MACHINE,
+            metavar="ADDRESS|auto",
+        ),
+    ] = None
 
     def flags(self) -> dict[str, Any]:
-        return super().flags() | _given({"token_ids": self.token_ids or None})
+        from sharegen.workload.recipe import merge
+
+        own = _given({"token_ids": self.token_ids or None, "machine": {"ray": self.ray}})
+        return merge(super().flags(), own)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The engine of a job: in this process, or several, one a GPU or one a part of a CPU's cores."""
+"""The engines of a job: one in this process, or workers on this machine or in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.remarks import remark
-from sharegen.errors import ModelError
+from sharegen.errors import UsageError
 from sharegen.workload.configuration import Configuration
 
 if TYPE_CHECKING:
+    import torch
+
     from sharegen.engine.config import EngineConfig
     from sharegen.engine.engine import Engine
     from sharegen.engine.model.loaded import LoadedModel
+    from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.driver import Driver
 
 _LONG = (
@@ -22,13 +25,16 @@ _LONG = (
 
 @dataclass(frozen=True)
 class Staff:
-    """How many engines a job gets: a number, or as many as pay on a CPU.
+    """How many engines a job gets: a number, or as many as pay on a CPU, or fit in a cluster.
 
-    apart: whether they are in processes of their own, which load the weights themselves.
+    apart: whether they are in processes of their own, which load the weights themselves. device:
+    what they compute on. cluster: where they are, if not on this machine.
     """
 
     count: int | None
     apart: bool
+    device: torch.device
+    cluster: Cluster | None = None
 
     @classmethod
     def of(cls, configuration: Configuration, problems: int) -> Staff:
@@ -38,20 +44,40 @@ class Staff:
         from sharegen.engine.model.checkpoint import resolve_device
         from sharegen.engine.parallel.place import cores
 
-        asked = configuration.machine.workers
-        sampling = configuration.sampling
+        machine, sampling = configuration.machine, configuration.sampling
+        asked = machine.workers
         if isinstance(asked, int):
             count = min(asked, max(1, problems * sampling.samples))
             if count < asked:
                 remark(f"--workers {asked}: the job has {count} samples, and takes as many workers")
-            return cls(count, apart=count > 1)
-        if resolve_device(configuration.machine.device).type == "cuda":
+            asked = count
+        if machine.ray is not None:
+            from sharegen.engine.parallel.cluster import Cluster
+
+            cluster = Cluster(machine.ray)
+            device = torch.device(cluster.device_of(machine.device))
+            return cls(asked if isinstance(asked, int) else None, True, device, cluster)
+        device = resolve_device(machine.device)
+        if isinstance(asked, int):
+            return cls(asked, asked > 1, device)
+        if device.type == "cuda":
             count = torch.cuda.device_count() if asked == "auto" else 1
-            return cls(count, apart=count > 1)
+            return cls(count, count > 1, device)
         is_long = problems * sampling.samples * sampling.max_tokens >= _LONG
         if cores() > 1 and (asked == "auto" or is_long):
-            return cls(None, apart=True)
-        return cls(1, apart=False)
+            return cls(None, True, device)
+        return cls(1, False, device)
+
+    def check_verifiable(self, configuration: Configuration) -> None:
+        """Raise UsageError where this machine cannot compute the engines' steps again."""
+        from sharegen.engine.model.checkpoint import resolve_device
+
+        here = resolve_device(configuration.machine.device).type
+        if here != self.device.type:
+            raise UsageError(
+                f"--verify computes steps again on this machine, which has {here}, and the cluster "
+                f"draws with {self.device.type}: leave it out, or run where they are alike"
+            )
 
 
 def start(
@@ -64,8 +90,6 @@ def start(
     """The engines, ready to generate.
 
     model: with its weights, or without where the engines are apart.
-
-    Raises ModelError where the model has changed since it was looked at.
     """
     if not staff.apart:
         from sharegen.engine.engine import Engine
@@ -84,12 +108,12 @@ def start(
         dtype=configuration.machine.dtype,
         adapter=configuration.adapter,
         trust_remote_code=configuration.trust_remote_code,
+        fingerprint=model.fingerprint,
     )
+    if staff.cluster is not None:
+        from sharegen.engine.parallel.cluster import staffed
+
+        return staffed(staff.cluster, setting, staff.count)
     if staff.count is None:
-        driver = as_many_as_pay(setting)
-    else:
-        driver = Driver(places(setting, staff.count))
-    if driver.ready.fingerprint != model.fingerprint:
-        driver.close()
-        raise ModelError(f"{configuration.model} has changed while it was loaded: run again")
-    return driver
+        return as_many_as_pay(setting)
+    return Driver(places(setting, staff.count))

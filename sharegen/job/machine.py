@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
 
 
-def load(configuration: Configuration, weights: bool = True) -> tuple[LoadedModel, Any]:
-    """The model and its tokenizer; without weights, the model is on the meta device."""
+def load(
+    configuration: Configuration, weights: bool = True, device: torch.device | None = None
+) -> tuple[LoadedModel, Any]:
+    """The model and its tokenizer; without weights, the model is on the meta device.
+
+    device: in place of the configuration's; it need not be here for a model without weights.
+    """
     from sharegen.engine.model.checkpoint import load_tokenizer
     from sharegen.engine.model.load import load_model
 
@@ -27,7 +32,7 @@ def load(configuration: Configuration, weights: bool = True) -> tuple[LoadedMode
         confined.prepare(chat.render)
     model = load_model(
         configuration.model,
-        device=configuration.machine.device,
+        device=device or configuration.machine.device,
         dtype=configuration.machine.dtype,
         adapter=configuration.adapter,
         trust_remote_code=configuration.trust_remote_code,

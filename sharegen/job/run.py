@@ -150,7 +150,6 @@ class _Job:
         others: Sequence[Path] = (),
     ) -> None:
         from sharegen.engine.config import EngineConfig
-        from sharegen.engine.model.checkpoint import resolve_device
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
@@ -164,7 +163,10 @@ class _Job:
         self.params = sampling_params(configuration)
         self.verification = None if verify is None else Verification(verify)
         self.staff = Staff.of(configuration, len(workload.problems))
-        self.model, self.tokenizer = load(configuration, weights=not self.staff.apart)
+        if verify is not None:
+            self.staff.check_verifiable(configuration)
+        device = self.staff.device
+        self.model, self.tokenizer = load(configuration, not self.staff.apart, device)
         self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         if share is None:
@@ -179,7 +181,6 @@ class _Job:
         machine = configuration.machine
         limit = None
         if machine.kv_cache_memory is None:
-            device = resolve_device(machine.device)
             limit = kv_cache_limit(configuration, self.model, device, self.tree)
         config = EngineConfig(
             max_sequences=machine.max_sequences,

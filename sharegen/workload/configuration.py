@@ -48,6 +48,7 @@ FLAGS = {
     "machine.kv_cache_memory": "--kv-cache-memory",
     "machine.block_size": "--block-size",
     "machine.workers": "--workers",
+    "machine.ray": "--ray",
 }
 """The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
 
@@ -67,6 +68,7 @@ class Machine(Strict):
     max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
     compile: whether the model's layers are compiled on a GPU.
     workers: engines that share the job, "auto" for all that the machine has room for.
+    ray: the address of the Ray cluster that the workers are in.
     """
 
     device: str = "auto"
@@ -76,6 +78,7 @@ class Machine(Strict):
     block_size: int = Field(default=16, ge=1)
     compile: bool = True
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
+    ray: str | None = None
 
 
 class Configuration(Job):

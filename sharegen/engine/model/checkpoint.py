@@ -88,7 +88,7 @@ def load_config(source: Source) -> Any:
     """The model's config. Raises ModelError."""
     if source.folder is not None and not (source.folder / "config.json").is_file():
         raise ModelError(f"model folder {source.name} has no config.json")
-    with _explained(source, "config"):
+    with explained(source, "config"):
         return AutoConfig.from_pretrained(source.name, **source.arguments)
 
 
@@ -96,10 +96,10 @@ def load_weights(
     source: Source, config: Any, dtype: torch.dtype, device: torch.device
 ) -> PreTrainedModel:
     """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
-    quantised = _is_quantised(source, config)
+    quantised = is_quantised(source, config)
     # Quantised weights must be laid out on the device that they will run on.
     placement = {"device_map": {"": device}} if quantised else {}
-    with _explained(source, "weights"):
+    with explained(source, "weights"):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.name,
             config=config,
@@ -111,24 +111,32 @@ def load_weights(
             **source.arguments,
         )
     model, report = loaded
+    refuse_missing(source, report)
+    return (model if quantised else model.to(device)).eval()
+
+
+def refuse_missing(source: Source, report: dict[str, Any]) -> None:
+    """Raise ModelError for weights that transformers reports as missing or of another shape."""
     missing = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
     if missing:
         raise ModelError(
             f"model {source.name}: {len(missing)} weights are missing or of another shape, "
             f"such as {missing[0]}: the folder is incomplete or not of this architecture"
         )
-    return (model if quantised else model.to(device)).eval()
 
 
-def _is_quantised(source: Source, config: Any) -> bool:
-    """Raises ModelError for a method that transformers would skip, and then read nonsense."""
+def is_quantised(source: Source, config: Any) -> bool:
+    """Whether the checkpoint's weights are.
+
+    Raises ModelError for a method that transformers would skip, and then read nonsense.
+    """
     parts = (config, config.get_text_config())
     settings = next(
         (q for q in (getattr(c, "quantization_config", None) for c in parts) if q), None
     )
     if settings is None:
         return False
-    with _explained(source, "weights"):
+    with explained(source, "weights"):
         known = AutoHfQuantizer.supports_quant_method(settings)
     method = settings.get("quant_method", "bitsandbytes")
     if not known:
@@ -146,7 +154,7 @@ def _is_quantised(source: Source, config: Any) -> bool:
 
 def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:
     """The model without weights, on torch's meta device. Raises ModelError."""
-    with _explained(source, "config"), torch.device("meta"):
+    with explained(source, "config"), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
             config,
             dtype=dtype,
@@ -171,7 +179,7 @@ def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
         from peft import PeftModel
     except ImportError:
         raise ModelError("an adapter needs peft: pip install 'sharegen[adapter]'") from None
-    with _explained(adapter, "adapter"):
+    with explained(adapter, "adapter"):
         wrapped: Any = PeftModel.from_pretrained(
             model, adapter.name, local_files_only=adapter.arguments["local_files_only"]
         )
@@ -189,7 +197,7 @@ def load_tokenizer(path: str | os.PathLike[str], trust_remote_code: bool = False
                 f"model folder {source.name} has no tokenizer (no tokenizer.json, tokenizer.model "
                 "or vocab.json): save the model's tokenizer there"
             )
-    with _explained(source, "tokenizer"):
+    with explained(source, "tokenizer"):
         return AutoTokenizer.from_pretrained(source.name, **source.arguments)
 
 
@@ -211,7 +219,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(source: Source, part: str) -> Iterator[None]:
+def explained(source: Source, part: str) -> Iterator[None]:
     """Turn what transformers raises into one line."""
     with quiet():
         try:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+from torch import nn
 
 
 class AttentionContext(Protocol):
@@ -27,6 +28,22 @@ class AttentionContext(Protocol):
     ) -> torch.Tensor:
         """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
         ...
+
+
+OWN_HEADS = "sharegen_own_heads"
+"""On an attention module: (first, count) of the query heads and of those of keys and values that
+this rank has, where the module computes places for all."""
+
+
+def own_heads(
+    module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q: [1, Hq, T, Dk], k, v: [1, Hkv, T, *] -> those of their heads that this rank has."""
+    own = getattr(module, OWN_HEADS, None)
+    if own is None:
+        return q, k, v
+    queries, keys = own
+    return q.narrow(1, *queries), k.narrow(1, *keys), v.narrow(1, *keys)
 
 
 _current: AttentionContext | None = None

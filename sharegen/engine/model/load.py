@@ -18,8 +18,11 @@ from sharegen.engine.model import checkpoint, interface
 from sharegen.engine.model.checkpoint import quiet
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.partition import Partition
+from sharegen.engine.model.parts import load_part, random_part
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
+from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
 from sharegen.errors import ModelError
@@ -43,7 +46,8 @@ def sharegen_attention(
     The per-layer constants (scaling, window, softcap) were read by the probe; only the sinks are
     tensors and are read from the call.
     """
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    own = interface.own_heads(module, query, key, value)
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in own)
     if torch.compiler.is_compiling():
         out = interface.attend_in_order(q, k, v, s_aux)
     else:
@@ -61,6 +65,7 @@ def load_model(
     adapter: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
     weights: bool = True,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Load and probe a model.
 
@@ -70,10 +75,18 @@ def load_model(
     dtype: "auto" (float32 on a CPU, the checkpoint's on CUDA), "float32", "bfloat16", "float16".
     adapter: a LoRA adapter (folder or hub id), merged into the weights.
     weights: False builds the model on torch's meta device from its config alone: enough to plan.
+        A torch.device, of which the dtype may hang, need not be here then.
+    ranks: load this rank's part of the model, on the rank's device. All ranks must load.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
     could not run exactly; UsageError for a device or dtype that does not exist.
     """
+    if ranks is not None and (adapter is not None or isinstance(model, PreTrainedModel)):
+        what = "an adapter" if adapter is not None else "a model that is loaded already"
+        raise ModelError(
+            f"{what} cannot be cut for several GPUs: save the model, adapter merged, in a folder "
+            "and give that"
+        )
     if isinstance(model, PreTrainedModel):
         if model.config._attn_implementation == IMPLEMENTATION:
             raise ModelError("the model is in use already: release the one that has it first")
@@ -85,12 +98,20 @@ def load_model(
             )
         _refuse_encoder_decoder(name, model.config)
         return _prepare(model.eval(), name, fingerprint_of_module(model))
-    target = checkpoint.resolve_device(device)
+    if ranks is not None:
+        target = ranks.device
+    elif isinstance(device, torch.device) and not weights:
+        target = device
+    else:
+        target = checkpoint.resolve_device(device)
     source = checkpoint.locate(model, trust_remote_code)
     config = checkpoint.load_config(source)
     _refuse_encoder_decoder(source.name, config)
     precision = checkpoint.resolve_dtype(dtype, target, config)
     fingerprint = fingerprint_of_source(source, config)
+    if ranks is not None:
+        part, plan = load_part(source, config, precision, ranks, weights)
+        return _prepare_part(part, plan, source.name, fingerprint, ranks)
     if weights:
         module = checkpoint.load_weights(source, config, precision, target)
     else:
@@ -101,6 +122,26 @@ def load_model(
         if weights:
             module = checkpoint.merge_adapter(module, lora)
     return _prepare(module, source.name, fingerprint)
+
+
+def load_random_part(config: Any, name: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
+    """This rank's part of a model of random weights, for measurements. All ranks must load.
+
+    The part alone is made, on the rank's device. Raises ModelError for a model that is not cut.
+    """
+    part, plan = random_part(config, name, dtype, ranks)
+    return _prepare_part(part, plan, name, f"random:{name}", ranks)
+
+
+def _prepare_part(
+    part: PreTrainedModel, plan: Partition, name: str, fingerprint: str, ranks: Ranks
+) -> LoadedModel:
+    loaded = _prepare(part, name, fingerprint)
+    for own, planned in zip(loaded.layers, plan.layers, strict=True):
+        if own.sizes != planned.sizes:
+            raise refusal(name, f"a part of its attention has {own.sizes}, not {planned.sizes}")
+    loaded.ranks = ranks
+    return loaded
 
 
 def _refuse_encoder_decoder(name: str, config: Any) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from sharegen.engine.model.interface import own_heads
 from sharegen.errors import ModelError
 
 IMPLEMENTATION = "sharegen_probe"
@@ -51,6 +52,11 @@ class LayerSpec:
     softcap: float | None = None
     has_sinks: bool = False
     attention_chunk: int | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Query heads, heads of keys and values, and the numbers that a key and a value have."""
+        return self.num_heads, self.num_kv_heads, self.key_size, self.value_size
 
 
 @dataclass(eq=False)
@@ -96,6 +102,7 @@ class Recording:
         **kwargs: Any,
     ) -> torch.Tensor:
         """q: [1, Hq, T, Dk], k, v: [1, Hkv, T, *] -> [1, T, Hq, Dv]."""
+        q, k, v = own_heads(module, q, k, v)
         scaling = kwargs.pop("scaling", None)
         window = kwargs.pop("sliding_window", None)
         softcap = kwargs.pop("softcap", None)

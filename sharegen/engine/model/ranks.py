@@ -34,8 +34,8 @@ _alone = False
 class Ranks:
     """This process's place: rank 0..size-1, on `device`.
 
-    group: sums tensors of the device. host_group: agrees on numbers of the host. Without them
-    shapes alone are asked for, and whoever asks for a sum has made a mistake.
+    group: sums tensors of the device. host_group: agrees on numbers of the host. Without them only
+    torch's meta device can be asked, for shapes.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class Ranks:
     def gather_last(self, x: torch.Tensor, size: int) -> torch.Tensor:
         """x: [..., part] -> [..., size]: the parts of all ranks, in their order.
 
-        Parts are torch.chunk's: ceil(size / ranks) each, the last ones shorter or empty.
+        A rank's part is as long as its `share` of size.
         """
         return torch.ops.sharegen.gather_last(x, size, self.size, self._name)
 
@@ -76,8 +76,18 @@ class Ranks:
 
     @property
     def _name(self) -> str:
-        assert self.group is not None, "these ranks hold shapes alone"
-        return self.group.group_name
+        return "" if self.group is None else self.group.group_name
+
+
+def share(units: int, rank: int, size: int) -> tuple[int, int]:
+    """(first, count) of the units that a rank has; the first ranks have one more where it must be.
+
+    Where there are fewer units than ranks, neighbouring ranks have the same one.
+    """
+    if units < size:
+        return rank * units // size, 1
+    count, more = divmod(units, size)
+    return rank * count + min(rank, more), count + (rank < more)
 
 
 def connect(
@@ -157,13 +167,15 @@ def _all_reduce(x: torch.Tensor, group: str) -> None:
 
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())
 def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Tensor:
-    part = -(-size // ranks)
-    x = nn.functional.pad(x, (0, part - x.shape[-1]))[None].contiguous()
-    if _alone:
-        return x.repeat(ranks, *[1] * (x.ndim - 1)).movedim(0, -2).flatten(-2)[..., :size].clone()
+    longest = -(-size // ranks)
+    x = nn.functional.pad(x, (0, longest - x.shape[-1]))[None].contiguous()
     functional = torch.ops._c10d_functional
-    parts = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
-    return parts.movedim(0, -2).flatten(-2)[..., :size].contiguous()
+    if _alone:
+        parts = x.expand(ranks, *x.shape[1:])
+    else:
+        parts = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
+    lengths = [share(size, rank, ranks)[1] for rank in range(ranks)]
+    return torch.cat([part[..., :n] for part, n in zip(parts, lengths, strict=True)], -1)
 
 
 @_gather_last.register_fake

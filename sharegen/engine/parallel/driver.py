@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,8 +19,6 @@ from sharegen.engine.parallel.counts import Counts
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import (
     Begin,
-    Call,
-    Cancel,
     Check,
     Checked,
     End,
@@ -100,6 +98,7 @@ class Driver:
             self._workplace.end(worker)
         self._workers.clear()
         self._ready.clear()
+        self._workplace.close()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -150,6 +149,7 @@ class Driver:
             self._busy = False
             self._assignment = Assignment(self._config.block_size)
             self._done.clear()
+            self.stats.idle = []
             for worker in list(self._ready):
                 self._send(worker, End())
 
@@ -177,28 +177,6 @@ class Driver:
         busy = self._assignment.busy
         if self.stats.idle or len(busy) < len(self._workers):
             self.stats.idle = [n for worker, n in self._workers.items() if worker not in busy]
-
-    # -- samples that run ---------------------------------------------------------------------
-
-    def cancel(self, key: int, samples: Collection[int] | None = None) -> list[int]:
-        """As Engine.cancel; what a worker has finished before it hears of it still comes."""
-        self._need_job("there is nothing to cancel: no job runs")
-        ended: list[int] = []
-        for worker, gone in self._assignment.cancel(key, samples):
-            ended += gone
-            if worker is not None:
-                self._send(worker, Cancel(key, gone))
-        return ended
-
-    def call(self, key: int, due: int) -> None:
-        """As Engine.call."""
-        self._need_job("there are no samples to call: no job runs")
-        for worker in self._assignment.call(key, due):
-            self._send(worker, Call(key, due))
-
-    def _need_job(self, without: str) -> None:
-        if not self._busy:
-            raise UsageError(without)
 
     # -- listening ----------------------------------------------------------------------------
 
@@ -247,12 +225,12 @@ class Driver:
         """A worker is gone: what it has not finished goes to the others, if there are any."""
         if worker not in self._workers:
             return
-        del self._workers[worker]
+        number = self._workers.pop(worker)
         self._workplace.end(worker)
         self._counts.leave(worker)
         if self._ready.pop(worker, None) is not None and self._busy:
             self._assignment.leave(worker)
         if self._workers:
-            warnings.warn(f"a worker is gone: {why}; the others go on", stacklevel=2)
+            warnings.warn(f"worker {number} is gone: {why}; the others go on", stacklevel=2)
         else:
             self._error = error or WorkersError(f"the last worker is gone: {why}")

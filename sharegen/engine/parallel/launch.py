@@ -102,3 +102,6 @@ class Processes:
     def end(self, process: Process) -> None:
         self._selector.unregister(process.connection)
         process.end()
+
+    def close(self) -> None:
+        self._selector.close()

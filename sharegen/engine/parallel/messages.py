@@ -27,7 +27,8 @@ class Setting:
 
     model: folder or hub id, or what makes one on a device. tokenizer: that of one, or a tokenizer;
     None for none. threads: of torch; 0 leaves them be. ranks: processes that the model is cut
-    among, each with a device of its own from `device` on.
+    among, each with a device of its own from `device` on. fingerprint: that the model is to have,
+    where one is known.
     """
 
     model: str | Callable[[torch.device], PreTrainedModel]
@@ -39,6 +40,7 @@ class Setting:
     trust_remote_code: bool = False
     threads: int = 0
     ranks: int = 1
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,22 +84,6 @@ class Work:
     """Requests of the job to draw, besides those that the worker has."""
 
     requests: Sequence[Request]
-
-
-@dataclass(frozen=True)
-class Call:
-    """The samples of a request with an index below `due` are due from now on."""
-
-    key: int
-    due: int
-
-
-@dataclass(frozen=True)
-class Cancel:
-    """These samples of a request are wanted no more."""
-
-    key: int
-    samples: Sequence[int]
 
 
 @dataclass(frozen=True)

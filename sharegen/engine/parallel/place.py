@@ -26,7 +26,7 @@ def as_many_as_pay(setting: Setting) -> Driver:
 
     The first one tries how many of torch's threads its steps are worth; the others are hired then.
     """
-    setting = _share_of_memory(setting, cores())
+    setting = share_of_memory(setting, cores())
     driver = Driver([replace(setting, threads=cores())])
     first = driver.ready
     fitting = memory_of_cpu() // (2 * first.resident)
@@ -50,7 +50,7 @@ def places(setting: Setting, count: int) -> list[Setting]:
     if device.type == "cpu":
         if count > cores():
             raise UsageError(f"{count} workers are too many: this machine has {cores()} cores")
-        setting = _share_of_memory(setting, count * each)
+        setting = share_of_memory(setting, count * each)
         return [replace(setting, device="cpu", threads=cores() // count)] * count
     if count * each == 1:
         return [setting]
@@ -72,7 +72,7 @@ def places(setting: Setting, count: int) -> list[Setting]:
     return [replace(setting, device=f"cuda:{i * each}", threads=threads) for i in range(count)]
 
 
-def _share_of_memory(setting: Setting, count: int) -> Setting:
+def share_of_memory(setting: Setting, count: int) -> Setting:
     """The setting of one of `count` workers on a CPU, whose KV caches share what one may take."""
     limit = estimate(torch.device("cpu")) // count
     if setting.config.kv_cache_limit is not None:

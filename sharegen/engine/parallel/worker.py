@@ -23,8 +23,6 @@ from sharegen.engine.parallel.inbox import inbox_of
 from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import (
     Begin,
-    Call,
-    Cancel,
     Check,
     Checked,
     End,
@@ -37,7 +35,7 @@ from sharegen.engine.parallel.messages import (
     WorkersError,
 )
 from sharegen.engine.request import Completion
-from sharegen.errors import SharegenError
+from sharegen.errors import ModelError, SharegenError
 
 _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs
 
@@ -72,6 +70,10 @@ class _Worker:
         if device.type == "cuda":  # so that nothing ever touches another GPU
             torch.cuda.set_device(device)
         self.engine = engine_of(setting)
+        if setting.fingerprint not in (None, self.engine.model.fingerprint):
+            raise ModelError(
+                f"{setting.model} is not the model that the job was begun with: its files differ"
+            )
         self.connection = connection
         self.inbox = inbox
         self.job = 0
@@ -104,10 +106,6 @@ class _Worker:
                 self.engine.begin(seed)
             case Work(requests):
                 self.engine.add(requests)
-            case Call(key, due):
-                self.engine.call(key, due)
-            case Cancel(key, samples):
-                self.engine.cancel(key, samples)
             case End():
                 self.engine.end()
 

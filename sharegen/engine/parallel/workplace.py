@@ -37,3 +37,6 @@ class Workplace(Protocol[W]):
 
     def end(self, worker: W) -> None:
         """End a worker at once; what it has not said is drawn again."""
+
+    def close(self) -> None:
+        """All workers are ended, and none is started again; closing twice does nothing."""

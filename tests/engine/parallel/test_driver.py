@@ -15,14 +15,17 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from sharegen import LLM
+from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver, WorkersError
-from sharegen.engine.parallel.messages import Check, Checked, Setting
+from sharegen.engine.parallel.launch import Process
+from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.job.cut import copied_by_workers
 from tests.engine.parallel.forked import forked
 from tests.tiny import save_tiny_model
 
@@ -86,6 +89,36 @@ def test_the_same_samples_to_the_bit(two: Driver, alone: object) -> None:
     assert two.stats.prompt_tokens_asked == sum(4 * len(r.prompt_token_ids) for r in job())
 
 
+def test_a_node_is_computed_once_a_worker(two: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What several need costs a computation each; a few tokens more where the last are dealt."""
+    told: dict[Process, dict[int, Request]] = {}
+    send = Process.send
+
+    def heard(self: Process, message: object) -> None:
+        if isinstance(message, Work):
+            told.setdefault(self, {}).update((r.key, r) for r in message.requests)
+        send(self, message)
+
+    monkeypatch.setattr(Process, "send", heard)
+    before = two.stats.prompt_tokens_computed
+    requests = job(60)
+    assert len(list(two.generate(requests))) == 60 * 4
+    computed = two.stats.prompt_tokens_computed - before
+    whole = tree_of(requests)
+    parts = [tree_of(list(part.values())) for part in told.values()]
+    assert len(parts) == 2 and max(len(node.path()) for node in whole.nodes()) == 3
+    once_each = sum(tree.num_tokens for tree in parts)
+    assert once_each <= computed <= once_each + 3 * 9
+    about = copied_by_workers(whole, 2)
+    assert about > 0 and abs(computed - whole.num_tokens - about) <= 2 * 14
+
+
+def tree_of(requests: list[Request]) -> PrefixTree:
+    splits = [request.splits for request in requests if request.splits]
+    prompts = [request.prompt_token_ids for request in requests]
+    return PrefixTree.build(prompts, CONFIG.block_size, splits=splits or None)
+
+
 def test_both_work(two: Driver) -> None:
     before = {pid: psutil.Process(pid).cpu_times().user for pid in two.pids}
     list(two.generate(job(40)))
@@ -104,27 +137,6 @@ def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
     next(stream)
     stream.close()
     assert results(list(two.generate(job()))) == alone
-
-
-def test_cancelled_samples_do_not_come_and_the_others_are_the_same(
-    two: Driver, alone: dict[tuple[int, int], tuple[object, ...]]
-) -> None:
-    """A request is cancelled with its first sample; what a worker had finished may still come."""
-    found: list[Completion] = []
-    ended: set[tuple[int, int]] = set()
-    for completion in two.generate([replace(request, due=1) for request in job()]):
-        found.append(completion)
-        key = completion.request.key
-        assert len(completion.request.prompt_token_ids) == len(job()[key].prompt_token_ids)
-        if key % 3 == 0:
-            ended |= {(key, sample) for sample in two.cancel(key)}
-        else:
-            two.call(key, 4)
-    drawn = results(found)
-    assert all(alone[place] == result for place, result in drawn.items())
-    assert set(alone) - ended <= set(drawn) and set(drawn) | ended == set(alone) and ended
-    with pytest.raises(UsageError, match="nothing to cancel: no job runs"):
-        two.cancel(0)
 
 
 def test_a_request_that_cannot_run(two: Driver) -> None:
@@ -151,8 +163,8 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
                 os.kill(driver.pids[0], signal.SIGKILL)
     assert results(found) == alone
     assert len(driver.pids) == 1
-    gone = "a worker is gone: it was killed, perhaps for want of memory; the others go on"
-    assert [str(w.message) for w in told] == [gone] * 2
+    gone = "worker {} is gone: it was killed, perhaps for want of memory; the others go on"
+    assert [str(w.message) for w in told] == [gone.format(number) for number in (1, 2)]
     stream = driver.generate(job())
     next(stream)
     os.kill(driver.pids[0], signal.SIGKILL)

@@ -1,0 +1,159 @@
+"""A rank's part of the weights, cut while they are read.
+
+transformers reads, renames and merges what a checkpoint holds; every parameter that it gives to a
+module passes `_keep_own_parts`, which keeps the rank's part on its device and lets the rest go. So
+a rank holds its part and one parameter, and the checkpoint's conversion stays transformers' own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+from torch.nn.modules import module as registration
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file
+
+from sharegen.engine.model.checkpoint import Source, explained, refuse_missing
+from sharegen.engine.model.partition import Partition
+from sharegen.engine.model.ranks import Ranks
+from sharegen.errors import ModelError
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_GENERATION = "generation_config.json"
+_SYNCHRONOUS = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' threads would read far ahead
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a safetensors file that is open only while it is read."""
+
+    file: str
+    name: str
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        with safe_open(self.file, framework="pt") as file:
+            return file.get_slice(self.name)[index]
+
+
+def read_own_parts(
+    source: Source, whole: PreTrainedModel, plan: Partition, ranks: Ranks
+) -> PreTrainedModel:
+    """A model like `whole`, which is on torch's meta device, of the rank's part of the weights.
+
+    Raises ModelError when weights are missing, or not in safetensors.
+    """
+    with explained(source, "weights"):
+        tensors = _stored_tensors(source)
+        with _keeping_own_parts(plan, ranks):
+            loaded: Any = type(whole).from_pretrained(
+                None,
+                config=whole.config,
+                state_dict=tensors,
+                dtype=whole.dtype,
+                attn_implementation="eager",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below in our words
+            )
+        part, report = loaded
+        if _file(source, _GENERATION) is not None:
+            part.generation_config = GenerationConfig.from_pretrained(
+                source.name, local_files_only=source.arguments["local_files_only"]
+            )
+    refuse_missing(source, report)
+    return part.to(ranks.device).eval()
+
+
+def _stored_tensors(source: Source) -> dict[str, Any]:
+    """All tensors of a checkpoint, none of them read. Raises ModelError where they are pickled."""
+    index = _file(source, _INDEX)
+    names = [_WEIGHTS]
+    if index is not None:
+        with open(index, encoding="utf-8") as stream:
+            names = sorted(set(json.load(stream)["weight_map"].values()))
+    found: dict[str, Any] = {}
+    for name in names:
+        path = _file(source, name)
+        if path is None:
+            raise ModelError(
+                f"model {source.name} has no {name}: several GPUs read safetensors alone, which "
+                "AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER) writes"
+            )
+        with safe_open(path, framework="pt") as file:
+            found |= {key: StoredTensor(path, key) for key in file.keys()}  # noqa: SIM118
+    return found
+
+
+def _file(source: Source, name: str) -> str | None:
+    return cached_file(
+        source.name,
+        name,
+        local_files_only=source.arguments["local_files_only"],
+        _raise_exceptions_for_missing_entries=False,
+    )
+
+
+@contextmanager
+def _keeping_own_parts(plan: Partition, ranks: Ranks) -> Iterator[None]:
+    """Inside, a module that is given a parameter of the whole model keeps the rank's part."""
+    owners: dict[int, tuple[nn.Module, str]] = {}
+    kept: dict[int, nn.Parameter] = {}  # held, so that no other takes the id of one
+
+    def note_owner(module: nn.Module, name: str, child: nn.Module | None) -> None:
+        if child is not None:
+            owners[id(child)] = (module, name)
+
+    def keep_own_part(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
+        if parameter is None or parameter.is_meta or id(parameter) in kept:
+            return None
+        path = [name]
+        while id(module) in owners:
+            module, name = owners[id(module)]
+            path.insert(0, name)
+        own = own_part(plan, ".".join(path), parameter, ranks)
+        kept[id(own)] = own
+        return own
+
+    hooks = (
+        registration.register_module_module_registration_hook(note_owner),
+        registration.register_module_parameter_registration_hook(keep_own_part),
+    )
+    before = os.environ.get(_SYNCHRONOUS)
+    os.environ[_SYNCHRONOUS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SYNCHRONOUS]
+        else:
+            os.environ[_SYNCHRONOUS] = before
+        for hook in hooks:
+            hook.remove()
+
+
+def own_part(plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks) -> nn.Parameter:
+    """The rank's part of a parameter, in memory of its own on the rank's device."""
+    cut = plan.cuts.get(path)
+    data = whole.data if cut is None else cut.part(whole.data, ranks.rank, ranks.size)
+    device = data.device if data.is_meta else ranks.device
+    data = data.to(device, copy=True, memory_format=torch.contiguous_format)
+    own = nn.Parameter(data, requires_grad=False)
+    own.__dict__.update(whole.__dict__)  # transformers' mark of what was read
+    return own
+
+
+def keep_own_parts(model: PreTrainedModel, plan: Partition, ranks: Ranks) -> None:
+    """The same for a model that is there, as on torch's meta device."""
+    parts: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        for name, whole in list(module.named_parameters(recurse=False)):
+            if id(whole) not in parts:
+                parts[id(whole)] = own_part(plan, f"{path}.{name}".lstrip("."), whole, ranks)
+            module._parameters[name] = parts[id(whole)]

@@ -1,0 +1,77 @@
+"""A rank's part of a model: planned on the whole without weights, then read or drawn at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from sharegen.engine.model import checkpoint
+from sharegen.engine.model.checkpoint import Source, quiet
+from sharegen.engine.model.cutting import keep_own_parts, read_own_parts
+from sharegen.engine.model.joining import join
+from sharegen.engine.model.partition import Partition, partition
+from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
+from sharegen.engine.model.probe import probe
+from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.rope import hold_frequencies
+from sharegen.errors import ModelError
+
+
+def load_part(
+    source: Source, config: Any, dtype: torch.dtype, ranks: Ranks, weights: bool
+) -> tuple[PreTrainedModel, Partition]:
+    """The rank's part of a checkpoint, on its device; without weights, on torch's meta device.
+
+    Raises ModelError for a model that cannot be cut, before weights are read.
+    """
+    if checkpoint.is_quantised(source, config):
+        raise ModelError(
+            f"model {source.name} is quantised: several GPUs take checkpoints that are not; leave "
+            "--tensor-parallel-size at 1"
+        )
+    whole = checkpoint.build_on_meta(source, config, dtype)
+    plan = plan_parts(whole, source.name, ranks.size)
+    if weights:
+        part = read_own_parts(source, whole, plan, ranks)
+    else:
+        part = whole
+        keep_own_parts(part, plan, ranks)
+    join(part, plan, ranks)
+    return part, plan
+
+
+def random_part(
+    config: Any, name: str, dtype: torch.dtype, ranks: Ranks
+) -> tuple[PreTrainedModel, Partition]:
+    """The rank's part of a model of random weights, made on its device; the whole is nowhere.
+
+    What is not cut is alike on all ranks. Raises ModelError for a model that cannot be cut.
+    """
+    with quiet(), torch.device("meta"):
+        part = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    plan = plan_parts(part.eval(), name, ranks.size)
+    keep_own_parts(part, plan, ranks)
+    part.to_empty(device=ranks.device)
+    torch.manual_seed(ranks.rank)
+    part.init_weights()
+    for path, parameter in part.named_parameters():
+        if path not in plan.cuts:
+            ranks.broadcast(parameter.data)
+    join(part, plan, ranks)
+    return part, plan
+
+
+def plan_parts(whole: PreTrainedModel, name: str, size: int) -> Partition:
+    """How a model on torch's meta device is cut; it is left as it was. Raises ModelError."""
+    with quiet():
+        held = hold_frequencies(whole)
+        whole.set_attn_implementation(PROBE)
+        try:
+            recording, _ = probe(whole, name)
+        finally:
+            whole.set_attn_implementation("eager")
+            for frequencies in held:
+                frequencies.release()
+    return partition(whole, recording, name, size)
