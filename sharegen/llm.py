@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -255,6 +255,19 @@ class LLM:
         repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
         """
         return self._own_engine("fork").fork(parent, sampling_params, tokens=tokens)
+
+    def cancel(self, index: int, samples: Collection[int] | None = None) -> list[int]:
+        """End samples of a prompt of the stream that runs; returns which these were.
+
+            for index, completion in llm.stream(prompts, SamplingParams(n=40)):
+                if good(completion):
+                    llm.cancel(index)
+
+        index: of the prompt, or what `fork` returned. samples: by default all that are left. What
+        waits or runs ends, its KV is free in the next step, and nothing more comes of it. A prompt
+        that the stream has not read yet is not touched.
+        """
+        return self.engine.cancel(index, samples)
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""

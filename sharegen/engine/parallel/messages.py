@@ -87,6 +87,22 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Call:
+    """The samples of a request with an index below `due` are due from now on."""
+
+    key: int
+    due: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """These samples of a request are wanted no more."""
+
+    key: int
+    samples: Sequence[int]
+
+
+@dataclass(frozen=True)
 class End:
     """The job is over: whatever is not finished is dropped."""
 

@@ -23,6 +23,8 @@ from sharegen.engine.parallel.inbox import inbox_of
 from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import (
     Begin,
+    Call,
+    Cancel,
     Check,
     Checked,
     End,
@@ -106,6 +108,10 @@ class _Worker:
                 self.engine.begin(seed)
             case Work(requests):
                 self.engine.add(requests)
+            case Call(key, due):
+                self.engine.call(key, due)
+            case Cancel(key, samples):
+                self.engine.cancel(key, samples)
             case End():
                 self.engine.end()
 

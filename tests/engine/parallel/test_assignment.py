@@ -6,7 +6,7 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -185,3 +185,45 @@ def test_workers_that_die_at_random_moments(seed: int) -> None:
     assert deaths == 500
     assert job.finished == Counter((r.key, i) for r in requests for i in r.samples)
     assert not job.assignment.busy
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_samples_are_cancelled_and_called_whoever_has_them(seed: int) -> None:
+    """At random, while workers come and go: nothing is lost, and the books end empty."""
+    rng = random.Random(seed)
+    requests = [replace(r, due=rng.randint(0, 3)) for r in requests_of(rng.randint(1, 9), 6)]
+    assignment: Assignment[int] = Assignment(BLOCK)
+    held: dict[int, set[tuple[int, int]]] = {0: set(), 1: set(), 2: set()}
+    for worker in held:
+        assignment.join(worker, 4)
+    assignment.extend(requests, len(held))
+    finished: set[tuple[int, int]] = set()
+    ended: set[tuple[int, int]] = set()
+    late: set[tuple[int, int]] = set()
+    while not assignment.is_done:
+        for worker, dealt in assignment.deal(len(held)):
+            held[worker] |= {(request.key, i) for request in dealt for i in request.samples}
+        worker = rng.choice([w for w in held if held[w]] or [*held])
+        if held[worker]:
+            key, sample = rng.choice(sorted(held[worker]))
+            held[worker].remove((key, sample))
+            done = assignment.finish(worker, completion(requests[key], sample))
+            assert done.request.prompt_token_ids == requests[key].prompt_token_ids
+            (late if (key, sample) in ended else finished).add((key, sample))
+        if rng.random() < 0.3:
+            assignment.call(rng.randrange(len(requests)), rng.randint(0, 7))
+        if rng.random() < 0.2:
+            key = rng.randrange(len(requests))
+            for worker, gone in assignment.cancel(key, rng.choice([None, [0, 5], [1]])):
+                pairs = {(key, i) for i in gone}
+                assert not pairs & (ended | finished)
+                ended |= pairs
+                if worker is not None and rng.random() < 0.7:  # else it has finished them already
+                    held[worker] -= pairs
+        if rng.random() < 0.05 and len(held) > 1:
+            worker = rng.choice(sorted(held))
+            del held[worker]
+            assignment.leave(worker)
+    every = {(request.key, i) for request in requests for i in range(6)}
+    assert finished | ended == every and not finished & ended and late <= ended
+    assert not assignment.busy

@@ -139,6 +139,27 @@ def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
     assert results(list(two.generate(job()))) == alone
 
 
+def test_cancelled_samples_do_not_come_and_the_others_are_the_same(
+    two: Driver, alone: dict[tuple[int, int], tuple[object, ...]]
+) -> None:
+    """A request is cancelled with its first sample; what a worker had finished may still come."""
+    found: list[Completion] = []
+    ended: set[tuple[int, int]] = set()
+    for completion in two.generate([replace(request, due=1) for request in job()]):
+        found.append(completion)
+        key = completion.request.key
+        assert len(completion.request.prompt_token_ids) == len(job()[key].prompt_token_ids)
+        if key % 3 == 0:
+            ended |= {(key, sample) for sample in two.cancel(key)}
+        else:
+            two.call(key, 4)
+    drawn = results(found)
+    assert all(alone[place] == result for place, result in drawn.items())
+    assert set(alone) - ended <= set(drawn) and set(drawn) | ended == set(alone) and ended
+    with pytest.raises(UsageError, match="nothing to cancel: no job runs"):
+        two.cancel(0)
+
+
 def test_a_request_that_cannot_run(two: Driver) -> None:
     good = job(1)[0]
     with pytest.raises(RequestError, match="empty"):
