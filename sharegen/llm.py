@@ -18,6 +18,7 @@ from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import Ready, Setting
 from sharegen.engine.parallel.place import places
 from sharegen.engine.random_key import row_key
@@ -63,6 +64,8 @@ class LLM:
         the cores of a CPU divided among them. The samples are those of one engine.
     ray: address of a Ray cluster that the workers are in ("auto", "HOST:PORT", "ray://HOST:PORT");
         by default as many as it has GPUs, or as fit.
+    tensor_parallel_size: GPUs that the model is cut among, each with some of its heads, for a model
+        that is too large for one. This process has the first, processes of its own the others.
     seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
         that it begins, so that a script repeats as a whole.
     """
@@ -84,6 +87,7 @@ class LLM:
         trust_remote_code: bool = False,
         workers: int | None = None,
         ray: str | None = None,
+        tensor_parallel_size: int = 1,
     ) -> None:
         source: Any = tokenizer
         if tokenizer is None and isinstance(model, (str, os.PathLike)):
@@ -115,13 +119,17 @@ class LLM:
         self._engine: Engine | Driver | None
         if ray is None and workers is None:
             workers = 1
-        if ray is None and workers == 1:
+        own = ray is None and workers == 1  # an engine in this process
+        if own and tensor_parallel_size == 1:
             self._engine = Engine(load_model(model, **options), self.tokenizer, config)
             return
         if not isinstance(model, (str, os.PathLike)):
-            raise UsageError("workers load the model themselves: give its folder or hub id")
-        setting = Setting(os.fspath(model), self.tokenizer, config, **options)
-        self._engine = _driver(setting, workers, ray)
+            who = "ranks" if own else "workers"
+            raise UsageError(f"{who} load the model themselves: give its folder or hub id")
+        setting = Setting(
+            os.fspath(model), self.tokenizer, config, ranks=tensor_parallel_size, **options
+        )
+        self._engine = engine_of(*places(setting, 1)) if own else _driver(setting, workers, ray)
 
     @property
     def engine(self) -> Engine | Driver:

@@ -18,6 +18,9 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
 
 from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate, resolve_device
+from sharegen.engine.model.load import load_random_part
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES
 
@@ -36,6 +39,11 @@ _LLAMA: dict[str, dict[str, Any]] = {
         "vocab_size": 32_016, "hidden_size": 5120, "intermediate_size": 13_824,
         "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40,
         "max_position_embeddings": 32_768, "rope_theta": 1_000_000.0,
+    },
+    "llama3-70b": {
+        "vocab_size": 128_256, "hidden_size": 8192, "intermediate_size": 28_672,
+        "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "max_position_embeddings": 32_768, "rope_theta": 500_000.0,
     },
 }  # fmt: skip
 SHAPES = tuple(_LLAMA)
@@ -101,6 +109,11 @@ def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> PreTra
     torch.manual_seed(0)
     with device:
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def random_part(shape: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
+    """This rank's part of such a model; the whole is nowhere."""
+    return load_random_part(_config(shape), shape, dtype, ranks)
 
 
 def vocabulary(shape: str) -> int:

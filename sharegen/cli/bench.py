@@ -14,7 +14,8 @@ app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True
 @app.command("decode")
 def decode(
     shape: Annotated[
-        str, typer.Option(help="llama3-8b, llama2-7b, codellama-13b, or a folder with a config.")
+        str,
+        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
     ] = "llama3-8b",
     workload: Annotated[
         str,
@@ -42,6 +43,9 @@ def decode(
     workers: Annotated[
         int, typer.Option(min=1, help="Also run it on so many engines, and compare with one.")
     ] = 1,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="GPUs that the model is cut among.")
+    ] = 1,
 ) -> None:
     """Whole jobs on a model of a known shape with random weights.
 
@@ -52,6 +56,8 @@ def decode(
 
     if dtype not in ("bfloat16", "float16", "float32"):
         raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest):
+        raise UsageError("--tensor-parallel-size: leave out --workers, --ceiling and --largest")
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 
@@ -80,6 +86,7 @@ def decode(
         compile_model=compile_model,
         ceiling=ceiling is not False,
         largest=largest,
+        tensor_parallel_size=tensor_parallel_size,
     )
     typer.echo(json.dumps(result))
 
@@ -116,7 +123,8 @@ def attention(
 @app.command("mixed")
 def mixed(
     shape: Annotated[
-        str, typer.Option(help="llama3-8b, llama2-7b, codellama-13b, or a folder with a config.")
+        str,
+        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
     ] = "llama3-8b",
     rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,

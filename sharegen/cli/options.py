@@ -168,6 +168,16 @@ class JobOptions:
             metavar="N|auto",
         ),
     ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        _option(
+            "--tensor-parallel-size",
+            help="GPUs that the model of each worker is cut among, for one that is too large for "
+            "one GPU [1].",
+            panel=_MACHINE,
+            metavar="N",
+        ),
+    ] = None
     compile: Annotated[
         bool | None,
         _option(
@@ -220,6 +230,7 @@ class JobOptions:
                     "block_size": self.block_size,
                     "compile": self.compile,
                     "workers": _workers(self.workers),
+                    "tensor_parallel_size": self.tensor_parallel_size,
                 },
             }
         )

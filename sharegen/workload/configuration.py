@@ -49,6 +49,7 @@ FLAGS = {
     "machine.block_size": "--block-size",
     "machine.workers": "--workers",
     "machine.ray": "--ray",
+    "machine.tensor_parallel_size": "--tensor-parallel-size",
 }
 """The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
 
@@ -69,6 +70,7 @@ class Machine(Strict):
     compile: whether the model's layers are compiled on a GPU.
     workers: engines that share the job, "auto" for all that the machine has room for.
     ray: the address of the Ray cluster that the workers are in.
+    tensor_parallel_size: GPUs that the model of each is cut among; the memory is of each.
     """
 
     device: str = "auto"
@@ -79,6 +81,7 @@ class Machine(Strict):
     compile: bool = True
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     ray: str | None = None
+    tensor_parallel_size: int = Field(default=1, ge=1)
 
 
 class Configuration(Job):
@@ -125,7 +128,8 @@ class Configuration(Job):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
-        values = {key: value for key, value in settings.items() if key not in ("dtype", "shard")}
+        besides = ("dtype", "shard", "tensor_parallel_size")  # what else a run file has
+        values = {key: value for key, value in settings.items() if key not in besides}
         return validate(cls, values, "the recorded configuration")
 
 

@@ -24,7 +24,11 @@ from torch import nn
 
 from sharegen.errors import ModelError
 
-_WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+_WITHOUT_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
 
 _groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
 _alone = False
