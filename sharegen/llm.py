@@ -57,6 +57,8 @@ class LLM:
     tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
+    quantization: "fp8" makes the large weights of a folder or hub id FP8 as they are read, on a GPU
+        that has it.
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
     compile: whether the model's layers are compiled on a GPU.
     lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
@@ -76,6 +78,7 @@ class LLM:
         tokenizer: Any | None = None,
         *,
         dtype: str = "auto",
+        quantization: str | None = None,
         device: str = "auto",
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
@@ -111,6 +114,7 @@ class LLM:
         options: Any = {
             "device": device,
             "dtype": dtype,
+            "quantization": quantization,
             "adapter": adapter,
             "trust_remote_code": trust_remote_code,
         }

@@ -46,6 +46,7 @@ def decode(
     max_sequences: int = 1024,
     temperature: float = 0.7,
     dtype: str = "bfloat16",
+    quantization: str | None = None,
     device: str = "cuda",
     compile_model: bool = True,
     ceiling: bool = True,
@@ -58,8 +59,9 @@ def decode(
     name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
     sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
-    hold them. largest: also with as many rows as memory holds (fitting_rows), up to 4,096.
-    tensor_parallel_size: GPUs that the model is cut among; then without ceiling and largest.
+    hold them. quantization: "fp8" for FP8 weights. largest: also with as many rows as memory holds
+    (fitting_rows), up to 4,096. tensor_parallel_size: GPUs that the model is cut among; then
+    without ceiling, largest and quantization.
     """
     job = workload(load)
     precision = getattr(torch, dtype)
@@ -68,7 +70,7 @@ def decode(
         setting = Setting(shape, None, EngineConfig(), device=device, ranks=tensor_parallel_size)
         devices = devices_of(*places(setting, 1))
     else:
-        loaded = load_model(random_model(shape, resolve_device(device), precision))
+        loaded = load_model(random_model(shape, resolve_device(device), precision, quantization))
 
     def engine_for(rows: int) -> Engine:
         config = EngineConfig(max_sequences=rows, compile=compile_model)
@@ -81,6 +83,7 @@ def decode(
     fitting = _fitting_rows(engine, job, levels)
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
+    result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
     result |= {"ranks": tensor_parallel_size, "levels": levels}
     result |= {"rows": rows, "fitting_rows": fitting}
     result |= _measure(engine, job, levels, temperature)

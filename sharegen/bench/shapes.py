@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Pr
 from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate, resolve_device
 from sharegen.engine.model.load import load_random_part
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.quantising import check, install, places, quantise
 from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES
@@ -102,13 +103,34 @@ def workload(text: str) -> Workload:
     return found
 
 
-def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of a known shape, or of a folder's config, with random weights made on the device."""
+def random_model(
+    shape: str, device: torch.device, dtype: torch.dtype, quantization: str | None = None
+) -> PreTrainedModel:
+    """A model of a known shape, or of a folder's config, with random weights made on the device.
+
+    quantization: "fp8" makes the large ones FP8, each before the next one is made.
+    """
     config = _config(shape)
     config.dtype = dtype
     torch.manual_seed(0)
-    with device:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    with device if quantization is None else torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    if quantization is not None:
+        _fill_with_fp8(model, shape, device)
+    return model
+
+
+def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> None:
+    """Make the weights of a model without any, module by module."""
+    found = places(model)
+    check(found, model, f"of shape {shape}", device)
+    for name, module in list(model.named_modules()):
+        module.to_empty(device=device, recurse=False)
+        model._init_weights(module)
+        for place in (place for place in found if place.module == name):
+            weight = model.get_parameter(place.name).data
+            install(model, place, quantise(weight, place.is_transposed, device))
+    model.tie_weights()
 
 
 def random_part(shape: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:

@@ -29,6 +29,9 @@ def decode(
     max_sequences: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    quantization: Annotated[
+        str | None, typer.Option(help="fp8: large weights in FP8.", metavar="fp8")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     ceiling: Annotated[
@@ -56,8 +59,12 @@ def decode(
 
     if dtype not in ("bfloat16", "float16", "float32"):
         raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
-    if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest):
-        raise UsageError("--tensor-parallel-size: leave out --workers, --ceiling and --largest")
+    if quantization not in (None, "fp8"):
+        raise UsageError(f"--quantization {quantization}: it must be fp8")
+    if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest or quantization):
+        raise UsageError(
+            "--tensor-parallel-size: leave out --workers, --ceiling, --largest and --quantization"
+        )
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 
@@ -70,6 +77,7 @@ def decode(
             max_sequences=max_sequences,
             temperature=temperature,
             dtype=dtype,
+            quantization=quantization,
             device=device,
             compile_model=compile_model,
         )
@@ -82,6 +90,7 @@ def decode(
         max_sequences=max_sequences,
         temperature=temperature,
         dtype=dtype,
+        quantization=quantization,
         device=device,
         compile_model=compile_model,
         ceiling=ceiling is not False,

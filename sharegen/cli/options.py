@@ -137,6 +137,15 @@ class JobOptions:
         str | None,
         _option("--dtype", help="auto, float32, float16 or bfloat16.", panel=_MACHINE),
     ] = None
+    quantization: Annotated[
+        str | None,
+        _option(
+            "--quantization",
+            help="fp8: make large weights FP8 as they are read (on a GPU that has it).",
+            panel=_MACHINE,
+            metavar="fp8",
+        ),
+    ] = None
     max_sequences: Annotated[
         int | None,
         _option(
@@ -225,6 +234,7 @@ class JobOptions:
                 "machine": {
                     "device": self.device,
                     "dtype": self.dtype,
+                    "quantization": self.quantization,
                     "max_sequences": self.max_sequences,
                     "kv_cache_memory": self.kv_cache_memory,
                     "block_size": self.block_size,

@@ -80,6 +80,8 @@ def plan_table(plan: Plan) -> Table:
     if plan.duplicated:
         rows.insert(2, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
                             "block, and duplicated"))  # fmt: skip
+    if plan.weights_bytes and plan.ranks == 1:
+        rows.insert(-1, ("weights", size(plan.weights_bytes)))
     if not plan.fit:
         rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip

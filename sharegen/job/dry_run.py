@@ -12,7 +12,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.engines import Staff
-from sharegen.job.machine import kv_cache_limit, load, max_sequences, weights_bytes
+from sharegen.job.machine import kv_cache_limit, load, max_sequences
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
@@ -68,7 +68,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     return replace(
         plan,
         ranks=machine.tensor_parallel_size,
-        weights_bytes=weights_bytes(model),
+        weights_bytes=model.weights_bytes,
         readings=readings_on(device, model, tree, samples, plan.fit),
     )
 
@@ -129,5 +129,5 @@ def _free_memory(model: LoadedModel, device: torch.device) -> int:
     """Bytes for the KV cache, as far as can be told before the weights are on the device."""
     from sharegen.engine.execute.memory import estimate
 
-    weights = weights_bytes(model) if device.type == "cuda" else 0
+    weights = model.weights_bytes if device.type == "cuda" else 0
     return max(0, estimate(device) - weights)

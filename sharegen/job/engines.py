@@ -109,6 +109,7 @@ def start(
         config,
         device=configuration.machine.device,
         dtype=configuration.machine.dtype,
+        quantization=configuration.machine.quantization,
         adapter=configuration.adapter,
         trust_remote_code=configuration.trust_remote_code,
         fingerprint=model.fingerprint,

@@ -43,14 +43,10 @@ def load(
         adapter=configuration.adapter,
         trust_remote_code=configuration.trust_remote_code,
         weights=weights,
+        quantization=configuration.machine.quantization,
         ranks=None if size == 1 else Ranks(0, size, device),
     )
     return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
-
-
-def weights_bytes(model: LoadedModel) -> int:
-    """Of the model, or of a rank's part of it."""
-    return sum(weight.nbytes for weight in model.model.parameters())
 
 
 def max_sequences(configuration: Configuration, device: torch.device) -> int:

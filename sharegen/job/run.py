@@ -27,7 +27,7 @@ from sharegen.job.counts import added
 from sharegen.job.engines import Staff, start
 from sharegen.job.identity import Content, of_ranks
 from sharegen.job.interrupt import Interrupted, interrupts
-from sharegen.job.machine import kv_cache_limit, load, weights_bytes
+from sharegen.job.machine import kv_cache_limit, load
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
@@ -334,7 +334,7 @@ class _Job:
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_sequences=self.engine.slots,
         )
-        return replace(plan, ranks=self.staff.ranks, weights_bytes=weights_bytes(self.model))
+        return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
 
     def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):

@@ -36,6 +36,7 @@ class Setting:
     config: EngineConfig
     device: str = "auto"
     dtype: str = "auto"
+    quantization: str | None = None
     adapter: str | None = None
     trust_remote_code: bool = False
     threads: int = 0
