@@ -138,10 +138,14 @@ class Assignment(Generic[W]):
         )
 
     def _deal(self, worker: W, workers: int) -> Iterator[int]:
-        """Items until the worker has what it decodes and some ahead, or its share of all."""
+        """Items until the worker has what it decodes and some ahead, or its share of all.
+
+        Who is not there yet may never come: what can be decoded at once is not kept for it.
+        """
         while self._undealt > 0:
+            slots, share = self._slots[worker], math.ceil(self._unfinished / len(self._slots))
             fair = math.ceil(self._unfinished / workers)
-            most = min(self._slots[worker] + self._ahead(worker, workers), fair)
+            most = max(min(slots, share), min(slots + self._ahead(worker, workers), fair))
             room = most - self._held[worker]
             if room < 1:
                 break

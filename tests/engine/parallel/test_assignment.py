@@ -134,14 +134,23 @@ def test_a_job_that_all_could_hold_at_once_is_halved(
 
 
 def test_a_worker_that_comes_late_finds_its_share() -> None:
-    job = Simulation([Clockwork(10_000) for _ in range(2)], requests_of(40, 3), lambda *_: 1.0)
-    job.assignment.leave(1)
-    job.workers.pop(1)
-    for _ in job.assignment.deal(2):  # one is there, another is hired
-        pass
-    job.assignment.join(1, 10_000)
-    [(name, work)] = job.assignment.deal(2)
-    assert name == 1 and sum(len(request.samples) for request in work) == 60
+    """The first takes no more ahead than its share among all who were hired."""
+    assignment: Assignment[str] = Assignment(BLOCK)
+    assignment.join("first", 30)
+    assignment.extend(requests_of(40, 3), 2)
+    [(_, first)] = assignment.deal(2)
+    assignment.join("late", 30)
+    [(name, late)] = assignment.deal(2)
+    assert name == "late" and 30 <= sum(len(request.samples) for request in late)
+    assert sum(len(request.samples) for request in first) == 60
+
+
+def test_a_worker_that_never_comes_keeps_nobody_waiting() -> None:
+    """Eight are hired and one is there: its rows are full to the end."""
+    job = Simulation([Clockwork(8)], requests_of(40, 3), lambda *_: 1.0)
+    deal = job.assignment.deal
+    job.assignment.deal = lambda workers: deal(8)  # type: ignore[method-assign]
+    assert job.run() == 40 * 3 / 8
 
 
 def test_few_are_told_little() -> None:
