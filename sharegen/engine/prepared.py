@@ -104,8 +104,10 @@ class Prepared:
 
 
 def _threads(model: LoadedModel, rows: int) -> int:
-    """Of torch, for a step: ranks have equal parts of them, which no rank times by itself."""
+    """Of torch, for a step: on a CPU ranks have equal parts of them, which no rank times alone."""
     threads = torch.get_num_threads()
+    if model.device.type == "cuda":
+        return threads
     if model.ranks is not None:
         return max(1, threads // model.ranks.size)
-    return threads if model.device.type == "cuda" else best_threads(model, rows)
+    return best_threads(model, rows)
