@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import Ready, Setting
 from sharegen.engine.parallel.place import places
 from sharegen.engine.random_key import row_key
@@ -56,6 +57,8 @@ class LLM:
     tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
+    quantization: "fp8" makes the large weights of a folder or hub id FP8 as they are read, on a GPU
+        that has it.
     max_sequences: sequences decoded together. kv_cache_memory: bytes.
     compile: whether the model's layers are compiled on a GPU.
     lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
@@ -63,6 +66,8 @@ class LLM:
         the cores of a CPU divided among them. The samples are those of one engine.
     ray: address of a Ray cluster that the workers are in ("auto", "HOST:PORT", "ray://HOST:PORT");
         by default as many as it has GPUs, or as fit.
+    tensor_parallel_size: GPUs that the model is cut among, each with some of its heads, for a model
+        that is too large for one. This process has the first, processes of its own the others.
     seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
         that it begins, so that a script repeats as a whole.
     """
@@ -73,6 +78,7 @@ class LLM:
         tokenizer: Any | None = None,
         *,
         dtype: str = "auto",
+        quantization: str | None = None,
         device: str = "auto",
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
@@ -84,6 +90,7 @@ class LLM:
         trust_remote_code: bool = False,
         workers: int | None = None,
         ray: str | None = None,
+        tensor_parallel_size: int = 1,
     ) -> None:
         source: Any = tokenizer
         if tokenizer is None and isinstance(model, (str, os.PathLike)):
@@ -107,6 +114,7 @@ class LLM:
         options: Any = {
             "device": device,
             "dtype": dtype,
+            "quantization": quantization,
             "adapter": adapter,
             "trust_remote_code": trust_remote_code,
         }
@@ -115,13 +123,17 @@ class LLM:
         self._engine: Engine | Driver | None
         if ray is None and workers is None:
             workers = 1
-        if ray is None and workers == 1:
+        own = ray is None and workers == 1  # an engine in this process
+        if own and tensor_parallel_size == 1:
             self._engine = Engine(load_model(model, **options), self.tokenizer, config)
             return
         if not isinstance(model, (str, os.PathLike)):
-            raise UsageError("workers load the model themselves: give its folder or hub id")
-        setting = Setting(os.fspath(model), self.tokenizer, config, **options)
-        self._engine = _driver(setting, workers, ray)
+            who = "ranks" if own else "workers"
+            raise UsageError(f"{who} load the model themselves: give its folder or hub id")
+        setting = Setting(
+            os.fspath(model), self.tokenizer, config, ranks=tensor_parallel_size, **options
+        )
+        self._engine = engine_of(*places(setting, 1)) if own else _driver(setting, workers, ray)
 
     @property
     def engine(self) -> Engine | Driver:
@@ -255,6 +267,19 @@ class LLM:
         repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
         """
         return self._own_engine("fork").fork(parent, sampling_params, tokens=tokens)
+
+    def cancel(self, index: int, samples: Collection[int] | None = None) -> list[int]:
+        """End samples of a prompt of the stream that runs; returns which these were.
+
+            for index, completion in llm.stream(prompts, SamplingParams(n=40)):
+                if good(completion):
+                    llm.cancel(index)
+
+        index: of the prompt, or what `fork` returned. samples: by default all that are left. What
+        waits or runs ends, its KV is free in the next step, and nothing more comes of it. A prompt
+        that the stream has not read yet is not touched.
+        """
+        return self.engine.cancel(index, samples)
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""

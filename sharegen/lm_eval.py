@@ -77,8 +77,9 @@ class SharegenLM(TemplateLM):
     sets none. add_bos_token, prefix_token_id, enable_thinking, chat_template_args and
     think_end_token: as for the harness's other models.
     journal: the file that results go to, by default one in runs/ for each model.
-    dtype, max_sequences, kv_cache_memory, workers and seed: as for LLM. device, too; the harness
-        says "cuda:0" where nobody says anything, which is the CPU where there is no GPU.
+    dtype, quantization, max_sequences, kv_cache_memory, workers and seed: as for LLM. device, too;
+        the harness says "cuda:0" where nobody says anything, which is the CPU where there is no
+        GPU.
     batch_size, max_batch_size: the harness always gives them; everything is one batch here.
 
     Raises a SharegenError, one line each, for what a user can cause.
@@ -91,6 +92,7 @@ class SharegenLM(TemplateLM):
         tokenizer: str | None = None,
         peft: str | None = None,
         dtype: str = "auto",
+        quantization: str | None = None,
         device: str | None = None,
         trust_remote_code: bool = False,
         max_length: int | None = None,
@@ -113,6 +115,7 @@ class SharegenLM(TemplateLM):
             str(pretrained),
             tokenizer,
             dtype=dtype,
+            quantization=quantization,
             device="auto" if device in (None, _UNSAID) else device,
             adapter=peft,
             trust_remote_code=bool(trust_remote_code),
@@ -136,7 +139,8 @@ class SharegenLM(TemplateLM):
         self._think_end = think_end_token
         self._seed = seed
         self._identity = {
-            "program": "lm-eval", "dtype": self._llm.dtype, "sampling": {"seed": seed}
+            "program": "lm-eval", "dtype": self._llm.dtype, "quantization": quantization,
+            "sampling": {"seed": seed},
         }  # fmt: skip
         self._fingerprints = {
             "model": self._llm.fingerprint, "tokenizer": tokenizer_fingerprint(self.tokenizer)

@@ -217,6 +217,22 @@ def test_a_stream_closed_early_leaves_the_engine_free(llm: LLM) -> None:
     assert len(llm.generate(PROMPTS, GREEDY)) == 3
 
 
+def test_a_stream_without_the_samples_that_are_cancelled(llm: LLM) -> None:
+    seeded = replace(SAMPLED, seed=0)
+    params = [replace(seeded, max_tokens=2), *[seeded] * (len(PROMPTS) - 1)]
+    whole = {(i, c.sample): c.token_ids for i, c in llm.stream(PROMPTS, params)}
+    found: dict[tuple[int, int], list[int]] = {}
+    ended: list[int] = []
+    for index, completion in llm.stream(PROMPTS, params):
+        if not found:
+            ended = llm.cancel(1)
+        found[index, completion.sample] = completion.token_ids
+    assert ended and found == {k: v for k, v in whole.items() if k not in {(1, s) for s in ended}}
+    assert llm.engine.stats.blocks_used == 0
+    with pytest.raises(UsageError, match="no job runs"):
+        llm.cancel(0)
+
+
 def test_chat(llm: LLM) -> None:
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Tom?"}]
     [output] = llm.chat(messages, GREEDY)

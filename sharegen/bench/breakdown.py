@@ -24,6 +24,7 @@ _PARTS = {
         "_pieces_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
         "_penalise_kernel", "_segments_kernel",
     ),
+    "ranks": ("nccl", "all_reduce"),
 }  # fmt: skip
 
 Span = tuple[float, float]
@@ -106,8 +107,9 @@ class StepProfile:
     def milliseconds(self) -> dict[str, float]:
         """Milliseconds a step by part, `idle` and the whole step.
 
-        shared and suffix run side by side, so the parts may be more than the whole. Empty, with
-        the reason on stderr, where too few steps were seen.
+        shared and suffix run side by side, so the parts may be more than the whole. ranks: what
+        several of them pass on, waiting for each other included. Empty, with the reason on stderr,
+        where too few steps were seen.
         """
         if self._steps < _NEEDED:
             return _nothing(f"{self._steps} had all {self.rows:,} rows, and it takes {_NEEDED}")

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from sharegen.bench.breakdown import PhaseClock, StepProfile
-from sharegen.bench.shapes import Workload, random_model, workload
+from sharegen.bench.shapes import Workload, random_model, random_part, workload
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
@@ -26,6 +27,9 @@ from sharegen.engine.execute.back_end import StoreAndAttend
 from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.lead import devices_of, lead
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.place import places
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
 from sharegen.kernels.layout import SharedLayout
@@ -42,10 +46,12 @@ def decode(
     max_sequences: int = 1024,
     temperature: float = 0.7,
     dtype: str = "bfloat16",
+    quantization: str | None = None,
     device: str = "cuda",
     compile_model: bool = True,
     ceiling: bool = True,
     largest: bool = False,
+    tensor_parallel_size: int = 1,
 ) -> dict[str, Any]:
     """Run one workload on one shape; prints a table to stderr and returns the numbers.
 
@@ -53,23 +59,36 @@ def decode(
     name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
     sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
-    hold them. largest: also with as many rows as memory holds (fitting_rows), up to 4,096.
+    hold them. quantization: "fp8" for FP8 weights. largest: also with as many rows as memory holds
+    (fitting_rows), up to 4,096. tensor_parallel_size: GPUs that the model is cut among; then
+    without ceiling, largest and quantization.
     """
     job = workload(load)
-    loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
+    precision = getattr(torch, dtype)
+    devices: list[str] = []
+    if tensor_parallel_size > 1:
+        setting = Setting(shape, None, EngineConfig(), device=device, ranks=tensor_parallel_size)
+        devices = devices_of(*places(setting, 1))
+    else:
+        loaded = load_model(random_model(shape, resolve_device(device), precision, quantization))
 
     def engine_for(rows: int) -> Engine:
         config = EngineConfig(max_sequences=rows, compile=compile_model)
-        return Engine(loaded, None, config, tree=_tree(config.block_size, levels))
+        tree = _tree(config.block_size, levels)
+        if devices:
+            return lead(partial(random_part, shape, precision), devices, None, config, tree=tree)
+        return Engine(loaded, None, config, tree=tree)
 
     engine = engine_for(min(max_sequences, job.problems * job.samples))
     fitting = _fitting_rows(engine, job, levels)
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
-    result |= {"levels": levels, "rows": rows, "fitting_rows": fitting}
+    result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
+    result |= {"ranks": tensor_parallel_size, "levels": levels}
+    result |= {"rows": rows, "fitting_rows": fitting}
     result |= _measure(engine, job, levels, temperature)
     result |= _parts(engine, job, levels, temperature, rows)
-    if ceiling:
+    if ceiling and not devices:
         engine.runner.attention = _Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
@@ -77,7 +96,7 @@ def decode(
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
         result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
-    if largest:
+    if largest and not devices:
         del engine
         _give_memory_back()
         engine = engine_for(min(_MOST_ROWS, fitting))
@@ -88,6 +107,7 @@ def decode(
         )
         result["largest_mean_running"] = most["mean_running"]
         result["largest_tokens_per_second"] = most["tokens_per_second"]
+    engine.close()
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value
         print(f"{name:>28}  {shown}", file=sys.stderr)

@@ -18,6 +18,10 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
 
 from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate, resolve_device
+from sharegen.engine.model.load import load_random_part
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.quantising import check, install, places, quantise
+from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES
 
@@ -36,6 +40,11 @@ _LLAMA: dict[str, dict[str, Any]] = {
         "vocab_size": 32_016, "hidden_size": 5120, "intermediate_size": 13_824,
         "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40,
         "max_position_embeddings": 32_768, "rope_theta": 1_000_000.0,
+    },
+    "llama3-70b": {
+        "vocab_size": 128_256, "hidden_size": 8192, "intermediate_size": 28_672,
+        "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "max_position_embeddings": 32_768, "rope_theta": 500_000.0,
     },
 }  # fmt: skip
 SHAPES = tuple(_LLAMA)
@@ -94,13 +103,39 @@ def workload(text: str) -> Workload:
     return found
 
 
-def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model of a known shape, or of a folder's config, with random weights made on the device."""
+def random_model(
+    shape: str, device: torch.device, dtype: torch.dtype, quantization: str | None = None
+) -> PreTrainedModel:
+    """A model of a known shape, or of a folder's config, with random weights made on the device.
+
+    quantization: "fp8" makes the large ones FP8, each before the next one is made.
+    """
     config = _config(shape)
     config.dtype = dtype
     torch.manual_seed(0)
-    with device:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    with device if quantization is None else torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    if quantization is not None:
+        _fill_with_fp8(model, shape, device)
+    return model
+
+
+def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> None:
+    """Make the weights of a model without any, module by module."""
+    found = places(model)
+    check(found, model, f"of shape {shape}", device)
+    for name, module in list(model.named_modules()):
+        module.to_empty(device=device, recurse=False)
+        model._init_weights(module)
+        for place in (place for place in found if place.module == name):
+            weight = model.get_parameter(place.name).data
+            install(model, place, quantise(weight, place.is_transposed, device))
+    model.tie_weights()
+
+
+def random_part(shape: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
+    """This rank's part of such a model; the whole is nowhere."""
+    return load_random_part(_config(shape), shape, dtype, ranks)
 
 
 def vocabulary(shape: str) -> int:

@@ -33,6 +33,7 @@ def decode_on_workers(
     max_sequences: int,
     temperature: float,
     dtype: str,
+    quantization: str | None,
     device: str,
     compile_model: bool,
 ) -> dict[str, Any]:
@@ -48,14 +49,14 @@ def decode_on_workers(
     prompts = job.prompts(vocabulary(shape))
     requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
     config = EngineConfig(max_sequences=max_sequences, compile=compile_model)
-    model = partial(random_model, shape, dtype=getattr(torch, dtype))
+    model = partial(random_model, shape, dtype=getattr(torch, dtype), quantization=quantization)
     setting = Setting(model, None, config, device=device)
     several = places(setting, workers)  # refused before anything is measured
     one = _measure([replace(several[0], threads=0)], requests)
     many = _measure(several, requests)
     alone = PrefixTree.build(prompts, config.block_size).num_tokens
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
-    result |= {"workers": workers, "max_sequences": max_sequences}
+    result |= {"quantization": quantization, "workers": workers, "max_sequences": max_sequences}
     result |= {f"one_{name}": value for name, value in one.items()} | many
     result["prompt_tokens_duplicated"] = many["prompt_tokens_computed"] - alone
     result["speedup"] = one["seconds"] / many["seconds"]

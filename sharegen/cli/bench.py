@@ -14,7 +14,8 @@ app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True
 @app.command("decode")
 def decode(
     shape: Annotated[
-        str, typer.Option(help="llama3-8b, llama2-7b, codellama-13b, or a folder with a config.")
+        str,
+        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
     ] = "llama3-8b",
     workload: Annotated[
         str,
@@ -28,6 +29,9 @@ def decode(
     max_sequences: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    quantization: Annotated[
+        str | None, typer.Option(help="fp8: large weights in FP8.", metavar="fp8")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     ceiling: Annotated[
@@ -42,6 +46,9 @@ def decode(
     workers: Annotated[
         int, typer.Option(min=1, help="Also run it on so many engines, and compare with one.")
     ] = 1,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, help="GPUs that the model is cut among.")
+    ] = 1,
 ) -> None:
     """Whole jobs on a model of a known shape with random weights.
 
@@ -52,6 +59,12 @@ def decode(
 
     if dtype not in ("bfloat16", "float16", "float32"):
         raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    if quantization not in (None, "fp8"):
+        raise UsageError(f"--quantization {quantization}: it must be fp8")
+    if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest or quantization):
+        raise UsageError(
+            "--tensor-parallel-size: leave out --workers, --ceiling, --largest and --quantization"
+        )
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 
@@ -64,6 +77,7 @@ def decode(
             max_sequences=max_sequences,
             temperature=temperature,
             dtype=dtype,
+            quantization=quantization,
             device=device,
             compile_model=compile_model,
         )
@@ -76,10 +90,12 @@ def decode(
         max_sequences=max_sequences,
         temperature=temperature,
         dtype=dtype,
+        quantization=quantization,
         device=device,
         compile_model=compile_model,
         ceiling=ceiling is not False,
         largest=largest,
+        tensor_parallel_size=tensor_parallel_size,
     )
     typer.echo(json.dumps(result))
 
@@ -116,7 +132,8 @@ def attention(
 @app.command("mixed")
 def mixed(
     shape: Annotated[
-        str, typer.Option(help="llama3-8b, llama2-7b, codellama-13b, or a folder with a config.")
+        str,
+        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
     ] = "llama3-8b",
     rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
@@ -215,41 +232,3 @@ def score(
     for line in table:
         typer.echo(line, err=True)
     typer.echo(last)
-
-
-@app.command("deal")
-def deal(
-    problems: Annotated[int, typer.Option(min=1, help="Problems of the job.")] = 10_000,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 16,
-    tokens: Annotated[int, typer.Option(min=4, help="Tokens of every prompt.")] = 1_000,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="The most tokens of a sample; they have half on average.")
-    ] = 512,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Workers (repeatable): a line for each. 1, 16 and 256."),
-    ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Samples that a worker decodes together.")] = 32,
-    deaths: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the workers that die at some time.")
-    ] = 0.01,
-    steps: Annotated[float, typer.Option(min=0.001, help="Steps of a worker in a second.")] = 33.0,
-    spread: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Speeds differ by up to this share.")
-    ] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of prompts, lengths, speeds and deaths.")] = 0,
-) -> None:
-    """Dealing a job to many workers, where clocks stand for engines and all else is real.
-
-    Nothing is decoded and nothing waits: what is measured is how even the workers' ends are, what
-    they prefill twice, and what the driver and its journal cost. The journal goes to a temporary
-    folder (TMPDIR), 230 bytes a sample.
-
-    Example: sharegen bench deal --problems 2000 --workers 8
-    """
-    from sharegen.bench.deal import Crew, Shape, bench_deal
-
-    shape = Shape(problems, samples, tokens, max_tokens, seed)
-    crews = [Crew(count, slots, steps, spread, deaths, seed) for count in workers or (1, 16, 256)]
-    for result in bench_deal(shape, crews):
-        typer.echo(json.dumps(result))

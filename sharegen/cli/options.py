@@ -137,6 +137,15 @@ class JobOptions:
         str | None,
         _option("--dtype", help="auto, float32, float16 or bfloat16.", panel=_MACHINE),
     ] = None
+    quantization: Annotated[
+        str | None,
+        _option(
+            "--quantization",
+            help="fp8: make large weights FP8 as they are read (on a GPU that has it).",
+            panel=_MACHINE,
+            metavar="fp8",
+        ),
+    ] = None
     max_sequences: Annotated[
         int | None,
         _option(
@@ -166,6 +175,16 @@ class JobOptions:
             "as there is room for [1 on a GPU, auto for long jobs on a CPU].",
             panel=_MACHINE,
             metavar="N|auto",
+        ),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        _option(
+            "--tensor-parallel-size",
+            help="GPUs that the model of each worker is cut among, for one that is too large for "
+            "one GPU [1].",
+            panel=_MACHINE,
+            metavar="N",
         ),
     ] = None
     compile: Annotated[
@@ -215,11 +234,13 @@ class JobOptions:
                 "machine": {
                     "device": self.device,
                     "dtype": self.dtype,
+                    "quantization": self.quantization,
                     "max_sequences": self.max_sequences,
                     "kv_cache_memory": self.kv_cache_memory,
                     "block_size": self.block_size,
                     "compile": self.compile,
                     "workers": _workers(self.workers),
+                    "tensor_parallel_size": self.tensor_parallel_size,
                 },
             }
         )

@@ -80,6 +80,8 @@ def plan_table(plan: Plan) -> Table:
     if plan.duplicated:
         rows.insert(2, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
                             "block, and duplicated"))  # fmt: skip
+    if plan.weights_bytes and plan.ranks == 1:
+        rows.insert(-1, ("weights", size(plan.weights_bytes)))
     if not plan.fit:
         rows[-1] = ("KV cache", f"[red]{size(plan.kv_cache_bytes)}: too small for one sequence "
                                 "(--kv-cache-memory, --max-tokens)[/]")  # fmt: skip
@@ -87,6 +89,9 @@ def plan_table(plan: Plan) -> Table:
         work = plan.computed + plan.copied + plan.samples * plan.max_tokens
         rows.append((f"{plan.workers:,} workers", f"about {plan.copied:,} prompt tokens once more, "
                      f"for several need them: {plan.copied / work:.2%} of all work"))  # fmt: skip
+    if plan.ranks > 1:
+        rows.append((f"{plan.ranks:,} ranks", f"{size(plan.weights_bytes)} of weights on each, and "
+                     "KV as above"))  # fmt: skip
     rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)

@@ -48,13 +48,14 @@ class Collector:
         sequences: list[Sequence] = []
         for group in step.groups:
             top = group.request.params.prompt_logprobs
-            if top is not None:
+            if top is not None and group.unfinished:
                 stored = self.scheduler.cache.stored
                 group.prompt_logprobs = of_prompt(stored, group.leaf, top)
             part = slice(len(sequences), len(sequences) + len(group.drawn))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
-        good = [(i, s) for i, s in enumerate(sequences) if not math.isnan(logprobs[i])]
-        failed = [s for i, s in enumerate(sequences) if math.isnan(logprobs[i])]
+        wanted = [(i, s) for i, s in enumerate(sequences) if not s.finished]
+        good = [(i, s) for i, s in wanted if not math.isnan(logprobs[i])]
+        failed = [s for i, s in wanted if math.isnan(logprobs[i])]
         for sequence in failed:
             sequence.tokens, sequence.cumulative_logprob = [], 0.0
         return self._grown(good, failed, drawn, logprobs)

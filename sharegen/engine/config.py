@@ -48,6 +48,8 @@ class EngineConfig:
 class EngineStats:
     """Counts since the engine was made; running, waiting and blocks_used are of this moment.
 
+    cancelled: samples that had begun when they were, with the tokens that they had drawn; those of
+    which the prompt's logits gave a first token alone are counted by their tokens only.
     copies: completions that nobody computed, for a greedy request's samples are all the same.
     slots: sequences that can decode together in one engine.
     prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
@@ -66,6 +68,8 @@ class EngineStats:
     completions: int = 0
     copies: int = 0
     requests_done: int = 0
+    cancelled: int = 0
+    cancelled_tokens: int = 0
     prefill_steps: int = 0
     decode_steps: int = 0
     preemptions: int = 0

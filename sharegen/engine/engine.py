@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -64,6 +64,7 @@ class Engine:
         self._busy = False
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
+        self._cancelled: set[tuple[int, int]] = set()  # request keys and samples of this job
         with on(model.device):
             self._prepare(costs)
 
@@ -253,11 +254,38 @@ class Engine:
         """End the job; whatever is not finished is dropped."""
         self._busy = False
         self._forks.clear()
+        self._cancelled.clear()
         self._in_flight.clear()
         self.scheduler.clear()
         self._observe()
 
     # -- samples that run -------------------------------------------------------------------------
+
+    def cancel(self, key: int, samples: Collection[int] | None = None) -> list[int]:
+        """End samples of a request that run or wait; returns which these were.
+
+        Call it while a job runs, between two completions. samples: their indices, by default all
+        that the request has left. Their KV is free in the next step, nothing more comes of them,
+        and they are no completions. What has finished already stays as it is, and a request that
+        has not been read yet is not touched. Raises UsageError outside of a job.
+        """
+        self._need_job("there is nothing to cancel: no job runs")
+        ended = self.scheduler.cancel(key, samples)
+        self._cancelled.update((key, sample) for sample in ended)
+        self._observe()
+        return ended
+
+    def call(self, key: int, due: int) -> None:
+        """Let the samples of a request with an index below `due` start before those that are not.
+
+        Raises UsageError outside of a job.
+        """
+        self._need_job("there are no samples to call: no job runs")
+        self.scheduler.call(key, due)
+
+    def _need_job(self, without: str) -> None:
+        if not self._busy:
+            raise UsageError(without)
 
     def fork(
         self,
@@ -281,10 +309,9 @@ class Engine:
 
         Raises UsageError outside of a job or where no such sample runs, and like `check`.
         """
-        if not self._busy:
-            raise UsageError(
-                "a fork joins the job that runs: start one, or generate from the prompt and tokens"
-            )
+        self._need_job(
+            "a fork joins the job that runs: start one, or generate from the prompt and tokens"
+        )
         place = parent if isinstance(parent, tuple) else (parent.request.key, parent.sample)
         key, sample = place
         sequence = self.scheduler.find(key, sample)
@@ -294,6 +321,8 @@ class Engine:
                 sequence = None  # of another job
         elif sequence is not None and not sequence.finished:
             origin, outputs = sequence.group.request, sequence.tokens
+        elif place in self._cancelled:
+            raise UsageError(f"sample {sample} of request {key} was cancelled: fork another one")
         else:
             raise UsageError(f"sample {sample} of request {key} does not run: fork its completion")
         count = len(outputs) if tokens is None else tokens
@@ -385,6 +414,8 @@ class Engine:
         stats.prompt_tokens_computed = scheduler.cache.tokens_computed
         stats.prompt_tokens_recomputed = scheduler.cache.tokens_recomputed
         stats.preemptions = scheduler.preemptions
+        stats.cancelled = scheduler.cancelled
+        stats.cancelled_tokens = scheduler.cancelled_tokens
         stats.running = scheduler.num_running
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used

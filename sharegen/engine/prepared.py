@@ -104,10 +104,8 @@ class Prepared:
 
 
 def _threads(model: LoadedModel, rows: int) -> int:
-    """Of torch, for a step: on a CPU ranks have equal parts of them, which no rank times alone."""
+    """Of torch, for a step: ranks have equal parts of them, which no rank times by itself."""
     threads = torch.get_num_threads()
-    if model.device.type == "cuda":
-        return threads
     if model.ranks is not None:
         return max(1, threads // model.ranks.size)
-    return best_threads(model, rows)
+    return threads if model.device.type == "cuda" else best_threads(model, rows)

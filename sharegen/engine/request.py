@@ -163,6 +163,8 @@ class Request:
     samples: the indices of the samples to draw; a resumed job leaves out those it has.
     keep: whether the KV of finished samples stays, until its memory is needed or the job ends, so
         that they can be forked without computing it again.
+    due: samples with an index below it start first; the others may turn out not to be wanted, and
+        start where a row would be empty. None: all are wanted.
     """
 
     key: int
@@ -171,6 +173,7 @@ class Request:
     samples: Sequence[int]
     keep: bool = False
     splits: Sequence[int] | None = None
+    due: int | None = None
 
 
 @dataclass(frozen=True)

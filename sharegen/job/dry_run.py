@@ -65,7 +65,12 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         max_sequences=max_sequences(configuration, device),
         workers=_workers(configuration, len(prompts)),
     )
-    return replace(plan, readings=readings_on(device, model, tree, samples, plan.fit))
+    return replace(
+        plan,
+        ranks=machine.tensor_parallel_size,
+        weights_bytes=model.weights_bytes,
+        readings=readings_on(device, model, tree, samples, plan.fit),
+    )
 
 
 def _workers(configuration: Configuration, problems: int) -> int:
@@ -124,5 +129,5 @@ def _free_memory(model: LoadedModel, device: torch.device) -> int:
     """Bytes for the KV cache, as far as can be told before the weights are on the device."""
     from sharegen.engine.execute.memory import estimate
 
-    weights = sum(weight.nbytes for weight in model.model.parameters())
-    return max(0, estimate(device) - (weights if device.type == "cuda" else 0))
+    weights = model.weights_bytes if device.type == "cuda" else 0
+    return max(0, estimate(device) - weights)

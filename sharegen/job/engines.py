@@ -28,13 +28,15 @@ class Staff:
     """How many engines a job gets: a number, or as many as pay on a CPU, or fit in a cluster.
 
     apart: whether they are in processes of their own, which load the weights themselves. device:
-    what they compute on. cluster: where they are, if not on this machine.
+    what they compute on. cluster: where they are, if not on this machine. ranks: that the model of
+    each is cut among.
     """
 
     count: int | None
     apart: bool
     device: torch.device
     cluster: Cluster | None = None
+    ranks: int = 1
 
     @classmethod
     def of(cls, configuration: Configuration, problems: int) -> Staff:
@@ -45,7 +47,7 @@ class Staff:
         from sharegen.engine.parallel.place import cores
 
         machine, sampling = configuration.machine, configuration.sampling
-        asked = machine.workers
+        asked, ranks = machine.workers, machine.tensor_parallel_size
         if isinstance(asked, int):
             count = min(asked, max(1, problems * sampling.samples))
             if count < asked:
@@ -56,13 +58,14 @@ class Staff:
 
             cluster = Cluster(machine.ray)
             device = torch.device(cluster.device_of(machine.device))
-            return cls(asked if isinstance(asked, int) else None, True, device, cluster)
+            return cls(asked if isinstance(asked, int) else None, True, device, cluster, ranks)
         device = resolve_device(machine.device)
         if isinstance(asked, int):
-            return cls(asked, asked > 1, device)
-        if device.type == "cuda":
-            count = torch.cuda.device_count() if asked == "auto" else 1
-            return cls(count, count > 1, device)
+            return cls(asked, asked > 1 or ranks > 1, device, ranks=ranks)
+        if device.type == "cuda" or ranks > 1:
+            room = torch.cuda.device_count() if device.type == "cuda" else cores()
+            count = max(1, room // ranks) if asked == "auto" else 1
+            return cls(count, count > 1 or ranks > 1, device, ranks=ranks)
         is_long = problems * sampling.samples * sampling.max_tokens >= _LONG
         if cores() > 1 and (asked == "auto" or is_long):
             return cls(None, True, device)
@@ -106,9 +109,11 @@ def start(
         config,
         device=configuration.machine.device,
         dtype=configuration.machine.dtype,
+        quantization=configuration.machine.quantization,
         adapter=configuration.adapter,
         trust_remote_code=configuration.trust_remote_code,
         fingerprint=model.fingerprint,
+        ranks=staff.ranks,
     )
     if staff.cluster is not None:
         from sharegen.engine.parallel.cluster import staffed

@@ -60,6 +60,7 @@ class Content:
         identity = asked.identity
         if identity["dtype"] == "auto":
             identity["dtype"] = recorded.configuration.get("dtype")
+        identity |= of_ranks(asked, identity["dtype"])
         names = [asked.model, asked.adapter]
         model = self.weights
         if model is None and names == [settings.get("model"), settings.get("adapter")]:
@@ -92,6 +93,22 @@ class Content:
                 " names another) and"
             )
         raise JournalError(f"{path}: {what} it was sampled: {to_do} {OTHER}")
+
+
+def of_ranks(configuration: Configuration, dtype: str | None) -> dict[str, int]:
+    """What the ranks that a model is cut among add to the identity.
+
+    Sums over ranks round otherwise than those of one. On a CPU in float32, where all else that is
+    the same draws the same, that changes samples; elsewhere a batch of another size does, too.
+    """
+    machine = configuration.machine
+    if machine.tensor_parallel_size == 1 or dtype != "float32":
+        return {}
+    from sharegen.engine.model.checkpoint import resolve_device
+
+    if resolve_device(machine.device).type != "cpu":
+        return {}
+    return {"tensor_parallel_size": machine.tensor_parallel_size}
 
 
 def _is_changed(problem: Problem, sampled: Mapping[str, str | None]) -> bool:

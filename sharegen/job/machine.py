@@ -20,23 +20,31 @@ def load(
 ) -> tuple[LoadedModel, Any]:
     """The model and its tokenizer; without weights, the model is on the meta device.
 
-    device: in place of the configuration's; it need not be here for a model without weights.
+    device: in place of the configuration's; it need not be here for a model without weights. Of a
+    model that is cut among ranks it is the first one's part, of which only the shapes are ever
+    asked for here.
     """
-    from sharegen.engine.model.checkpoint import load_tokenizer
+    from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
     from sharegen.engine.model.load import load_model
+    from sharegen.engine.model.ranks import Ranks
 
     assert configuration.model is not None
     if configuration.chat.enabled:
         from sharegen.workload import chat
 
         confined.prepare(chat.render)
+    size = configuration.machine.tensor_parallel_size
+    assert size == 1 or not weights
+    device = device or resolve_device(configuration.machine.device)
     model = load_model(
         configuration.model,
-        device=device or configuration.machine.device,
+        device=device,
         dtype=configuration.machine.dtype,
         adapter=configuration.adapter,
         trust_remote_code=configuration.trust_remote_code,
         weights=weights,
+        quantization=configuration.machine.quantization,
+        ranks=None if size == 1 else Ranks(0, size, device),
     )
     return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
 
@@ -54,7 +62,7 @@ def kv_cache_limit(
     device: torch.device,
     tree: PrefixTree,
 ) -> int:
-    """The most bytes of KV cache that the job can use; tree: of its prompts."""
+    """The most bytes of KV cache that the job can use, on each rank; tree: of its prompts."""
     sampling = configuration.sampling
     rows = max_sequences(configuration, device)
     blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows)

@@ -62,7 +62,8 @@ class Plan:
     kv_shared_bytes, kv_unshared_bytes: of the prompts, stored once or once a sample.
     fit: sequences that decode together in one engine; waves: how often all are filled.
     workers, copied: engines that share the job, and the prompt tokens that are computed once more
-        because several of them need these.
+        because several of them need these. ranks: that the model of each is cut among, and
+        weights_bytes those of one; the bytes of KV, too, are what one of them stores.
     readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
     """
 
@@ -82,6 +83,8 @@ class Plan:
     branches: list[Branch]
     workers: int = 1
     copied: int = 0
+    ranks: int = 1
+    weights_bytes: int = 0
     readings: list[Reading] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:

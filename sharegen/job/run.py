@@ -21,11 +21,11 @@ from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.errors import CapacityError, DataError, JournalError, SharegenError
+from sharegen.errors import CapacityError, DataError, JournalError, SharegenError, UsageError
 from sharegen.job.beside import finished_beside, journals_beside, refuse_overwriting
 from sharegen.job.counts import added
 from sharegen.job.engines import Staff, start
-from sharegen.job.identity import Content
+from sharegen.job.identity import Content, of_ranks
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.machine import kv_cache_limit, load
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
@@ -97,6 +97,11 @@ def run_job(
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
     Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
     """
+    if verify is not None and configuration.machine.tensor_parallel_size > 1:
+        raise UsageError(
+            "--verify computes steps anew with the whole model on one GPU: leave out "
+            "--tensor-parallel-size, or --verify"
+        )
     watcher = watcher or Watcher()
     path = output and journal_path(output, shard)
     if path is not None and path.is_dir():
@@ -201,7 +206,7 @@ class _Job:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return Journal.open(
             self.path,
-            self.configuration.identity | {"dtype": dtype},
+            self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
             fingerprints=self.content.fingerprints(self.model, self.tokenizer),
             extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
             versions=_versions(),
@@ -319,7 +324,7 @@ class _Job:
         return asked, requests
 
     def _plan(self, asked: list[_Asked], tree: PrefixTree) -> Plan:
-        return make_plan(
+        plan = make_plan(
             tree,
             [item.request.prompt_token_ids for item in asked],
             [item.problem.id for item in asked],
@@ -329,6 +334,7 @@ class _Job:
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_sequences=self.engine.slots,
         )
+        return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
 
     def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):

@@ -44,11 +44,13 @@ FLAGS = {
     "sampling.stop": "--stop",
     "sampling.seed": "--seed",
     "machine.dtype": "--dtype",
+    "machine.quantization": "--quantization",
     "machine.max_sequences": "--max-sequences",
     "machine.kv_cache_memory": "--kv-cache-memory",
     "machine.block_size": "--block-size",
     "machine.workers": "--workers",
     "machine.ray": "--ray",
+    "machine.tensor_parallel_size": "--tensor-parallel-size",
 }
 """The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
 
@@ -65,20 +67,24 @@ class Machine(Strict):
     """Where and how wide to run; None leaves it to the engine.
 
     dtype: "auto" is float32 on a CPU and the checkpoint's own on CUDA.
+    quantization: what large weights become as they are read; None leaves them as they are.
     max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
     compile: whether the model's layers are compiled on a GPU.
     workers: engines that share the job, "auto" for all that the machine has room for.
     ray: the address of the Ray cluster that the workers are in.
+    tensor_parallel_size: GPUs that the model of each is cut among; the memory is of each.
     """
 
     device: str = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    quantization: Literal["fp8"] | None = None
     max_sequences: int | None = Field(default=None, ge=1)
     kv_cache_memory: int | None = Field(default=None, ge=1)
     block_size: int = Field(default=16, ge=1)
     compile: bool = True
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
     ray: str | None = None
+    tensor_parallel_size: int = Field(default=1, ge=1)
 
 
 class Configuration(Job):
@@ -115,7 +121,7 @@ class Configuration(Job):
             del values["prompt"], values["example"]
         else:
             values["chat"] = {"enabled": False}
-        return values | {"dtype": self.machine.dtype}
+        return values | {"dtype": self.machine.dtype, "quantization": self.machine.quantization}
 
     @property
     def extent(self) -> dict[str, Any]:
@@ -125,7 +131,13 @@ class Configuration(Job):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
-        values = {key: value for key, value in settings.items() if key not in ("dtype", "shard")}
+        besides = (
+            "dtype",
+            "quantization",
+            "shard",
+            "tensor_parallel_size",
+        )  # what else a run file has
+        values = {key: value for key, value in settings.items() if key not in besides}
         return validate(cls, values, "the recorded configuration")
 
 

@@ -86,7 +86,7 @@ def test_parts_of_a_step() -> None:
     parts = by_part(kernels, 2)
     assert parts == pytest.approx(
         {"shared_ms": 0.020, "suffix_ms": 0.030, "store_ms": 0.002, "sampling_ms": 0.005,
-         "rest_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
+         "ranks_ms": 0.0, "rest_ms": 0.040, "idle_ms": 0.018, "step_ms": 0.100}
     )  # fmt: skip
     assert by_part(kernels, 3) is None
 

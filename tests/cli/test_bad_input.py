@@ -236,6 +236,11 @@ def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_pat
         (["--max-sequences", 0], ["--max-sequences is 0"]),
         (["--stop", ""], ["--stop"]),
         (["--dtype", "int4"], ["--dtype is 'int4'", "bfloat16"]),
+        (["--quantization", "int4"], ["--quantization is 'int4'", "'fp8'"]),
+        (
+            ["--quantization", "fp8", "--device", "cpu"],
+            ["FP8 weights need a GPU", "the device is cpu"],
+        ),
         (["--kv-cache-memory", "lots"], ["--kv-cache-memory", "8GiB"]),
         (["--device", "tpu"], ["tpu"]),
         (["--no-chat", "--system", "Be brief."], ["--system", "--no-chat"]),

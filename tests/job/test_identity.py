@@ -101,6 +101,25 @@ def test_another_chat_template_is_refused_by_name(
         run_job(configure(place, samples, **chat), path)
 
 
+def test_another_quantisation_is_refused_by_name(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHAREGEN_EMULATE_FP8", "1")
+    path = tmp_path / "a.jsonl"
+    plain = configure(place)
+    run_job(plain, path)
+    before = path.read_bytes()
+    quantised = configure(place, machine=plain.machine.model_dump() | {"quantization": "fp8"})
+    with pytest.raises(JournalError, match='quantization was not set and is now "fp8"'):
+        run_job(quantised, path)
+    assert path.read_bytes() == before
+    other = tmp_path / "b.jsonl"
+    assert run_job(quantised, other).drawn == 2 * len(ROWS)
+    assert run_job(quantised, other).drawn == 0
+    with pytest.raises(JournalError, match='quantization was "fp8" and is no longer set'):
+        run_job(plain, other)
+
+
 def test_another_template_is_refused_by_name(place: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     run_job(configure(place), path)

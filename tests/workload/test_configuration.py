@@ -189,6 +189,7 @@ def test_identity_and_extent_part_the_settings(recipe: str) -> None:
         {"dataset": {"id": "name"}},
         {"prompt": "{{ q }}?"},
         {"machine": {"dtype": "bfloat16"}},
+        {"machine": {"quantization": "fp8"}},
     ):
         assert resolve(recipe, flags=changed).identity != job.identity
 
@@ -212,7 +213,8 @@ def test_where_things_lie_and_what_is_not_in_use_is_no_identity(recipe: str) -> 
 
 
 def test_the_settings_come_back_from_a_run_file(recipe: str, tmp_path: Path) -> None:
-    job = resolve(recipe, flags={"machine": {"dtype": "bfloat16"}, "dataset": {"limit": 2}})
+    machine = {"dtype": "bfloat16", "quantization": "fp8"}
+    job = resolve(recipe, flags={"machine": machine, "dataset": {"limit": 2}})
     path = tmp_path / "a.run.json"
     configuration = json.loads(json.dumps(job.identity | {"dtype": "bfloat16"}))
     RunFile(configuration=configuration, extent=job.extent).write(path)

@@ -6,6 +6,7 @@ the hub or only its local cache is asked, and every failure is one line that say
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import warnings
@@ -31,6 +32,8 @@ from transformers.quantizers.auto import AutoHfQuantizer
 
 from sharegen.common.hub import hub_is_reachable
 from sharegen.engine.model.folder import check_folder
+from sharegen.engine.model.fp8_checkpoint import StoredFP8, stored_fp8
+from sharegen.engine.model.fp8_loading import ToFP8
 from sharegen.errors import ModelError, UsageError
 
 # What transformers is seen to raise for folders and repositories that it cannot load.
@@ -93,12 +96,28 @@ def load_config(source: Source) -> Any:
 
 
 def load_weights(
-    source: Source, config: Any, dtype: torch.dtype, device: torch.device
+    source: Source,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None = None,
 ) -> PreTrainedModel:
-    """The model with its weights on `device`. Raises ModelError, also when weights are missing."""
-    quantised = is_quantised(source, config)
-    # Quantised weights must be laid out on the device that they will run on.
-    placement = {"device_map": {"": device}} if quantised else {}
+    """The model with its weights on `device`. Raises ModelError, also when weights are missing.
+
+    quantization: "fp8" makes the large ones FP8 as they are read. Raises UsageError for a device
+    that has no FP8, where they are to be, or are in the checkpoint.
+    """
+    stored = stored_quantization(source, config, quantization)
+    own = stored if isinstance(stored, StoredFP8) else None
+    fp8 = None
+    placement: dict[str, Any] = {}
+    if quantization is not None or own is not None:
+        fp8 = ToFP8(source.name, device, own)
+        config = _without_quantization(config)
+        placement = {"quantization_config": fp8}
+    elif stored is not None:
+        # Quantised weights must be laid out on the device that they will run on.
+        placement = {"device_map": {"": device}}
     with explained(source, "weights"):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.name,
@@ -112,7 +131,9 @@ def load_weights(
         )
     model, report = loaded
     refuse_missing(source, report)
-    return (model if quantised else model.to(device)).eval()
+    if fp8 is not None:
+        model = fp8.finish(model)
+    return (model if stored is not None else model.to(device)).eval()
 
 
 def refuse_missing(source: Source, report: dict[str, Any]) -> None:
@@ -125,20 +146,31 @@ def refuse_missing(source: Source, report: dict[str, Any]) -> None:
         )
 
 
-def is_quantised(source: Source, config: Any) -> bool:
-    """Whether the checkpoint's weights are.
+def stored_quantization(
+    source: Source, config: Any, quantization: str | None = None
+) -> StoredFP8 | str | None:
+    """How the checkpoint's weights are quantised: FP8, or the method by which transformers does it.
 
-    Raises ModelError for a method that transformers would skip, and then read nonsense.
+    quantization: what is asked besides. Raises ModelError for a method that transformers would
+    skip, and then read nonsense, for FP8 that it would widen, and for two quantisations at once.
     """
     parts = (config, config.get_text_config())
     settings = next(
         (q for q in (getattr(c, "quantization_config", None) for c in parts) if q), None
     )
     if settings is None:
-        return False
+        return None
+    method = settings.get("quant_method", "bitsandbytes")
+    if quantization is not None:
+        raise ModelError(
+            f"model {source.name} is quantised already ({method}): leave out --quantization "
+            f"{quantization}"
+        )
+    stored = stored_fp8(source.name, settings)
+    if stored is not None:
+        return stored
     with explained(source, "weights"):
         known = AutoHfQuantizer.supports_quant_method(settings)
-    method = settings.get("quant_method", "bitsandbytes")
     if not known:
         raise ModelError(
             f"model {source.name} is quantised by {method}, which transformers does not know: "
@@ -149,7 +181,16 @@ def is_quantised(source: Source, config: Any) -> bool:
             f"model {source.name} is quantised ({method}), and loading it needs accelerate: "
             "pip install 'sharegen[quantised]'"
         )
-    return True
+    return str(method)
+
+
+def _without_quantization(config: Any) -> Any:
+    """A copy that says nothing of how the checkpoint is quantised."""
+    config = copy.deepcopy(config)
+    for part in (config, config.get_text_config()):
+        if hasattr(part, "quantization_config"):
+            del part.quantization_config
+    return config
 
 
 def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:

@@ -12,24 +12,39 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from sharegen.engine.model.fp8 import E4M3, FP8Linear, multiply
+
 _TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_KINDS = (nn.Linear, FP8Linear)
+_PARAMETERS = ("weight", "weight_scale", "bias")
 
 
 class _First(nn.Module):
     """Computes all projections, returns its own and puts the others by.
 
-    weight: [sum of out_features, in_features]; sizes: out_features of each.
+    weight: [sum of out_features, in_features], with `weight_scale` of a row each where it is FP8;
+    sizes: out_features of each.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, sizes: list[int]) -> None:
+    weight: nn.Parameter
+    weight_scale: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(self, parameters: dict[str, torch.Tensor], sizes: list[int]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = nn.Parameter(bias, requires_grad=False) if bias is not None else None
+        for name in _PARAMETERS:
+            value = parameters.get(name)
+            parameter = None if value is None else nn.Parameter(value, requires_grad=False)
+            self.register_parameter(name, parameter)
         self.sizes = sizes
         self.put_by: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        own, *others = nn.functional.linear(x, self.weight, self.bias).split(self.sizes, dim=-1)
+        if self.weight_scale is None:
+            joint = nn.functional.linear(x, self.weight, self.bias)
+        else:
+            joint = multiply(x, self.weight, self.weight_scale, self.bias)
+        own, *others = joint.split(self.sizes, dim=-1)
         self.put_by.extend(others)
         return own
 
@@ -54,7 +69,7 @@ def fuse_projections(model: PreTrainedModel) -> list[tuple[nn.Module, str, nn.Mo
     for module in list(model.modules()):
         for names in _TOGETHER:
             layers = [getattr(module, name, None) for name in names]
-            if not all(type(layer) is nn.Linear for layer in layers):
+            if not any(all(type(layer) is kind for layer in layers) for kind in _KINDS):
                 continue
             linear: list[nn.Linear] = layers  # type: ignore[assignment]
             alike = {(one.in_features, one.bias is None, one.weight.dtype) for one in linear}
@@ -74,15 +89,22 @@ def _fuse(
     module: nn.Module, names: tuple[str, ...], linear: list[nn.Linear]
 ) -> list[tuple[nn.Module, str, nn.Module]]:
     sizes = [one.out_features for one in linear]
-    weight = torch.cat([one.weight.data for one in linear])
-    bias = None if linear[0].bias is None else torch.cat([one.bias.data for one in linear])
     ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    for one, (start, end) in zip(linear, pairwise(ends), strict=True):
-        one.weight.data = weight[start:end]
-        if bias is not None:
-            one.bias.data = bias[start:end]
-    first = _First(weight, bias, sizes)
+    joint: dict[str, torch.Tensor] = {}
+    for name in _PARAMETERS:
+        parts = [getattr(one, name) for one in linear if getattr(one, name, None) is not None]
+        if parts:
+            joint[name] = _joined([part.data for part in parts])
+            for part, (start, end) in zip(parts, pairwise(ends), strict=True):
+                part.data = joint[name][start:end]
+    first = _First(joint, sizes)
     setattr(module, names[0], first)
     for name in names[1:]:
         setattr(module, name, _Next(first))
     return [(module, name, one) for name, one in zip(names, linear, strict=True)]
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    if parts[0].dtype is E4M3:
+        return torch.cat([part.view(torch.uint8) for part in parts]).view(E4M3)
+    return torch.cat(parts)

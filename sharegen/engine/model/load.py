@@ -15,18 +15,22 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.engine.model import checkpoint, interface
-from sharegen.engine.model.checkpoint import quiet
+from sharegen.engine.model.checkpoint import Source, quiet
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
+from sharegen.engine.model.fp8_checkpoint import StoredFP8
+from sharegen.engine.model.fp8_loading import quantise_on_meta
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.partition import Partition
 from sharegen.engine.model.parts import load_part, random_part
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
+from sharegen.engine.model.quantising import quantise_in_place
 from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
-from sharegen.errors import ModelError
+from sharegen.errors import ModelError, UsageError
 
+QUANTIZATIONS = ("fp8",)
 IMPLEMENTATION = "sharegen"
 _LAYER_ATTRIBUTE = "sharegen_layer"
 _NO_LIMIT = 2**20  # tokens, where neither config nor frequencies name a limit
@@ -66,6 +70,7 @@ def load_model(
     trust_remote_code: bool = False,
     weights: bool = True,
     ranks: Ranks | None = None,
+    quantization: str | None = None,
 ) -> LoadedModel:
     """Load and probe a model.
 
@@ -77,20 +82,34 @@ def load_model(
     weights: False builds the model on torch's meta device from its config alone: enough to plan.
         A torch.device, of which the dtype may hang, need not be here then.
     ranks: load this rank's part of the model, on the rank's device. All ranks must load.
+    quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it. A
+        checkpoint that is quantised needs no word about it.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
-    could not run exactly; UsageError for a device or dtype that does not exist.
+    could not run exactly; UsageError for a device, dtype or quantization that does not exist.
     """
+    if ranks is not None and quantization is not None:
+        raise UsageError(
+            f"--quantization {quantization} is for a model on one GPU, and this one is cut for "
+            f"{ranks.size}: leave one of the two out"
+        )
     if ranks is not None and (adapter is not None or isinstance(model, PreTrainedModel)):
         what = "an adapter" if adapter is not None else "a model that is loaded already"
         raise ModelError(
             f"{what} cannot be cut for several GPUs: save the model, adapter merged, in a folder "
             "and give that"
         )
+    if quantization not in (None, *QUANTIZATIONS):
+        raise UsageError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
     if isinstance(model, PreTrainedModel):
         if model.config._attn_implementation == IMPLEMENTATION:
             raise ModelError("the model is in use already: release the one that has it first")
         name = type(model).__name__
+        if quantization is not None:
+            raise UsageError(
+                f"quantization {quantization!r} is done as weights are read, and model {name} has "
+                "its own: give a folder or a hub id"
+            )
         devices = sorted({str(parameter.device) for parameter in model.parameters()})
         if len(devices) > 1:
             raise ModelError(
@@ -112,15 +131,23 @@ def load_model(
     if ranks is not None:
         part, plan = load_part(source, config, precision, ranks, weights)
         return _prepare_part(part, plan, source.name, fingerprint, ranks)
-    if weights:
-        module = checkpoint.load_weights(source, config, precision, target)
-    else:
-        module = checkpoint.build_on_meta(source, config, precision)
+    lora = None
     if adapter is not None:
         lora = checkpoint.locate_adapter(adapter)
         fingerprint = f"{fingerprint}+{fingerprint_of_source(lora, None)}"
-        if weights:
-            module = checkpoint.merge_adapter(module, lora)
+    if not weights:
+        stored = checkpoint.stored_quantization(source, config, quantization)
+        loaded = _prepare(
+            checkpoint.build_on_meta(source, config, precision), source.name, fingerprint
+        )
+        own = stored if isinstance(stored, StoredFP8) else None
+        if quantization is not None or own is not None:
+            quantise_on_meta(loaded.model, source.name, own)
+        return loaded
+    if lora is None:
+        module = checkpoint.load_weights(source, config, precision, target, quantization)
+    else:
+        module = _load_with_adapter(source, config, precision, target, quantization, lora)
     return _prepare(module, source.name, fingerprint)
 
 
@@ -142,6 +169,23 @@ def _prepare_part(
             raise refusal(name, f"a part of its attention has {own.sizes}, not {planned.sizes}")
     loaded.ranks = ranks
     return loaded
+
+
+def _load_with_adapter(
+    source: Source,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None,
+    lora: Source,
+) -> PreTrainedModel:
+    """An adapter is merged into weights as the checkpoint has them: only then they become FP8."""
+    if quantization is None:
+        module = checkpoint.load_weights(source, config, dtype, device)
+        return checkpoint.merge_adapter(module, lora)
+    checkpoint.stored_quantization(source, config, quantization)
+    module = checkpoint.load_weights(source, config, dtype, torch.device("cpu"))
+    return quantise_in_place(checkpoint.merge_adapter(module, lora), source.name, device)
 
 
 def _refuse_encoder_decoder(name: str, config: Any) -> None:

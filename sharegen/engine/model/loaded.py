@@ -82,6 +82,11 @@ class LoadedModel:
         return numbers * self.dtype.itemsize
 
     @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights, or of those of a rank's part."""
+        return sum(weight.nbytes for weight in self.model.parameters())
+
+    @property
     def context_length(self) -> int:
         """The most tokens that prompt and output may have together."""
         return min(limit for limit, _ in self._limits)

@@ -26,7 +26,7 @@ def load_part(
 
     Raises ModelError for a model that cannot be cut, before weights are read.
     """
-    if checkpoint.is_quantised(source, config):
+    if checkpoint.stored_quantization(source, config) is not None:
         raise ModelError(
             f"model {source.name} is quantised: several GPUs take checkpoints that are not; leave "
             "--tensor-parallel-size at 1"

@@ -17,16 +17,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Thread
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from sharegen.engine.model.symmetric import SymmetricSum, shared_memory
 from sharegen.errors import ModelError
 
-_WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+_WITHOUT_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
 
 _groups: dict[str, dist.ProcessGroup] = {}  # by name: compiled code carries names
+_symmetric: dict[str, SymmetricSum] = {}  # the same, where the GPUs share memory
 _alone = False
 
 
@@ -121,12 +128,30 @@ def connect(
         raise ModelError(f"rank {rank} of {size} does not meet the others: {reason:.200}") from None
     assert group is not None and host_group is not None
     _groups[group.group_name] = group
-    return Ranks(rank, size, device, group, host_group)
+    ranks = Ranks(rank, size, device, group, host_group)
+    if on_gpu:
+        _share_memory(ranks)
+    return ranks
+
+
+def _share_memory(ranks: Ranks) -> None:
+    """Take the faster kernel for small sums, where all ranks can; else NCCL does them all."""
+    assert ranks.group is not None
+    devices = [torch.device(device) for device in ranks.all_of(str(ranks.device))]
+    if not ranks.least(shared_memory(devices, ranks.rank)):
+        return
+    try:
+        found = SymmetricSum(ranks.group, ranks.device)
+    except RuntimeError:  # a driver or a container that does not hand memory on
+        found = None
+    if ranks.least(found is not None) and found is not None:
+        _symmetric[ranks.group.group_name] = found
 
 
 def disconnect() -> None:
     """Leave the ranks. No captured graph may hold a collective any more: it would be waited for."""
     _groups.clear()
+    _symmetric.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -138,7 +163,13 @@ def abort() -> None:
     """
     if dist.is_initialized() and dist.get_backend() == "nccl":
         _groups.clear()
+        waiting = [Thread(target=shared.let_go) for shared in _symmetric.values()]
+        for thread in waiting:  # beside, for each may wait for what the other lets go
+            thread.start()
         dist.distributed_c10d._abort_process_group()
+        for thread in waiting:
+            thread.join()
+        _symmetric.clear()
     else:
         disconnect()
 
@@ -161,7 +192,12 @@ def alone() -> Iterator[None]:
 # works on the same tensor.
 @torch.library.custom_op("sharegen::all_reduce_", mutates_args=("x",))
 def _all_reduce(x: torch.Tensor, group: str) -> None:
-    if not _alone:
+    if _alone:
+        return
+    shared = _symmetric.get(group)
+    if shared is not None and shared.takes(x):
+        shared.add_up(x)
+    else:
         dist.all_reduce(x, group=_groups[group])
 
 

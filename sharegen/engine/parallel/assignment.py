@@ -8,13 +8,12 @@ alone: no process is known here, and no time passes.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.parallel.deal import Dealer
-from sharegen.engine.parallel.messages import Drawn
 from sharegen.engine.request import Completion, Request
 
 W = TypeVar("W", bound=Hashable)
@@ -24,16 +23,17 @@ _PREFILL = 0.05  # of a drawn token's work is that of a prompt token
 
 @dataclass
 class _Item:
-    """A request, or some samples of one, as it is dealt; left: of these, once they are dealt."""
+    """A request, or some samples of one, as it is dealt: what is left of it."""
 
     request: Request
-    samples: Sequence[int]
-    left: set[int] = field(default_factory=set)
+    left: set[int]
 
-    def deal(self) -> int:
-        """It is dealt, again perhaps: how many samples these are."""
-        self.left = self.left or set(self.samples)
-        return len(self.left)
+    @property
+    def weight(self) -> int:
+        """Samples that are left and due; 1 where others are alone, 0 where nothing is left."""
+        due = self.request.due
+        wanted = len(self.left) if due is None else sum(sample < due for sample in self.left)
+        return max(wanted, bool(self.left))
 
 
 class Assignment(Generic[W]):
@@ -46,14 +46,15 @@ class Assignment(Generic[W]):
         self._block_size = block_size
         self._dealer = Dealer()
         self._slots: dict[W, int] = {}
-        self._held: dict[W, int] = {}  # samples dealt and not finished
+        self._held: dict[W, int] = {}  # weight dealt and not finished
         self._busy: set[W] = set()
-        self._changed: dict[W, None] = {}  # who may have room since all were looked at
-        self._undealt = 0  # samples
+        self._changed: set[W] = set()  # who may have room since all were looked at
+        self._undealt = 0  # weight
         self._unfinished = 0
         self._read_below = 0.0  # undealt work with which more requests are wanted
         self._items: dict[int, _Item] = {}
         self._by_key: dict[int, list[int]] = {}
+        self._cancelled: dict[int, Request] = {}  # requests, or some samples of them, by key
 
     # -- who is there -------------------------------------------------------------------------
 
@@ -62,7 +63,7 @@ class Assignment(Generic[W]):
         self._dealer.join(worker)
         self._slots[worker] = slots
         self._held[worker] = 0
-        self._changed[worker] = None
+        self._changed.add(worker)
 
     def leave(self, worker: W) -> None:
         """A worker is gone: what it has not finished is dealt again."""
@@ -70,7 +71,7 @@ class Assignment(Generic[W]):
         del self._slots[worker]
         self._undealt += self._held.pop(worker)
         self._busy.discard(worker)
-        self._changed = dict.fromkeys(self._slots)
+        self._changed = set(self._slots)
 
     @property
     def busy(self) -> Set[W]:
@@ -107,23 +108,23 @@ class Assignment(Generic[W]):
             request, leaf = replace(requests[i], splits=leaves[i].splits()), leaves[i]
             for part in range(min(parts, len(request.samples))):
                 samples = request.samples[part::parts]
-                items.append(_Item(request, samples))
+                items.append(_Item(request, set(samples)))
                 work.append(leaf.length * _PREFILL + len(samples) * request.params.max_tokens)
         for number, item in zip(self._dealer.extend(work), items, strict=True):
             self._items[number] = item
             self._by_key.setdefault(item.request.key, []).append(number)
-            self._undealt += len(item.samples)
-            self._unfinished += len(item.samples)
+            self._undealt += item.weight
+            self._unfinished += item.weight
         self._read_below = sum(work) / 2
-        self._changed = dict.fromkeys(self._slots)
+        self._changed = set(self._slots)
 
     # -- dealing ------------------------------------------------------------------------------
 
     def deal(self, workers: int) -> Iterator[tuple[W, list[Request]]]:
         """Who gets more to do, and what; workers: that are there or hired."""
         while self._changed:  # again where one is found to be gone as it is told
-            changed, self._changed = self._changed, {}
-            for worker in changed:
+            changed, self._changed = self._changed, set()
+            for worker in [worker for worker in self._slots if worker in changed]:
                 if worker in self._slots and self._runs_low(worker, workers):
                     numbers = list(self._deal(worker, workers))
                     if numbers:
@@ -137,18 +138,25 @@ class Assignment(Generic[W]):
         )
 
     def _deal(self, worker: W, workers: int) -> Iterator[int]:
-        """Items until the worker has what it decodes and some ahead, or its share of all."""
+        """Items until the worker has what it decodes and some ahead, or its share of all.
+
+        Who is not there yet may never come: what can be decoded at once is not kept for it.
+        """
         while self._undealt > 0:
+            slots, share = self._slots[worker], math.ceil(self._unfinished / len(self._slots))
             fair = math.ceil(self._unfinished / workers)
-            most = min(self._slots[worker] + self._ahead(worker, workers), fair)
+            most = max(min(slots, share), min(slots + self._ahead(worker, workers), fair))
             room = most - self._held[worker]
             if room < 1:
                 break
             for number in self._dealer.deal(worker, room * self._dealer.undealt / self._undealt):
-                left = self._items[number].deal()
-                self._held[worker] += left
+                weight = self._items[number].weight
+                if not weight:  # cancelled before anyone had it
+                    self._drop(worker, number)
+                    continue
+                self._held[worker] += weight
                 self._busy.add(worker)
-                self._undealt -= left
+                self._undealt -= weight
                 yield number
 
     def _ahead(self, worker: W, workers: int) -> float:
@@ -168,21 +176,73 @@ class Assignment(Generic[W]):
             for request, samples in requests.values()
         ]
 
-    def finish(self, worker: W, drawn: Drawn) -> Completion:
+    def finish(self, worker: W, completion: Completion) -> Completion:
         """A worker has finished a sample: it, with the request as it was put to the job."""
-        numbers = self._by_key[drawn.key]
-        number = next(n for n in numbers if drawn.sample in self._items[n].left)
+        key, sample = completion.request.key, completion.sample
+        numbers = self._by_key.get(key, ())
+        number = next((n for n in numbers if sample in self._items[n].left), None)
+        if number is None:  # the worker had finished it before it heard that nobody wants it
+            return replace(completion, request=self._cancelled[key])
         item = self._items[number]
-        item.left.remove(drawn.sample)
-        self._held[worker] -= 1
+        before = item.weight
+        item.left.remove(sample)
+        self._weigh(worker, number, before)
+        return replace(completion, request=item.request)
+
+    # -- what is dealt changes ----------------------------------------------------------------
+
+    def cancel(
+        self, key: int, samples: Collection[int] | None
+    ) -> list[tuple[W | None, Sequence[int]]]:
+        """Samples of a request are wanted no more, all by default; who had which of them."""
+        gone: list[tuple[W | None, Sequence[int]]] = []
+        for number in list(self._by_key.get(key, ())):
+            item, worker = self._items[number], self._holder(number)
+            mine = sorted(i for i in item.left if samples is None or i in samples)
+            if not mine:
+                continue
+            before = item.weight
+            item.left.difference_update(mine)
+            self._cancelled[key] = item.request
+            self._weigh(worker, number, before)
+            gone.append((worker, mine))
+        return gone
+
+    def call(self, key: int, due: int) -> set[W]:
+        """More samples of a request are due; returns who has some of it."""
+        holders: set[W] = set()
+        for number in list(self._by_key.get(key, ())):
+            item, worker = self._items[number], self._holder(number)
+            if item.request.due is None or item.request.due >= due:
+                continue
+            before = item.weight
+            item.request = replace(item.request, due=due)
+            self._weigh(worker, number, before)
+            if worker is not None:
+                holders.add(worker)
+        return holders
+
+    def _holder(self, number: int) -> W | None:
+        return next((w for w in self._slots if self._dealer.has(w, number)), None)
+
+    def _weigh(self, worker: W | None, number: int, before: int) -> None:
+        """An item weighs something else than before; worker: who has it, if it has been dealt."""
+        change = self._items[number].weight - before
+        self._unfinished += change
+        if worker is None:
+            self._undealt += change
+            return
+        self._held[worker] += change
         if not self._held[worker]:
-            self._busy.remove(worker)
-        self._unfinished -= 1
-        self._changed[worker] = None
-        if not item.left:
-            self._dealer.finish(worker, number)
-            del self._items[number]
-            numbers.remove(number)
-            if not numbers:
-                del self._by_key[drawn.key]
-        return drawn.completion(item.request)
+            self._busy.discard(worker)
+        self._changed.add(worker)
+        if not self._items[number].left:
+            self._drop(worker, number)
+
+    def _drop(self, worker: W, number: int) -> None:
+        """Nothing is left of an item that a worker was dealt."""
+        self._dealer.finish(worker, number)
+        key = self._items.pop(number).request.key
+        self._by_key[key].remove(number)
+        if not self._by_key[key]:
+            del self._by_key[key]

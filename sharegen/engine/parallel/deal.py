@@ -139,6 +139,10 @@ class Dealer:
         self._shares[worker].given.remove(item)
         self.unfinished -= 1
 
+    def has(self, worker: Worker, item: int) -> bool:
+        """Whether a worker has been dealt an item and has not finished it."""
+        return item in self._shares[worker].given
+
     def holds(self, worker: Worker) -> int:
         """Items that a worker has been dealt and has not finished."""
         return len(self._shares[worker].given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,8 @@ from sharegen.engine.parallel.counts import Counts
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import (
     Begin,
+    Call,
+    Cancel,
     Check,
     Checked,
     End,
@@ -178,6 +180,28 @@ class Driver:
         if self.stats.idle or len(busy) < len(self._workers):
             self.stats.idle = [n for worker, n in self._workers.items() if worker not in busy]
 
+    # -- samples that run ---------------------------------------------------------------------
+
+    def cancel(self, key: int, samples: Collection[int] | None = None) -> list[int]:
+        """As Engine.cancel; what a worker has finished before it hears of it still comes."""
+        self._need_job("there is nothing to cancel: no job runs")
+        ended: list[int] = []
+        for worker, gone in self._assignment.cancel(key, samples):
+            ended += gone
+            if worker is not None:
+                self._send(worker, Cancel(key, gone))
+        return ended
+
+    def call(self, key: int, due: int) -> None:
+        """As Engine.call."""
+        self._need_job("there are no samples to call: no job runs")
+        for worker in self._assignment.call(key, due):
+            self._send(worker, Call(key, due))
+
+    def _need_job(self, without: str) -> None:
+        if not self._busy:
+            raise UsageError(without)
+
     # -- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
@@ -200,10 +224,10 @@ class Driver:
                 self._counts.update(worker, message.stats)
                 if self._busy:
                     self._join(worker)
-            case Finished(job, drawn, stats):
+            case Finished(job, completions, stats):
                 self._counts.update(worker, stats)
                 if job == self._job and self._busy:
-                    self._done += (self._assignment.finish(worker, one) for one in drawn)
+                    self._done += (self._assignment.finish(worker, done) for done in completions)
             case Checked():
                 self._checked = message
             case Warned(text):

@@ -32,6 +32,7 @@ def engine_of(setting: Setting) -> Engine:
         model,
         device=device,
         dtype=setting.dtype,
+        quantization=setting.quantization,
         adapter=setting.adapter,
         trust_remote_code=setting.trust_remote_code,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.config import EngineConfig, EngineStats
-from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
+from sharegen.engine.request import Completion, Request
 from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Setting:
     config: EngineConfig
     device: str = "auto"
     dtype: str = "auto"
+    quantization: str | None = None
     adapter: str | None = None
     trust_remote_code: bool = False
     threads: int = 0
@@ -87,6 +88,22 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Call:
+    """The samples of a request with an index below `due` are due from now on."""
+
+    key: int
+    due: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """These samples of a request are wanted no more."""
+
+    key: int
+    samples: Sequence[int]
+
+
+@dataclass(frozen=True)
 class End:
     """The job is over: whatever is not finished is dropped."""
 
@@ -126,39 +143,12 @@ class Checked:
     errors: Sequence[SharegenError | None]
 
 
-class Drawn(NamedTuple):
-    """A completion without what the driver has: of its request it brings the key alone.
-
-    A tuple, for its pickle is short and soon read: the driver reads one a sample.
-    """
-
-    key: int
-    sample: int
-    token_ids: list[int]
-    text: str | None
-    finish_reason: FinishReason
-    stop_reason: str | int | None
-    cumulative_logprob: float
-    logprobs: list[TokenLogprobs] | None
-    prompt_logprobs: list[TokenLogprobs | None] | None
-    error: str | None
-
-    @classmethod
-    def of(cls, completion: Completion) -> Drawn:
-        values = vars(completion) | {"key": completion.request.key}
-        del values["request"]
-        return cls(**values)
-
-    def completion(self, request: Request) -> Completion:
-        return Completion(request, *self[1:])
-
-
 @dataclass(frozen=True)
 class Finished:
-    """What has ended since the last report, and what the engine counts."""
+    """Completions since the last report, and what the engine counts."""
 
     job: int
-    drawn: Sequence[Drawn]
+    completions: Sequence[Completion]
     stats: EngineStats
 
 

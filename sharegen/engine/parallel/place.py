@@ -68,7 +68,7 @@ def places(setting: Setting, count: int) -> list[Setting]:
     found = torch.cuda.device_count()
     if count * each > found:
         raise UsageError(f"{who} are too many: there are {found} GPUs")
-    threads = max(1, cores() // (count * each))
+    threads = max(1, cores() // count)
     return [replace(setting, device=f"cuda:{i * each}", threads=threads) for i in range(count)]
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -22,9 +23,10 @@ from sharegen.engine.parallel.inbox import inbox_of
 from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import (
     Begin,
+    Call,
+    Cancel,
     Check,
     Checked,
-    Drawn,
     End,
     Failed,
     Finished,
@@ -106,6 +108,10 @@ class _Worker:
                 self.engine.begin(seed)
             case Work(requests):
                 self.engine.add(requests)
+            case Call(key, due):
+                self.engine.call(key, due)
+            case Cancel(key, samples):
+                self.engine.cancel(key, samples)
             case End():
                 self.engine.end()
 
@@ -113,8 +119,9 @@ class _Worker:
         now = time.monotonic()
         if not completions and now - self.reported < _REPORT_SECONDS:
             return
-        drawn = [Drawn.of(completion) for completion in completions]
-        self.connection.send(Finished(self.job, drawn, self.engine.stats))
+        # The driver has the requests: their prompts need not come back.
+        slim = [replace(c, request=replace(c.request, prompt_token_ids=())) for c in completions]
+        self.connection.send(Finished(self.job, slim, self.engine.stats))
         self.reported = now
 
 

@@ -7,14 +7,17 @@ blocks allow and leave at once when they end. When blocks run out all the same, 
 prefilled ahead are dropped first, then the youngest sequences are preempted. A preempted sequence
 keeps its tokens and replays them when it rejoins, before anything new is admitted.
 
+Where requests say which of their samples are due, rows go to those: first to what has its prompt,
+then to new prompts. Only rows that would be empty go to samples that may yet be cancelled.
+
 The host may run one step ahead of the device: whatever `schedule` decides rests on the number of
 steps launched, never on the tokens that they will draw.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 
 from sharegen.engine.cache.block_pool import BlockPool
@@ -23,6 +26,7 @@ from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.request import Request
 from sharegen.engine.schedule.packing import prefill_step
+from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Lengths, Sequence, most_tokens
 from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep, Step
@@ -31,6 +35,8 @@ from sharegen.errors import CapacityError
 LEAST_CHUNK = 256
 LEAST_SEQUENCES = 8
 """Tokens of a prefill batch and sequences decoded together: below that a job would hardly move."""
+
+_MOST_READY = 64  # times the rows: samples that wait, from where no prompt is computed ahead
 
 
 class Scheduler:
@@ -67,11 +73,14 @@ class Scheduler:
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded)
         self.lengths = Lengths()
         self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
-        self.ready: deque[Sequence] = deque()  # first token drawn, no row; the preempted first
+        self.ready = Ready()  # first token drawn, no row
 
         self.num_waiting = 0  # samples whose first token has not been drawn
         self.preemptions = 0
+        self.cancelled = self.cancelled_tokens = 0  # samples that had begun, and tokens of all
+        self._drawing = 0  # samples that are due of prompts in flight
         self._unfinished: set[Group] = set()
+        self._by_key: dict[int, list[Group]] = {}  # of these
         self._ending: dict[Node, list[Group]] = {}  # groups to draw when the node is computed
         self._blocked = False  # samples wait for blocks, not for rows
 
@@ -105,7 +114,7 @@ class Scheduler:
 
     def unseated(self) -> Iterator[Sequence]:
         """Samples whose first token is drawn and that have no row yet, or no more."""
-        return (sequence for sequence in self.ready if not sequence.finished)
+        return iter(self.ready)
 
     def find(self, key: int, sample: int) -> Sequence | None:
         """The sample of a request while it runs, waits for a row, or is kept."""
@@ -142,6 +151,7 @@ class Scheduler:
         self.waiting[group] = None
         self.num_waiting += group.unfinished
         self._unfinished.add(group)
+        self._by_key.setdefault(request.key, []).append(group)
         self._ending.setdefault(leaf, []).append(group)
         self.cache.hold(leaf)
         if request.params.prompt_logprobs is not None:
@@ -149,12 +159,19 @@ class Scheduler:
         return group
 
     def draw(self, group: Group, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:
-        """The first tokens of a group's samples have come; its sequences are ready to join."""
+        """The first tokens of a group's samples have come; its sequences are ready to join.
+
+        Those that were cancelled meanwhile have ended.
+        """
+        self._drawing -= group.num_due
         sequences = [
             Sequence(group, sample, int(token), float(logprob))
             for sample, token, logprob in zip(group.drawn, tokens, logprobs, strict=True)
         ]
-        self.ready.extend(sequences)
+        for sequence in sequences:
+            sequence.finished = not sequence.samples
+        group.alive = {s.sample: s for s in sequences if not s.finished}
+        self.ready.add(group, group.alive.values())
         return sequences
 
     def finish(self, sequence: Sequence) -> None:
@@ -162,16 +179,77 @@ class Scheduler:
 
         Its blocks stay where they are to be kept for forks.
         """
+        self.lengths.note(len(sequence.tokens))
+        self._end(sequence, keep=sequence.group.request.keep)
+
+    def _end(self, sequence: Sequence, keep: bool) -> None:
         assert not sequence.finished
         sequence.finished = True
-        self.lengths.note(len(sequence.tokens))
-        if sequence.row >= 0:
-            self._vacate(sequence, ended=True)
         group = sequence.group
-        group.unfinished -= 1
+        del group.alive[sequence.sample]
+        if sequence.row >= 0:
+            self._vacate(sequence, keep=keep)
+        elif sequence.waits:
+            self.ready.forget(sequence)
+        self._lessen(group, 1)
+
+    def _lessen(self, group: Group, samples: int) -> None:
+        """So many of a group's samples are not to come any more; it goes with the last one."""
+        group.unfinished -= samples
         if group.unfinished == 0:
             self._unfinished.discard(group)
+            self._by_key[group.request.key].remove(group)
+            if not self._by_key[group.request.key]:
+                del self._by_key[group.request.key]
             self.cache.release(group.leaf)
+
+    def call(self, key: int, due: int) -> None:
+        """The samples of a request with an index below `due` are due from now on."""
+        for group in self._by_key.get(key, ()):
+            if group.due is None or group.due >= due:
+                continue
+            before, group.due = group.num_due, due
+            if group.alive:
+                self.ready.call(group)
+            elif group not in self.waiting:
+                self._drawing += group.num_due - before
+
+    def cancel(self, key: int, samples: Collection[int] | None) -> list[int]:
+        """End samples of a request that are not finished, all of them by default; returns these.
+
+        Their rows and blocks are free at once. What a step in flight draws for them is dropped.
+        """
+        ended: list[int] = []
+        for group in list(self._by_key.get(key, ())):
+            known = [sample for drawn in group.alive or group.drawn
+                     for sample in group.samples_of(drawn)]  # fmt: skip
+            wanted = [sample for sample in known if samples is None or sample in samples]
+            group.cancelled.update(wanted)
+            ended += wanted
+            self._drop_cancelled(group)
+        return ended
+
+    def _drop_cancelled(self, group: Group) -> None:
+        """Take out what a group does for no sample any more, wherever it stands."""
+        if group.alive:
+            for sequence in list(group.alive.values()):
+                if not sequence.samples:
+                    self.cancelled += sequence.joined >= 0
+                    self.cancelled_tokens += len(sequence.tokens)
+                    self._end(sequence, keep=False)
+            return
+        left = [sample for sample in group.drawn if group.samples_of(sample)]
+        dropped = group.unfinished - len(left)
+        if group in self.waiting:
+            group.drawn = left
+            self.num_waiting -= dropped
+            if not left:
+                del self.waiting[group]
+                self._ending[group.leaf].remove(group)
+                if not self._ending[group.leaf]:
+                    del self._ending[group.leaf]
+        if dropped:
+            self._lessen(group, dropped)
 
     def clear(self) -> None:
         """Drop everything that waits or runs, whatever was interrupted half-way."""
@@ -179,8 +257,10 @@ class Scheduler:
             self._vacate(sequence)
         self.cache.clear()
         self._unfinished.clear()
+        self._by_key.clear()
         self.waiting.clear()
         self.ready.clear()
+        self._drawing = 0
         self._ending.clear()
         self.num_waiting = 0
         self.rows.send_all_again()
@@ -209,6 +289,7 @@ class Scheduler:
         for chunk in reversed(step.chunks):
             self.cache.forget_computed(chunk.node, chunk.start)
         for group in reversed(step.groups):
+            self._drawing -= group.num_due
             self._ending.setdefault(group.leaf, []).insert(0, group)
             self.waiting[group] = None
             self.waiting.move_to_end(group, last=False)
@@ -237,6 +318,10 @@ class Scheduler:
         """Assert that every block has its owner and every row its tables."""
         self.cache.check_integrity(self.rows.running())
         self.rows.check_integrity()
+        self.ready.check_integrity()
+        assert {group for groups in self._by_key.values() for group in groups} == self._unfinished
+        assert self.num_waiting == sum(group.unfinished for group in self.waiting)
+        assert all(not s.finished and s.samples for s in self.rows.running())
         assert all(self.cache.is_resident(s.group.leaf) for s in self.rows.running())
 
     # -- one step -----------------------------------------------------------------------------
@@ -248,11 +333,14 @@ class Scheduler:
         """
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
-            self._vacate(sequence, ended=True)
-        preempted = self._grow()
-        if not preempted:
+            self._vacate(sequence, keep=sequence.group.request.keep)
+        plan = PrefillPlan()
+        if not self._grow():
             self._admit()
-        plan = PrefillPlan() if preempted else self._plan_prefill()
+            plan = self._plan_prefill()
+            if not plan.chunks and self.ready.num_early:
+                self._admit(early=True)
+                plan = self._plan_early()
         if plan.chunks:
             stored, size = self.cache.stored, self.pool.block_size
             return prefill_step(plan.chunks, plan.groups, stored, size)
@@ -292,12 +380,12 @@ class Scheduler:
         self.preemptions += 1
         self._vacate(sequence)
         # The youngest goes first, so that the oldest ends up at the front.
-        self.ready.appendleft(sequence)
+        self.ready.put_back(sequence)
 
-    def _vacate(self, sequence: Sequence, ended: bool = False) -> None:
-        """Take a sequence's row, and its blocks unless they are to be kept when it has ended."""
+    def _vacate(self, sequence: Sequence, keep: bool = False) -> None:
+        """Take a sequence's row, and its blocks unless they are kept for forks."""
         self.rows.vacate(sequence)
-        if ended and sequence.group.request.keep:
+        if keep:
             self.cache.keep(sequence)
         else:
             self.pool.free(sequence.blocks)
@@ -305,12 +393,16 @@ class Scheduler:
 
     # -- admission ----------------------------------------------------------------------------
 
-    def _admit(self) -> None:
-        """Seat ready sequences while rows and blocks last."""
+    def _admit(self, early: bool = False) -> None:
+        """Seat ready sequences while rows and blocks last.
+
+        early: also those that are not due, in the rows that what is on its way leaves.
+        """
         self._blocked = False
         growth = self.rows.growth(self.lengths.expected()) if self.ready else 0
-        while self.num_running < self.max_sequences:
-            sequence = self._first_ready()
+        most = self.max_sequences - (self._drawing if early else 0)
+        while self.num_running < most:
+            sequence = self.ready.first(early)
             if sequence is None or not self.cache.is_resident(sequence.group.leaf):
                 return  # its prompt was dropped: prefill comes first
             own = self._expected_blocks(sequence.group, len(sequence.tokens))
@@ -322,14 +414,9 @@ class Scheduler:
                 return
             block = self.pool.allocate()
             assert block is not None, "a checked request does not fit the empty pool"
-            self.rows.seat(self.ready.popleft(), block)
+            self.ready.take(sequence)
+            self.rows.seat(sequence, block)
             growth += own - 1
-
-    def _first_ready(self) -> Sequence | None:
-        """The next sequence to seat; those whose first token ended them are passed over."""
-        while self.ready and self.ready[0].finished:
-            self.ready.popleft()
-        return self.ready[0] if self.ready else None
 
     def _expected_blocks(self, group: Group, tokens: int = 1) -> int:
         """Blocks that a sample with so many tokens will probably hold at its end."""
@@ -342,15 +429,15 @@ class Scheduler:
         """Chunks to prefill next, and the groups whose first tokens they yield."""
         plan = PrefillPlan()
         promised = self.rows.growth(self.lengths.expected())
-        first = self._first_ready()
+        first = self.ready.first()
         if first is not None and not self.cache.is_resident(first.group.leaf):
             self._plan_path(first.group, plan, promised)
             return plan
-        free_rows = self.max_sequences - self.num_running - len(self.ready)
-        if free_rows <= 0 or self._blocked:
+        free_rows = self.max_sequences - self.num_running - self.ready.num_due
+        if free_rows <= 0 or self._blocked or self._has_enough_early:
             return plan
         # A prompt whose samples would find no blocks takes the room of those before it.
-        promised += sum(self._expected_blocks(s.group, len(s.tokens)) for s in self.ready)
+        promised += sum(self._expected_blocks(s.group, len(s.tokens)) for s in self.ready.due())
         while self.waiting:
             if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
                 break
@@ -358,7 +445,21 @@ class Scheduler:
             if not self._plan_path(next(iter(self.waiting)), plan, promised):
                 break
             for group in plan.groups[known:]:
-                promised += self._expected_blocks(group) * group.unfinished
+                promised += self._expected_blocks(group) * group.num_due
+        return plan
+
+    @property
+    def _has_enough_early(self) -> bool:
+        """Whether so many samples wait that further prompts would only fill the memory."""
+        return self.ready.num_early >= _MOST_READY * self.max_sequences
+
+    def _plan_early(self) -> PrefillPlan:
+        """The prompt of the first sample that could take a row, where it was given up."""
+        plan = PrefillPlan()
+        first = self.ready.first(early=True)
+        has_row = self.num_running + self._drawing < self.max_sequences
+        if first is not None and has_row and not self.cache.is_resident(first.group.leaf):
+            self._plan_path(first.group, plan, self.rows.growth(self.lengths.expected()))
         return plan
 
     def _plan_path(self, group: Group, plan: PrefillPlan, promised: int) -> bool:
@@ -386,5 +487,6 @@ class Scheduler:
                 del self.waiting[ending]
                 self.num_waiting -= ending.unfinished
                 plan.groups.append(ending)
-                plan.samples += ending.unfinished
+                plan.samples += ending.num_due
+                self._drawing += ending.num_due
         return True

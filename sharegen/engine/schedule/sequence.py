@@ -21,10 +21,13 @@ class Group:
     computed, of a greedy request the first alone, which stands for all; unfinished: how many of
     these are not finished yet. limit: the most output tokens of a sample, and limit_reason what
     sets it. prompt_logprobs: where the request wants them, from when its first tokens are drawn.
+    due: samples with an index below it are wanted whatever comes of them (None: all are).
+    cancelled: samples of the request that are wanted no more. alive: from when the first tokens
+    are drawn, the sequences that are not finished. place: among the groups that were drawn.
     """
 
-    __slots__ = ("_prompt", "drawn", "leaf", "limit", "limit_reason", "prompt_logprobs",
-                 "request", "seed", "unfinished")  # fmt: skip
+    __slots__ = ("_prompt", "alive", "cancelled", "drawn", "due", "leaf", "limit", "limit_reason",
+                 "place", "prompt_logprobs", "request", "seed", "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
@@ -32,6 +35,10 @@ class Group:
         self.seed = seed if request.params.seed is None else request.params.seed
         self.drawn = request.samples[:1] if request.params.is_greedy else request.samples
         self.unfinished = len(self.drawn)
+        self.due = None if request.params.is_greedy else request.due
+        self.cancelled: set[int] = set()
+        self.alive: dict[int, Sequence] = {}
+        self.place = 0
         self.prompt_logprobs: PromptLogprobs | None = None
         self.limit = most_tokens(request, context_length)
         within = self.limit == request.params.max_tokens
@@ -43,6 +50,23 @@ class Group:
         """How the tokens of one of its samples are drawn."""
         key = row_key(self.seed, self.request.key, sample)
         return Drawing(self.request.params, key, self._prompt)
+
+    def is_due(self, sample: int) -> bool:
+        return self.due is None or sample < self.due
+
+    def earliness(self, sample: int) -> int:
+        """How far the index of a sample is beyond those that are due."""
+        return 0 if self.due is None else sample - self.due
+
+    @property
+    def num_due(self) -> int:
+        """Samples to be drawn that are due; before the first tokens come."""
+        return len(self.drawn) if self.due is None else sum(map(self.is_due, self.drawn))
+
+    def samples_of(self, sample: int) -> Seq[int]:
+        """The samples that the tokens of one are: all of a greedy request, bar the cancelled."""
+        samples = self.request.samples if self.request.params.is_greedy else (sample,)
+        return [sample for sample in samples if sample not in self.cancelled]
 
 
 def most_tokens(request: Request, context_length: int) -> int:
@@ -56,12 +80,12 @@ class Sequence(Suffix):
     tokens: output tokens known to the host. replay: how many of them were known when the sequence
     joined, and are fed from the record rather than from the step before.
     logprobs: one entry a token, where the request wants them.
-    row: its row in the batch (-1: none). joined: a number that grows with every admission; the
-    youngest is preempted first.
+    row: its row in the batch (-1: none). joined: a number that grows with every admission (-1: it
+    had none yet); the youngest is preempted first. waits: whether it is ready for a row.
     """
 
     __slots__ = ("cumulative_logprob", "finished", "group", "joined", "logprobs", "replay", "row",
-                 "sample", "tokens")  # fmt: skip
+                 "sample", "tokens", "waits")  # fmt: skip
 
     def __init__(self, group: Group, sample: int, token: int, logprob: float) -> None:
         super().__init__(group.leaf)
@@ -73,13 +97,13 @@ class Sequence(Suffix):
         self.row = -1
         self.joined = -1
         self.finished = False
+        self.waits = False
         self.logprobs: list[TokenLogprobs] | None = None
 
     @property
     def samples(self) -> Seq[int]:
-        """The samples that its tokens are: all of a greedy request."""
-        request = self.group.request
-        return request.samples if request.params.is_greedy else (self.sample,)
+        """The samples that its tokens are: all of a greedy request, bar the cancelled."""
+        return self.group.samples_of(self.sample)
 
     @property
     def drawing(self) -> Drawing:

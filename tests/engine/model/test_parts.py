@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharegen.engine.model import interface
 from sharegen.engine.model.load import load_model
@@ -65,3 +68,47 @@ def test_parts_draw_the_tokens_of_one_process(saved: Path, size: int, names: lis
             assert part[name][0] == tokens, name
             assert torch.equal(part[name][1], parts[0][name][1]), name
             assert (part[name][1] - logits).abs().max() <= 1e-4, name
+
+
+_READING = """
+import sys, torch
+from pathlib import Path
+from sharegen.engine.model.checkpoint import build_on_meta, load_config, locate
+from sharegen.engine.model.cutting import read_own_parts
+from sharegen.engine.model.parts import plan_parts
+from sharegen.engine.model.ranks import Ranks
+
+def resident(key):
+    status = Path("/proc/self/status").read_text()
+    return int(status.split(key + ":")[1].split()[0]) * 1024
+
+source = locate(sys.argv[1])
+whole = build_on_meta(source, load_config(source), getattr(torch, sys.argv[2]))
+plan = plan_parts(whole, source.name, 4)
+Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
+before = resident("VmRSS")
+part = read_own_parts(source, whole, plan, Ranks(2, 4, torch.device("cpu")))
+print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_reading_holds_a_part_and_one_file(tmp_path: Path, dtype: str) -> None:
+    config = LlamaConfig(
+        vocab_size=16_000, hidden_size=768, intermediate_size=3072, num_hidden_layers=8,
+        num_attention_heads=12, num_key_value_heads=4,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(tmp_path, max_shard_size="80MB")
+    files = [file.stat().st_size for file in tmp_path.glob("*.safetensors")]
+    assert len(files) >= 4
+    run = subprocess.run(
+        [sys.executable, "-c", _READING, str(tmp_path), dtype],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    peak, part = map(int, run.stdout.split())
+    assert part <= sum(files) / 4 * 1.01
+    assert peak <= part + max(files)
+    assert peak < sum(files) / 2

@@ -6,13 +6,16 @@ What they do from then on is what any worker does. Starting one as users do take
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import subprocess
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from sharegen.engine.parallel.launch import Process, Processes
 from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.request import Completion
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([__name__ + "_imports"])
@@ -24,11 +27,28 @@ def _serve(connection: Connection[Any, Any]) -> None:
     serve(connection)
 
 
+def _starve(connection: Connection[Any, Any]) -> None:
+    """One whose third step finds no memory."""
+    import torch
+
+    from sharegen.engine.engine import Engine
+
+    step, steps = Engine.step, itertools.count(1)
+
+    def starving(self: Engine) -> list[Completion]:
+        if next(steps) == 3:
+            torch.empty(1 << 50)
+        return step(self)
+
+    Engine.step = starving  # type: ignore[method-assign]
+    _serve(connection)
+
+
 class _Popen:
     """A process of multiprocessing as one of subprocess."""
 
-    def __init__(self, theirs: Connection[Any, Any]) -> None:
-        self._process = _CONTEXT.Process(target=_serve, args=[theirs], daemon=True)
+    def __init__(self, serve: Callable[..., None], theirs: Connection[Any, Any]) -> None:
+        self._process = _CONTEXT.Process(target=serve, args=[theirs], daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -43,12 +63,18 @@ class _Popen:
 
 
 class Forked(Process):
+    serve = staticmethod(_serve)
+
     def __init__(self, setting: Setting) -> None:
         self.connection, theirs = Pipe()
         with theirs:
-            self._process = _Popen(theirs)  # type: ignore[assignment]
+            self._process = _Popen(self.serve, theirs)  # type: ignore[assignment]
         with contextlib.suppress(ConnectionError):
             self.connection.send(setting)
+
+
+class Starved(Forked):
+    serve = staticmethod(_starve)
 
 
 def forked() -> Processes:

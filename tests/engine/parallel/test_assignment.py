@@ -6,13 +6,12 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from sharegen.engine.parallel.assignment import Assignment
-from sharegen.engine.parallel.messages import Drawn
 from sharegen.engine.request import Completion, Request, SamplingParams
 
 BLOCK = 4
@@ -69,7 +68,7 @@ class Simulation:
             self.now, _, name, request, sample = heapq.heappop(self.events)
             if name in self.workers:
                 self.finished[request.key, sample] += 1
-                self.assignment.finish(name, Drawn.of(completion(request, sample)))
+                self.assignment.finish(name, completion(request, sample))
                 self.workers[name].running -= 1
                 self.start(name)
                 return
@@ -135,14 +134,23 @@ def test_a_job_that_all_could_hold_at_once_is_halved(
 
 
 def test_a_worker_that_comes_late_finds_its_share() -> None:
-    job = Simulation([Clockwork(10_000) for _ in range(2)], requests_of(40, 3), lambda *_: 1.0)
-    job.assignment.leave(1)
-    job.workers.pop(1)
-    for _ in job.assignment.deal(2):  # one is there, another is hired
-        pass
-    job.assignment.join(1, 10_000)
-    [(name, work)] = job.assignment.deal(2)
-    assert name == 1 and sum(len(request.samples) for request in work) == 60
+    """The first takes no more ahead than its share among all who were hired."""
+    assignment: Assignment[str] = Assignment(BLOCK)
+    assignment.join("first", 30)
+    assignment.extend(requests_of(40, 3), 2)
+    [(_, first)] = assignment.deal(2)
+    assignment.join("late", 30)
+    [(name, late)] = assignment.deal(2)
+    assert name == "late" and sum(len(request.samples) for request in late) >= 30
+    assert sum(len(request.samples) for request in first) == 60
+
+
+def test_a_worker_that_never_comes_keeps_nobody_waiting() -> None:
+    """Eight are hired and one is there: its rows are full to the end."""
+    job = Simulation([Clockwork(8)], requests_of(40, 3), lambda *_: 1.0)
+    deal = job.assignment.deal
+    job.assignment.deal = lambda workers: deal(8)  # type: ignore[method-assign]
+    assert job.run() == 40 * 3 / 8
 
 
 def test_few_are_told_little() -> None:
@@ -186,3 +194,45 @@ def test_workers_that_die_at_random_moments(seed: int) -> None:
     assert deaths == 500
     assert job.finished == Counter((r.key, i) for r in requests for i in r.samples)
     assert not job.assignment.busy
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_samples_are_cancelled_and_called_whoever_has_them(seed: int) -> None:
+    """At random, while workers come and go: nothing is lost, and the books end empty."""
+    rng = random.Random(seed)
+    requests = [replace(r, due=rng.randint(0, 3)) for r in requests_of(rng.randint(1, 9), 6)]
+    assignment: Assignment[int] = Assignment(BLOCK)
+    held: dict[int, set[tuple[int, int]]] = {0: set(), 1: set(), 2: set()}
+    for worker in held:
+        assignment.join(worker, 4)
+    assignment.extend(requests, len(held))
+    finished: set[tuple[int, int]] = set()
+    ended: set[tuple[int, int]] = set()
+    late: set[tuple[int, int]] = set()
+    while not assignment.is_done:
+        for worker, dealt in assignment.deal(len(held)):
+            held[worker] |= {(request.key, i) for request in dealt for i in request.samples}
+        worker = rng.choice([w for w in held if held[w]] or [*held])
+        if held[worker]:
+            key, sample = rng.choice(sorted(held[worker]))
+            held[worker].remove((key, sample))
+            done = assignment.finish(worker, completion(requests[key], sample))
+            assert done.request.prompt_token_ids == requests[key].prompt_token_ids
+            (late if (key, sample) in ended else finished).add((key, sample))
+        if rng.random() < 0.3:
+            assignment.call(rng.randrange(len(requests)), rng.randint(0, 7))
+        if rng.random() < 0.2:
+            key = rng.randrange(len(requests))
+            for worker, gone in assignment.cancel(key, rng.choice([None, [0, 5], [1]])):
+                pairs = {(key, i) for i in gone}
+                assert not pairs & (ended | finished)
+                ended |= pairs
+                if worker is not None and rng.random() < 0.7:  # else it has finished them already
+                    held[worker] -= pairs
+        if rng.random() < 0.05 and len(held) > 1:
+            worker = rng.choice(sorted(held))
+            del held[worker]
+            assignment.leave(worker)
+    every = {(request.key, i) for request in requests for i in range(6)}
+    assert finished | ended == every and not finished & ended and late <= ended
+    assert not assignment.busy

@@ -21,12 +21,12 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver, WorkersError
-from sharegen.engine.parallel.launch import Process
+from sharegen.engine.parallel.launch import Process, Processes
 from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.cut import copied_by_workers
-from tests.engine.parallel.forked import forked
+from tests.engine.parallel.forked import Forked, Starved, forked
 from tests.tiny import save_tiny_model
 
 PARAMS = SamplingParams(temperature=1.1, max_tokens=24, stop=["7"])
@@ -139,6 +139,27 @@ def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
     assert results(list(two.generate(job()))) == alone
 
 
+def test_cancelled_samples_do_not_come_and_the_others_are_the_same(
+    two: Driver, alone: dict[tuple[int, int], tuple[object, ...]]
+) -> None:
+    """A request is cancelled with its first sample; what a worker had finished may still come."""
+    found: list[Completion] = []
+    ended: set[tuple[int, int]] = set()
+    for completion in two.generate([replace(request, due=1) for request in job()]):
+        found.append(completion)
+        key = completion.request.key
+        assert len(completion.request.prompt_token_ids) == len(job()[key].prompt_token_ids)
+        if key % 3 == 0:
+            ended |= {(key, sample) for sample in two.cancel(key)}
+        else:
+            two.call(key, 4)
+    drawn = results(found)
+    assert all(alone[place] == result for place, result in drawn.items())
+    assert set(alone) - ended <= set(drawn) and set(drawn) | ended == set(alone) and ended
+    with pytest.raises(UsageError, match="nothing to cancel: no job runs"):
+        two.cancel(0)
+
+
 def test_a_request_that_cannot_run(two: Driver) -> None:
     good = job(1)[0]
     with pytest.raises(RequestError, match="empty"):
@@ -171,6 +192,33 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
     with pytest.raises(WorkersError, match="it was killed"):
         list(stream)
     driver.close()
+
+
+def test_a_worker_without_memory(setting: Setting, alone: object) -> None:
+    """It ends with its reason in a line, and the job with it where it was the last."""
+    kinds = iter([Starved, Forked])
+    driver = Driver([setting] * 2, Processes(lambda one: next(kinds)(one)))
+    with pytest.warns(UserWarning) as told:
+        assert results(list(driver.generate(job()))) == alone
+    driver.close()
+    [line] = [str(warning.message) for warning in told]
+    assert line.startswith("worker 1 is gone: ") and "can't allocate memory" in line
+    assert line.count("\n") == 0
+    last = Driver([setting], Processes(Starved))
+    with pytest.raises(WorkersError, match="can't allocate memory") as raised:
+        list(last.generate(job()))
+    assert raised.value.exit_code == 1
+
+
+def test_a_worker_with_another_model(setting: Setting, tmp_path: Path, alone: object) -> None:
+    other = str(save_tiny_model(tmp_path / "other", context=256, seed=1))
+    driver = Driver([setting], forked())
+    driver.hire(replace(setting, model=other))
+    with pytest.warns(UserWarning, match="worker 2 is gone: its model is another one") as told:
+        driver.gather()
+        assert results(list(driver.generate(job()))) == alone
+    driver.close()
+    assert len(told) == 1
 
 
 def test_long_messages_both_ways_at_once(two: Driver) -> None:

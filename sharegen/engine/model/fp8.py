@@ -1,0 +1,131 @@
+"""Products of FP8 numbers: rows of e4m3 with a scale each, for weights and for activations.
+
+A row of a weight (an output channel) is scaled once, a row of activations as it comes, so that the
+largest number of each becomes e4m3's largest; nothing is calibrated, and no finite row is out of
+range. Micikevicius et al., "FP8 Formats for Deep Learning" (2209.05433).
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import nn
+
+from sharegen.errors import ModelError, UsageError
+
+E4M3 = torch.float8_e4m3fn
+MULTIPLE = 16
+"""What the sizes of a weight must be multiples of: the tensor cores take no others."""
+
+EMULATE = "SHAREGEN_EMULATE_FP8"
+"""Set to 1, a CPU multiplies the same numbers widened to float32, slowly: for tests."""
+
+_LARGEST = torch.finfo(E4M3).max
+_LEAST = 1e-30  # of a row's largest number: zeros are divided by something, too
+_FAST_ACCUMULATION = False  # Hopper adds up in fewer than float32's bits, ever worse in long sums
+
+
+def check_device(device: torch.device, experts: bool = False) -> None:
+    """Raise UsageError, in one line, for a device without such products.
+
+    experts: whether the model has experts, whose grouped products fewer cards have.
+    """
+    if device.type != "cuda":
+        if os.environ.get(EMULATE) != "1":
+            raise UsageError(
+                "FP8 weights need a GPU with FP8 (compute capability 8.9 or later), and the device "
+                f"is {device.type}: leave out --quantization fp8, or give a checkpoint without FP8"
+            )
+        return
+    major, minor = torch.cuda.get_device_capability(device)
+    card = f"{torch.cuda.get_device_name(device)} has compute capability {major}.{minor}"
+    if (major, minor) < (8, 9):
+        raise UsageError(
+            f"FP8 weights need a GPU with FP8 (compute capability 8.9 or later), and {card}: leave "
+            "out --quantization fp8, or give a checkpoint without FP8"
+        )
+    if experts and major not in (9, 10):
+        raise ModelError(
+            "FP8 experts need a GPU with grouped products of FP8 (compute capability 9.0 or "
+            f"10.0), and {card}: leave out --quantization fp8"
+        )
+
+
+def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x: [..., K] -> (e4m3 [..., K], scales [..., 1] in float32); x is about their product.
+
+    A row that holds NaN or an infinite number becomes NaN, and a row of zeros stays one.
+    """
+    wide = x.float()
+    scales = wide.abs().amax(dim=-1, keepdim=True).clamp(min=_LEAST) / _LARGEST
+    return (wide / scales).to(E4M3), scales
+
+
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """x: [..., K], weight: [N, K] in e4m3, weight_scale: [N, 1], bias: [N] -> [..., N] as x."""
+    rows, scales = quantise_rows(x.reshape(-1, x.shape[-1]))
+    if weight.is_cuda:
+        out = torch._scaled_mm(
+            rows,
+            weight.t(),
+            scale_a=scales,
+            scale_b=weight_scale.t(),
+            out_dtype=torch.bfloat16,
+            use_fast_accum=_FAST_ACCUMULATION,
+        )
+    else:
+        out = nn.functional.linear(rows.float(), weight.float()) * scales * weight_scale.t()
+    if bias is not None:
+        out = out + bias
+    return out.to(x.dtype).view(*x.shape[:-1], -1)
+
+
+def multiply_groups(
+    x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    """Rows that lie group by group, each group with a weight of its own.
+
+    x: [T, K], weight: [G, N, K] in e4m3, weight_scale: [G, N, 1], ends: [G] the row after each
+    group's last, int32 -> [T, N] as x.
+    """
+    rows, scales = quantise_rows(x)
+    if weight.is_cuda:
+        out = torch._scaled_grouped_mm(
+            rows,
+            weight.transpose(-2, -1),
+            scales.squeeze(-1),
+            weight_scale.squeeze(-1),
+            offs=ends,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=_FAST_ACCUMULATION,
+        )
+        return out.to(x.dtype)
+    products = []
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        products.append(rows[start:end].float() @ weight[group].float().t())
+        products[-1] *= scales[start:end] * weight_scale[group].t()
+        start = end
+    return torch.cat(products).to(x.dtype)
+
+
+class FP8Linear(nn.Module):
+    """A linear layer with its weight in e4m3.
+
+    weight: [out_features, in_features]; weight_scale: [out_features, 1] in float32.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.weight_scale = nn.Parameter(weight_scale, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return multiply(x, self.weight, self.weight_scale, self.bias)

@@ -1,0 +1,54 @@
+"""Where workers run: one a GPU, or the cores of a CPU divided among them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.parallel import place
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.place import places
+from sharegen.errors import UsageError
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "resolve_device", lambda name: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(place, "cores", lambda: 16)
+
+
+def setting(device: str) -> Setting:
+    return Setting("model", None, EngineConfig(), device=device)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_each() -> None:
+    found = places(setting("cuda"), 2)
+    assert [(one.device, one.threads) for one in found] == [("cuda:0", 8), ("cuda:1", 8)]
+    assert places(setting("cuda:1"), 1) == [setting("cuda:1")]
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("device", "count", "why"),
+    [
+        ("cuda", 3, "3 workers are too many: there are 2 GPUs"),
+        ("cuda:1", 2, "cuda:1 is one GPU, and 2 workers take one each"),
+        ("cuda", 0, "there must be at least 1"),
+        ("cpu", 17, "17 workers are too many: this machine has 16 cores"),
+    ],
+)
+def test_workers_without_a_place(device: str, count: int, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as raised:
+        places(setting(device), count)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_cores_and_memory_are_divided() -> None:
+    alone, both = places(setting("cpu"), 1), places(setting("cpu"), 2)
+    assert [one.threads for one in (*alone, *both)] == [16, 8, 8]
+    limits = [one.config.kv_cache_limit for one in (*alone, *both)]
+    assert limits[1] == limits[2] == (limits[0] or 0) // 2
