@@ -17,6 +17,7 @@ import pytest
 from sharegen.errors import UsageError
 from sharegen.job.run import run_job
 from sharegen.workload.configuration import Configuration, resolve
+from tests.engine.parallel.forked import forked
 from tests.tiny import save_tiny_model
 
 
@@ -70,7 +71,10 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_p
     assert not [line for line in left if "sharegen.engine.parallel.worker" in line]
 
 
-def test_another_number_continues(folder: Path, dataset: Path, one: Path, tmp_path: Path) -> None:
+def test_another_number_continues(
+    folder: Path, dataset: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sharegen.engine.parallel.driver.Processes", forked)
     path = tmp_path / "job.jsonl"
     some = one.read_text().splitlines(keepends=True)[:50]
     path.write_text("".join(some))
@@ -79,6 +83,7 @@ def test_another_number_continues(folder: Path, dataset: Path, one: Path, tmp_pa
     assert lines(path) == lines(one)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_takes_its_workers_along(
     folder: Path, dataset: Path, one: Path, tmp_path: Path
 ) -> None:

@@ -112,6 +112,11 @@ class Driver:
 
     def errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
         """For each request what Engine.check raises, or None."""
+        some = self._config.lookahead  # at a time, so that no message is as long as a job
+        starts = range(0, len(requests), some)
+        return [error for at in starts for error in self._errors(requests[at : at + some])]
+
+    def _errors(self, requests: Sequence[Request]) -> Sequence[SharegenError | None]:
         while True:
             while not self._ready:
                 self._listen()
