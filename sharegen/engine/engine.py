@@ -390,7 +390,10 @@ class Engine:
         """Read steps, the oldest first, until no more than so many are in flight."""
         finished: list[Completion] = []
         while len(self._in_flight) > leave:
-            finished += self.collector.collect(*self._in_flight.popleft())
+            step, drawn = self._in_flight.popleft()
+            if self._others is not None:
+                self._others.wait(drawn)
+            finished += self.collector.collect(step, drawn)
         return finished
 
     def _shrink(self, step: Step) -> list[Completion]:

@@ -14,6 +14,7 @@ import torch
 from sharegen.engine.batch import Batch
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.execute.attention import attention_for
+from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import kv_cache_memory
 from sharegen.engine.execute.kv_cache import KVCache
@@ -42,6 +43,10 @@ class Others(Protocol):
 
     def together(self) -> AbstractContextManager[None]:
         """Around what all ranks do: where it fails for want of one, that is the error."""
+        ...
+
+    def wait(self, drawn: Drawn) -> None:
+        """Until it is drawn, or a rank is gone."""
         ...
 
     def close(self) -> None:

@@ -33,6 +33,11 @@ class Drawn:
             self._done.record()
 
     @property
+    def is_done(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+        return self._done is None or self._done.query()
+
+    @property
     def has_top(self) -> bool:
         return self._on_host[3] is not None
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sharegen.engine.batch import Batch, DecodeBatch, Drawing, Int32, PrefillBatch
+from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.back_end import Attention
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
@@ -72,6 +73,7 @@ class Runner:
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
         )  # fmt: skip
         self.graphs = graphs
+        self._agreement = Agreement.asked(model.ranks)
 
     @property
     def shared_levels(self) -> tuple[int, ...]:
@@ -89,6 +91,8 @@ class Runner:
         # On a CPU rows are padded, so that their arithmetic is that of any other batch.
         least = self.padded(count) if self.device.type == "cpu" else _LEAST_COMPILED
         padding = max(0, least - count)
+        if self._agreement is not None:
+            self._agreement.check(batch=batch)
         wanted = batch.logit_rows
         if batch.logprobs is not None:
             wanted = np.concatenate([wanted, batch.logprobs.rows])
@@ -111,6 +115,11 @@ class Runner:
         self._apply(batch)
         rows = self.padded(batch.num_rows)
         features = self.state.features(batch.num_rows)
+        if self._agreement is not None:
+            self._agreement.check(
+                batch=batch, tokens=self.tokens[:rows], positions=self.position[:rows],
+                kind=(features, self.state.num_end_ids, self.attention.variant),
+            )  # fmt: skip
 
         if self.graphs is None:
             return Drawn(*self._step(rows, features))

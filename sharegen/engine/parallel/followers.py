@@ -8,12 +8,15 @@ its batch, which is data, and then all run it: that is all that they ever need t
 from __future__ import annotations
 
 import atexit
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
 
+from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.process import uninterrupted
 from sharegen.engine.model import ranks
 from sharegen.engine.parallel.launch import Process
@@ -22,6 +25,8 @@ from sharegen.errors import SharegenError
 
 _REASON_SECONDS = 5.0  # within which it is known which rank is gone, whoever waited for it
 _LEAVE_SECONDS = 10.0  # for the others to end by themselves
+_STUCK_SECONDS = 6.0  # after which nothing brings this process back that waits for one
+_POLL_SECONDS = 0.0001  # between looks at a step that takes a hundred times as long
 
 
 class RanksError(SharegenError):
@@ -32,11 +37,20 @@ class Followers:
     """Processes of this machine that end with this one.
 
     When one is gone, all are ended, and whatever this process waits for on them fails. meeting:
-    the folder where all ranks meet, which goes with the last of them.
+    the folder where all ranks meet, which goes with the last of them. stuck: called with the reason
+    where this process waits all the same, inside its GPU's driver perhaps; it is ended then. None
+    leaves it: what it has besides is not ours to end.
     """
 
-    def __init__(self, joins: Sequence[Join], meeting: TemporaryDirectory[str]) -> None:
+    def __init__(
+        self,
+        joins: Sequence[Join],
+        meeting: TemporaryDirectory[str],
+        stuck: Callable[[SharegenError], None] | None = None,
+    ) -> None:
         self._meeting = meeting
+        self._stuck = stuck
+        self._inside = False  # of what all ranks do
         self._processes = [Process(join, "sharegen.engine.parallel.rank") for join in joins]
         self._here = 0
         self._leaving = self._ended = False
@@ -87,6 +101,7 @@ class Followers:
         A Ctrl-C waits until it is done, for the others would wait for this rank.
         """
         with uninterrupted():
+            self._inside = True
             try:
                 yield
             except (RuntimeError, OSError):
@@ -95,8 +110,17 @@ class Followers:
                 if self._lost is not None:
                     raise self._lost from None
                 raise
+            finally:
+                self._inside = False
             if self._lost is not None:  # what a GPU has waited for is not there
                 raise self._lost
+
+    def wait(self, drawn: Drawn) -> None:
+        """Until it is drawn, or a rank is gone."""
+        while not drawn.is_done:
+            if self._lost is not None:
+                raise self._lost
+            time.sleep(_POLL_SECONDS)
 
     def close(self) -> None:
         """Let them leave. Nothing of the engine is on this rank's device any more."""
@@ -150,3 +174,13 @@ class Followers:
             self._lost = error
             self._changed.notify_all()
         self.end()
+        if self._stuck is not None:
+            timer = threading.Timer(_STUCK_SECONDS, self._give_up, [self._stuck, error])
+            timer.daemon = True
+            timer.start()
+
+    def _give_up(self, stuck: Callable[[SharegenError], None], error: SharegenError) -> None:
+        """End the process, if it has not come back from what it did with a rank that is gone."""
+        if self._inside:
+            stuck(error)
+            os._exit(1)

@@ -18,10 +18,13 @@ from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.ranks import connect
 from sharegen.engine.parallel.followers import Followers
 from sharegen.engine.parallel.messages import Join, Setting
+from sharegen.errors import SharegenError
+
+Stuck = Callable[[SharegenError], None]
 
 
-def engine_of(setting: Setting) -> Engine:
-    """The engine of a setting, with as many ranks as that says."""
+def engine_of(setting: Setting, *, stuck: Stuck | None = None) -> Engine:
+    """The engine of a setting, with as many ranks as that says. stuck: see Followers."""
     tokenizer = setting.tokenizer
     if isinstance(tokenizer, str):
         tokenizer = load_tokenizer(tokenizer, trust_remote_code=setting.trust_remote_code)
@@ -37,7 +40,7 @@ def engine_of(setting: Setting) -> Engine:
         trust_remote_code=setting.trust_remote_code,
     )
     if setting.ranks > 1:
-        return lead(load, devices_of(setting), tokenizer, setting.config)
+        return lead(load, devices_of(setting), tokenizer, setting.config, stuck=stuck)
     return Engine(load(), tokenizer, setting.config)
 
 
@@ -46,6 +49,8 @@ def lead(
     devices: Sequence[str],
     tokenizer: Any,
     config: EngineConfig,
+    *,
+    stuck: Stuck | None = None,
     **options: Any,
 ) -> Engine:
     """Rank 0's engine; the others are processes of this machine that end with it.
@@ -63,6 +68,7 @@ def lead(
             if rank
         ],
         folder,
+        stuck,
     )
     try:
         device = torch.device(devices[0])

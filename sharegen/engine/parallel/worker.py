@@ -71,7 +71,7 @@ class _Worker:
         device = resolve_device(setting.device)
         if device.type == "cuda":  # so that nothing ever touches another GPU
             torch.cuda.set_device(device)
-        self.engine = engine_of(setting)
+        self.engine = engine_of(setting, stuck=lambda error: connection.send(Failed(error)))
         if setting.fingerprint not in (None, self.engine.model.fingerprint):
             raise ModelError(
                 f"{setting.model} is not the model that the job was begun with: its files differ"
