@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.partition import DIVISIBLE
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import ModelError
-from tests.engine.tiny_models import REFUSED, TABLE, TINY, make_tiny, tiny_config
+from tests.engine.tiny_models import CUT_IN_FOUR, REFUSED, TABLE, TINY, make_tiny, tiny_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 VERSIONS = ("5.17", "5.23")  # of transformers, that the whole table was run with
@@ -26,8 +27,17 @@ the model's own eager attention to 1e-4 and greedy tokens equal `generate()` in 
 and chunks smaller than the texts; *refused* means one line at load that names the reason. Versions
 of transformers tried: {" and ".join(VERSIONS)}.
 
+`--tensor-parallel-size N` cuts a model among N GPUs. Each has 1/N of the attention heads, of their
+keys and values, of every MLP's and every expert's columns, and of the vocabulary's rows; norms,
+routers and what all heads share (the latent of deepseek_v3's kind of attention) each has whole.
+Where a model has fewer heads of keys and values than GPUs, neighbours have the same one. *cut in 2*
+means that tests hold the parts to these sizes, and that on two ranks greedy tokens in float32 are
+one process's; *in 4*, that on four ranks they are, too. Refused in one line, before weights are
+read: *KV not cut* with N above 1, an N that does not divide the heads, weights that are not in
+safetensors, quantised checkpoints, and adapters (save the merged model, and give that).
+
 Another architecture is loaded if nothing speaks against it, and then compared with its own eager
-attention on two prompts before the first token: it runs exactly or is refused, too.
+attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut.
 
 This page is written by `python -m tests.engine.support_table`; a test compares it.
 """
@@ -50,7 +60,10 @@ def exact_row(name: str) -> str:
     loaded = load_model(make_tiny(name))
     model_type = TINY[name][0]
     versions = VERSIONS[-1] if model_type in NEWER else ", ".join(VERSIONS)
-    return f"| {name} | `{model_type}` | exact | {features(loaded.layers)} | {versions} |"
+    cut = "KV not cut"
+    if loaded.config.get_text_config().model_type in DIVISIBLE:
+        cut = "cut in 2, 4" if name in CUT_IN_FOUR else "cut in 2"
+    return f"| {name} | `{model_type}` | exact | {features(loaded.layers)} | {cut} | {versions} |"
 
 
 def refused_row(name: str) -> str:
@@ -60,7 +73,7 @@ def refused_row(name: str) -> str:
             load_model(folder, weights=False)
         except ModelError as error:
             reason = str(error).partition("is not supported: ")[2]
-    return f"| {name} | `{REFUSED[name][0]}` | refused | {reason} | {', '.join(VERSIONS)} |"
+    return f"| {name} | `{REFUSED[name][0]}` | refused | {reason} | | {', '.join(VERSIONS)} |"
 
 
 def page() -> str:
@@ -69,8 +82,8 @@ def page() -> str:
         HEAD,
         f"Exact: {len({model_type for model_type, _ in TABLE.values()})} architectures.",
         "",
-        "| model | model type | | attention | transformers |",
-        "|---|---|---|---|---|",
+        "| model | model type | | attention | several GPUs | transformers |",
+        "|---|---|---|---|---|---|",
         *map(exact_row, TINY),
         *map(refused_row, REFUSED),
     ]

@@ -193,6 +193,12 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
 TINY = {name: line for name, line in TABLE.items() if line[0] in CONFIG_MAPPING}
 """The lines whose architecture the installed transformers has."""
 
+CUT_IN_FOUR = (
+    "cohere2", "deepseek_v3", "gemma2", "gemma3", "gpt_oss", "granite", "llama", "mistral",
+    "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe",
+)  # fmt: skip
+"""Lines whose parts the tests run on four ranks; on two they run those of all that are cut."""
+
 
 _HEADS: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
 _MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}

@@ -44,20 +44,25 @@ class StoredTensor:
 
 
 def read_own_parts(
-    source: Source, whole: PreTrainedModel, plan: Partition, ranks: Ranks
+    source: Source,
+    config: Any,
+    kind: type[PreTrainedModel],
+    dtype: torch.dtype,
+    plan: Partition,
+    ranks: Ranks,
 ) -> PreTrainedModel:
-    """A model like `whole`, which is on torch's meta device, of the rank's part of the weights.
+    """A model of that kind with the rank's part of the weights, on the rank's device.
 
     Raises ModelError when weights are missing, or not in safetensors.
     """
     with explained(source, "weights"):
         tensors = _stored_tensors(source)
         with _keeping_own_parts(plan, ranks):
-            loaded: Any = type(whole).from_pretrained(
+            loaded: Any = kind.from_pretrained(
                 None,
-                config=whole.config,
+                config=config,
                 state_dict=tensors,
-                dtype=whole.dtype,
+                dtype=dtype,
                 attn_implementation="eager",
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported, and refused below in our words

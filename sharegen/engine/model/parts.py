@@ -34,7 +34,7 @@ def load_part(
     whole = checkpoint.build_on_meta(source, config, dtype)
     plan = plan_parts(whole, source.name, ranks.size)
     if weights:
-        part = read_own_parts(source, whole, plan, ranks)
+        part = read_own_parts(source, config, type(whole), dtype, plan, ranks)
     else:
         part = whole
         keep_own_parts(part, plan, ranks)
@@ -67,11 +67,14 @@ def plan_parts(whole: PreTrainedModel, name: str, size: int) -> Partition:
     """How a model on torch's meta device is cut; it is left as it was. Raises ModelError."""
     with quiet():
         held = hold_frequencies(whole)
+        experts = whole.get_experts_implementation()
+        whole.set_experts_implementation("batched_mm")  # the one that needs no numbers
         whole.set_attn_implementation(PROBE)
         try:
             recording, _ = probe(whole, name)
         finally:
             whole.set_attn_implementation("eager")
+            whole.set_experts_implementation(experts)
             for frequencies in held:
                 frequencies.release()
     return partition(whole, recording, name, size)

@@ -14,13 +14,9 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.partition import DIVISIBLE, Cut, Once
 from sharegen.engine.model.ranks import Ranks, share
 from sharegen.errors import ModelError
-from tests.engine.tiny_models import TINY, tiny_config
+from tests.engine.tiny_models import CUT_IN_FOUR, TINY, tiny_config
 
-FOURTEEN = (
-    "cohere2", "deepseek_v3", "gemma2", "gemma3", "gpt_oss", "granite", "llama", "mistral",
-    "mixtral", "olmo2", "phi3", "qwen2", "qwen3", "qwen3_moe",
-)  # fmt: skip
-OTHERS = sorted(n for n, (kind, _) in TINY.items() if kind in DIVISIBLE and n not in FOURTEEN)
+OTHERS = sorted(n for n, (kind, _) in TINY.items() if kind in DIVISIBLE and n not in CUT_IN_FOUR)
 UNCUT = sorted(n for n, (kind, _) in TINY.items() if kind not in DIVISIBLE)
 
 # Every rank has these whole: vectors, routers, what no head has for itself (a latent that all
@@ -71,7 +67,7 @@ def check_shares(name: str, folder: Path) -> None:
 
 
 def test_fourteen_architectures_are_cut(tmp_path: Path) -> None:
-    for name in FOURTEEN:
+    for name in CUT_IN_FOUR:
         check_shares(name, tmp_path / name)
 
 

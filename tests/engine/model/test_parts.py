@@ -13,14 +13,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharegen.engine.model import interface
-from sharegen.engine.model.load import load_model
+from sharegen.engine.model.checkpoint import load_config, locate
+from sharegen.engine.model.load import load_model, load_random_part
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.partition import DIVISIBLE
 from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.self_check import DenseContext
-from tests.engine.model.test_partition import FOURTEEN
 from tests.engine.rank_processes import on_ranks
-from tests.engine.tiny_models import TINY, make_tiny
+from tests.engine.tiny_models import CUT_IN_FOUR, TINY, make_tiny
 
 NEW_TOKENS = 8
 PROMPTS = ([5, 17, 93, 40, 8, 61, 99, 23, 71, 12, 3, 55], [90, 4, 33], [7])
@@ -58,7 +58,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "names"), [(2, CUT), (4, list(FOURTEEN))], ids=["two", "four"])
+@pytest.mark.parametrize(("size", "names"), [(2, CUT), (4, list(CUT_IN_FOUR))], ids=["two", "four"])
 def test_parts_draw_the_tokens_of_one_process(saved: Path, size: int, names: list[str]) -> None:
     parts = on_ranks(size, greedy_of_parts, str(saved), names)
     for name in names:
@@ -83,11 +83,13 @@ def resident(key):
     return int(status.split(key + ":")[1].split()[0]) * 1024
 
 source = locate(sys.argv[1])
-whole = build_on_meta(source, load_config(source), getattr(torch, sys.argv[2]))
+config, dtype = load_config(source), getattr(torch, sys.argv[2])
+whole = build_on_meta(source, config, dtype)
 plan = plan_parts(whole, source.name, 4)
 Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
 before = resident("VmRSS")
-part = read_own_parts(source, whole, plan, Ranks(2, 4, torch.device("cpu")))
+ranks = Ranks(2, 4, torch.device("cpu"))
+part = read_own_parts(source, config, type(whole), dtype, plan, ranks)
 print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
 """
 
@@ -112,3 +114,28 @@ def test_reading_holds_a_part_and_one_file(tmp_path: Path, dtype: str) -> None:
     assert part <= sum(files) / 4 * 1.01
     assert peak <= part + max(files)
     assert peak < sum(files) / 2
+
+
+def random_weights(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
+    config = load_config(locate(folder))
+    model = load_random_part(config, "qwen3_moe", torch.float32, ranks).model
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+@pytest.mark.slow
+def test_random_parts_are_drawn_like_a_whole_and_share_what_is_not_cut(tmp_path: Path) -> None:
+    whole = make_tiny("qwen3_moe")
+    whole.save_pretrained(tmp_path)
+    first, second = on_ranks(2, random_weights, str(tmp_path))
+    assert first.keys() == second.keys()
+    expected = dict(whole.named_parameters()) | dict(whole.named_buffers())
+    for name, one in first.items():
+        other, like = second[name], expected[name.replace(".inner.", ".")]
+        if one.shape == like.shape:
+            assert torch.equal(one, other), name
+        else:
+            assert not torch.equal(one, other), name
+        if one.ndim == 1:  # norms and frequencies
+            assert torch.equal(one, like), name
+        else:
+            assert one.std().item() == pytest.approx(like.std().item(), rel=0.3), name
