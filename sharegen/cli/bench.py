@@ -232,3 +232,41 @@ def score(
     for line in table:
         typer.echo(line, err=True)
     typer.echo(last)
+
+
+@app.command("deal")
+def deal(
+    problems: Annotated[int, typer.Option(min=1, help="Problems of the job.")] = 10_000,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 16,
+    tokens: Annotated[int, typer.Option(min=4, help="Tokens of every prompt.")] = 1_000,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="The most tokens of a sample; they have half on average.")
+    ] = 512,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Workers (repeatable): a line for each. 1, 16 and 256."),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Samples that a worker decodes together.")] = 32,
+    deaths: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the workers that die at some time.")
+    ] = 0.01,
+    steps: Annotated[float, typer.Option(min=0.001, help="Steps of a worker in a second.")] = 33.0,
+    spread: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Speeds differ by up to this share.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts, lengths, speeds and deaths.")] = 0,
+) -> None:
+    """Dealing a job to many workers, where clocks stand for engines and all else is real.
+
+    Nothing is decoded and nothing waits: what is measured is how even the workers' ends are, what
+    they prefill twice, and what the driver and its journal cost. The journal goes to a temporary
+    folder (TMPDIR), 230 bytes a sample.
+
+    Example: sharegen bench deal --problems 2000 --workers 8
+    """
+    from sharegen.bench.deal import Crew, Shape, bench_deal
+
+    shape = Shape(problems, samples, tokens, max_tokens, seed)
+    crews = [Crew(count, slots, steps, spread, deaths, seed) for count in workers or (1, 16, 256)]
+    for result in bench_deal(shape, crews):
+        typer.echo(json.dumps(result))

@@ -138,7 +138,7 @@ class Journal:
         is taken back, and the journal is closed with every earlier line in place.
         """
         key = record.key
-        if key in self.undrawn:
+        if self.undrawn and key in self.undrawn:
             if not record.is_drawn:
                 return
         elif record.is_sample:

@@ -12,8 +12,11 @@ from collections.abc import Collection, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.parallel.deal import Dealer
+from sharegen.engine.parallel.messages import Drawn
 from sharegen.engine.request import Completion, Request
 
 W = TypeVar("W", bound=Hashable)
@@ -23,17 +26,20 @@ _PREFILL = 0.05  # of a drawn token's work is that of a prompt token
 
 @dataclass
 class _Item:
-    """A request, or some samples of one, as it is dealt: what is left of it."""
+    """A request, or some samples of one, as it is dealt; left: what is of it, a bit a sample."""
 
     request: Request
-    left: set[int]
+    left: int
 
     @property
     def weight(self) -> int:
         """Samples that are left and due; 1 where others are alone, 0 where nothing is left."""
         due = self.request.due
-        wanted = len(self.left) if due is None else sum(sample < due for sample in self.left)
-        return max(wanted, bool(self.left))
+        wanted = self.left if due is None else self.left & ((1 << due) - 1)
+        return max(wanted.bit_count(), bool(self.left))
+
+    def has(self, sample: int) -> bool:
+        return bool(self.left >> sample & 1)
 
 
 class Assignment(Generic[W]):
@@ -48,7 +54,7 @@ class Assignment(Generic[W]):
         self._slots: dict[W, int] = {}
         self._held: dict[W, int] = {}  # weight dealt and not finished
         self._busy: set[W] = set()
-        self._changed: set[W] = set()  # who may have room since all were looked at
+        self._changed: dict[W, None] = {}  # who may have room since all were looked at
         self._undealt = 0  # weight
         self._unfinished = 0
         self._read_below = 0.0  # undealt work with which more requests are wanted
@@ -63,7 +69,7 @@ class Assignment(Generic[W]):
         self._dealer.join(worker)
         self._slots[worker] = slots
         self._held[worker] = 0
-        self._changed.add(worker)
+        self._changed[worker] = None
 
     def leave(self, worker: W) -> None:
         """A worker is gone: what it has not finished is dealt again."""
@@ -71,7 +77,7 @@ class Assignment(Generic[W]):
         del self._slots[worker]
         self._undealt += self._held.pop(worker)
         self._busy.discard(worker)
-        self._changed = set(self._slots)
+        self._changed = dict.fromkeys(self._slots)
 
     @property
     def busy(self) -> Set[W]:
@@ -108,7 +114,7 @@ class Assignment(Generic[W]):
             request, leaf = replace(requests[i], splits=leaves[i].splits()), leaves[i]
             for part in range(min(parts, len(request.samples))):
                 samples = request.samples[part::parts]
-                items.append(_Item(request, set(samples)))
+                items.append(_Item(request, _bits(samples)))
                 work.append(leaf.length * _PREFILL + len(samples) * request.params.max_tokens)
         for number, item in zip(self._dealer.extend(work), items, strict=True):
             self._items[number] = item
@@ -116,15 +122,15 @@ class Assignment(Generic[W]):
             self._undealt += item.weight
             self._unfinished += item.weight
         self._read_below = sum(work) / 2
-        self._changed = set(self._slots)
+        self._changed = dict.fromkeys(self._slots)
 
     # -- dealing ------------------------------------------------------------------------------
 
     def deal(self, workers: int) -> Iterator[tuple[W, list[Request]]]:
         """Who gets more to do, and what; workers: that are there or hired."""
         while self._changed:  # again where one is found to be gone as it is told
-            changed, self._changed = self._changed, set()
-            for worker in [worker for worker in self._slots if worker in changed]:
+            changed, self._changed = self._changed, {}
+            for worker in changed:
                 if worker in self._slots and self._runs_low(worker, workers):
                     numbers = list(self._deal(worker, workers))
                     if numbers:
@@ -168,7 +174,7 @@ class Assignment(Generic[W]):
         requests: dict[int, tuple[Request, list[int]]] = {}
         for number in numbers:
             item = self._items[number]
-            requests.setdefault(item.request.key, (item.request, []))[1].extend(item.left)
+            requests.setdefault(item.request.key, (item.request, []))[1].extend(_samples(item.left))
         return [
             request
             if len(samples) == len(request.samples)
@@ -176,18 +182,17 @@ class Assignment(Generic[W]):
             for request, samples in requests.values()
         ]
 
-    def finish(self, worker: W, completion: Completion) -> Completion:
+    def finish(self, worker: W, drawn: Drawn) -> Completion:
         """A worker has finished a sample: it, with the request as it was put to the job."""
-        key, sample = completion.request.key, completion.sample
-        numbers = self._by_key.get(key, ())
-        number = next((n for n in numbers if sample in self._items[n].left), None)
+        numbers = self._by_key.get(drawn.key, ())
+        number = next((n for n in numbers if self._items[n].has(drawn.sample)), None)
         if number is None:  # the worker had finished it before it heard that nobody wants it
-            return replace(completion, request=self._cancelled[key])
+            return drawn.completion(self._cancelled[drawn.key])
         item = self._items[number]
         before = item.weight
-        item.left.remove(sample)
+        item.left ^= 1 << drawn.sample
         self._weigh(worker, number, before)
-        return replace(completion, request=item.request)
+        return drawn.completion(item.request)
 
     # -- what is dealt changes ----------------------------------------------------------------
 
@@ -198,11 +203,11 @@ class Assignment(Generic[W]):
         gone: list[tuple[W | None, Sequence[int]]] = []
         for number in list(self._by_key.get(key, ())):
             item, worker = self._items[number], self._holder(number)
-            mine = sorted(i for i in item.left if samples is None or i in samples)
+            mine = [i for i in _samples(item.left) if samples is None or i in samples]
             if not mine:
                 continue
             before = item.weight
-            item.left.difference_update(mine)
+            item.left ^= _bits(mine)
             self._cancelled[key] = item.request
             self._weigh(worker, number, before)
             gone.append((worker, mine))
@@ -235,7 +240,7 @@ class Assignment(Generic[W]):
         self._held[worker] += change
         if not self._held[worker]:
             self._busy.discard(worker)
-        self._changed.add(worker)
+        self._changed[worker] = None
         if not self._items[number].left:
             self._drop(worker, number)
 
@@ -246,3 +251,17 @@ class Assignment(Generic[W]):
         self._by_key[key].remove(number)
         if not self._by_key[key]:
             del self._by_key[key]
+
+
+def _bits(samples: Sequence[int]) -> int:
+    """Sample indices, each of them a bit."""
+    marks = np.zeros(max(samples) + 1, bool)
+    marks[np.asarray(samples)] = True
+    return int.from_bytes(np.packbits(marks, bitorder="little").tobytes(), "little")
+
+
+def _samples(bits: int) -> list[int]:
+    """The indices again, in order."""
+    data = bits.to_bytes(bits.bit_length() // 8 + 1, "little")
+    marks = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    return np.flatnonzero(marks).tolist()

@@ -229,10 +229,10 @@ class Driver:
                 self._counts.update(worker, message.stats)
                 if self._busy:
                     self._join(worker)
-            case Finished(job, completions, stats):
+            case Finished(job, drawn, stats):
                 self._counts.update(worker, stats)
                 if job == self._job and self._busy:
-                    self._done += (self._assignment.finish(worker, done) for done in completions)
+                    self._done += (self._assignment.finish(worker, one) for one in drawn)
             case Checked():
                 self._checked = message
             case Warned(text):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sharegen.engine.config import EngineConfig, EngineStats
-from sharegen.engine.request import Completion, Request
+from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
 from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
@@ -143,12 +143,39 @@ class Checked:
     errors: Sequence[SharegenError | None]
 
 
+class Drawn(NamedTuple):
+    """A completion without what the driver has: of its request it brings the key alone.
+
+    A tuple, for its pickle is short and soon read: the driver reads one a sample.
+    """
+
+    key: int
+    sample: int
+    token_ids: list[int]
+    text: str | None
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+    cumulative_logprob: float
+    logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: list[TokenLogprobs | None] | None
+    error: str | None
+
+    @classmethod
+    def of(cls, completion: Completion) -> Drawn:
+        values = vars(completion) | {"key": completion.request.key}
+        del values["request"]
+        return cls(**values)
+
+    def completion(self, request: Request) -> Completion:
+        return Completion(request, *self[1:])
+
+
 @dataclass(frozen=True)
 class Finished:
-    """Completions since the last report, and what the engine counts."""
+    """What has ended since the last report, and what the engine counts."""
 
     job: int
-    completions: Sequence[Completion]
+    drawn: Sequence[Drawn]
     stats: EngineStats
 
 

@@ -10,7 +10,6 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -27,6 +26,7 @@ from sharegen.engine.parallel.messages import (
     Cancel,
     Check,
     Checked,
+    Drawn,
     End,
     Failed,
     Finished,
@@ -119,9 +119,8 @@ class _Worker:
         now = time.monotonic()
         if not completions and now - self.reported < _REPORT_SECONDS:
             return
-        # The driver has the requests: their prompts need not come back.
-        slim = [replace(c, request=replace(c.request, prompt_token_ids=())) for c in completions]
-        self.connection.send(Finished(self.job, slim, self.engine.stats))
+        drawn = [Drawn.of(completion) for completion in completions]
+        self.connection.send(Finished(self.job, drawn, self.engine.stats))
         self.reported = now
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sharegen.engine.parallel.assignment import Assignment
+from sharegen.engine.parallel.messages import Drawn
 from sharegen.engine.request import Completion, Request, SamplingParams
 
 BLOCK = 4
@@ -68,7 +69,7 @@ class Simulation:
             self.now, _, name, request, sample = heapq.heappop(self.events)
             if name in self.workers:
                 self.finished[request.key, sample] += 1
-                self.assignment.finish(name, completion(request, sample))
+                self.assignment.finish(name, Drawn.of(completion(request, sample)))
                 self.workers[name].running -= 1
                 self.start(name)
                 return
@@ -216,7 +217,7 @@ def test_samples_are_cancelled_and_called_whoever_has_them(seed: int) -> None:
         if held[worker]:
             key, sample = rng.choice(sorted(held[worker]))
             held[worker].remove((key, sample))
-            done = assignment.finish(worker, completion(requests[key], sample))
+            done = assignment.finish(worker, Drawn.of(completion(requests[key], sample)))
             assert done.request.prompt_token_ids == requests[key].prompt_token_ids
             (late if (key, sample) in ended else finished).add((key, sample))
         if rng.random() < 0.3:
