@@ -22,6 +22,7 @@ from sharegen.engine.request import Completion, Request
 W = TypeVar("W", bound=Hashable)
 
 _PREFILL = 0.05  # of a drawn token's work is that of a prompt token
+_LARGE = 4  # times the mean: work that is dealt first, wherever it is in the tree
 
 
 @dataclass
@@ -99,7 +100,8 @@ class Assignment(Generic[W]):
         """More requests, whose sharing is looked for together; workers: that are there or hired.
 
         The samples of a request stay together unless there are fewer requests than workers: then
-        each is dealt in as many parts as there are workers, which makes their shares even.
+        each is dealt in as many parts as there are workers, which makes their shares even. What
+        takes far longer than others is dealt first, so that nobody ends with it alone.
         """
         tree = PrefixTree(self._block_size)
         told = [request.splits for request in requests if request.splits is not None]
@@ -108,21 +110,30 @@ class Assignment(Generic[W]):
         place = {node: i for i, node in enumerate(tree.nodes())}
         wanted = [i for i, request in enumerate(requests) if request.samples]
         wanted.sort(key=lambda i: place[leaves[i]])
-        parts = workers if len(wanted) < workers else 1
-        items, work = [], []
+        parts = workers if len(self._items) + len(wanted) < workers else 1
+        items: list[tuple[_Item, float]] = []
         for i in wanted:
             request, leaf = replace(requests[i], splits=leaves[i].splits()), leaves[i]
             for part in range(min(parts, len(request.samples))):
                 samples = request.samples[part::parts]
-                items.append(_Item(request, _bits(samples)))
-                work.append(leaf.length * _PREFILL + len(samples) * request.params.max_tokens)
-        for number, item in zip(self._dealer.extend(work), items, strict=True):
+                work = leaf.length * _PREFILL + len(samples) * request.params.max_tokens
+                items.append((_Item(request, _bits(samples)), work))
+        total = sum(work for _, work in items)
+        large = _LARGE * total / max(len(items), 1)
+        first = [pair for pair in items if pair[1] > large]
+        self._put_in(sorted(first, key=lambda pair: -pair[1]))
+        self._put_in([pair for pair in items if pair[1] <= large])
+        self._read_below = total / 2
+        self._changed = dict.fromkeys(self._slots)
+
+    def _put_in(self, items: Sequence[tuple[_Item, float]]) -> None:
+        """Items with their work, to be dealt after those that are in already."""
+        numbers = self._dealer.extend([work for _, work in items])
+        for number, (item, _) in zip(numbers, items, strict=True):
             self._items[number] = item
             self._by_key.setdefault(item.request.key, []).append(number)
             self._undealt += item.weight
             self._unfinished += item.weight
-        self._read_below = sum(work) / 2
-        self._changed = dict.fromkeys(self._slots)
 
     # -- dealing ------------------------------------------------------------------------------
 

@@ -154,6 +154,35 @@ def test_a_worker_that_never_comes_keeps_nobody_waiting() -> None:
     assert job.run() == 40 * 3 / 8
 
 
+@pytest.mark.parametrize("place", [0, 30, 63])
+def test_the_largest_is_dealt_first(place: int) -> None:
+    """One problem that takes as long as forty, wherever it is in the tree."""
+    requests = requests_of(64, 1, max_tokens=10)
+    long = replace(requests[place].params, max_tokens=400)
+    requests[place] = replace(requests[place], params=long)
+    clocks = [Clockwork(1), Clockwork(1)]
+    job = Simulation(clocks, requests, lambda request, _: float(request.params.max_tokens))
+    assert job.run() <= 1.05 * job.seconds / 2
+
+
+def test_the_last_requests_of_many_are_not_parted() -> None:
+    """There are fewer than workers, but others are still to be dealt."""
+    assignment: Assignment[int] = Assignment(BLOCK)
+    for worker in range(4):
+        assignment.join(worker, 2)
+    requests = requests_of(20, 6)
+    assignment.extend(requests[:18], 4)
+    assignment.extend(requests[18:], 4)
+    owners: dict[int, set[int]] = {}
+    while not assignment.is_done:
+        for worker, dealt in assignment.deal(4):
+            for request in dealt:
+                owners.setdefault(request.key, set()).add(worker)
+                for sample in request.samples:
+                    assignment.finish(worker, Drawn.of(completion(request, sample)))
+    assert all(len(found) == 1 for found in owners.values()) and len(owners) == 20
+
+
 def test_few_are_told_little() -> None:
     """Work comes in runs of problems, not one problem whenever one is finished."""
     job = Simulation([Clockwork(8) for _ in range(2)], requests_of(400, 4), lambda *_: 1.0)
