@@ -29,8 +29,11 @@ def optimise(model: LoadedModel) -> None:
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
     _allow_compilations(_PER_LAYER * len(layers))
+    # What every rank computes for itself, as which experts a token goes to, must be alike to the
+    # bit: no rank may time tiles of a reduction and choose others than the next.
+    options = None if model.ranks is None else {"deterministic": True}
     for layer in layers:
-        layer.compile(dynamic=True, fullgraph=True)
+        layer.compile(dynamic=True, fullgraph=True, options=options)
     reason = _failure(model)
     if model.ranks is not None and not model.ranks.least(reason is None):
         reason = reason or "that of another rank does not compile"

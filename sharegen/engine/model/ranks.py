@@ -204,7 +204,9 @@ def _all_reduce(x: torch.Tensor, group: str) -> None:
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())
 def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Tensor:
     longest = -(-size // ranks)
-    x = nn.functional.pad(x, (0, longest - x.shape[-1]))[None].contiguous()
+    if x.shape[-1] < longest:
+        x = nn.functional.pad(x, (0, longest - x.shape[-1]))
+    x = x[None].contiguous()
     functional = torch.ops._c10d_functional
     if _alone:
         parts = x.expand(ranks, *x.shape[1:])
