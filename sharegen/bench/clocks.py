@@ -177,15 +177,16 @@ class Clock:
 class Clocks:
     """A workplace of clocks.
 
-    speeds: of the workers that are started, in turn. now: the second of the simulation. wire: of
-    one message in 64 its pickled bytes and the seconds that the driver would take over it.
+    speeds: of the workers that are started, in turn. now: the second of the simulation.
+    seconds: of this process, spent on being clocks. messages: both ways, by kind. wire_bytes,
+    wire_seconds: what pipes would carry, and what pickling would take the driver; estimated.
     """
 
     def __init__(self, speeds: Sequence[Speed], draw: Draw) -> None:
         self.now = 0.0
         self.messages: Counter[type] = Counter()
-        self.deaths = 0
-        self.seconds = 0.0  # of this process, spent on being the clocks
+        self.dead: set[Clock] = set()
+        self.seconds = 0.0
         self.wire_bytes = 0
         self.wire_seconds = 0.0
         self._speeds = iter(speeds)
@@ -246,7 +247,7 @@ class Clocks:
 
     def ends(self) -> list[float]:
         """Of each clock that did not die the second in which its last sample ended."""
-        return [clock.ended for clock in self._clocks if clock.ended < clock.speed.death]
+        return [clock.ended for clock in self._clocks if clock not in self.dead]
 
     def _next(self) -> tuple[Clock, object]:
         while True:
@@ -255,7 +256,7 @@ class Clocks:
                 continue  # it was ended, or prefilled meanwhile
             self.now = second
             if second >= clock.speed.death:
-                self.deaths += 1
+                self.dead.add(clock)
                 return clock, None
             message = clock.advance()
             self._schedule(clock)
@@ -276,8 +277,10 @@ class Clocks:
             return
         started = time.thread_time()
         data = pickle.dumps(message)
+        written = time.thread_time()
         if is_heard:
-            started = time.thread_time()
             pickle.loads(data)
+        read = time.thread_time()
+        self.seconds += read - started
         self.wire_bytes += _WEIGHED * len(data)
-        self.wire_seconds += _WEIGHED * (time.thread_time() - started)
+        self.wire_seconds += _WEIGHED * (read - written if is_heard else written - started)

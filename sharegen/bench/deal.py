@@ -112,15 +112,13 @@ class _Job:
     """What is the same however many workers there are: prompts, tree, splits, keys."""
 
     def __init__(self, shape: Shape) -> None:
-        started = time.thread_time()
         self.shape = shape
-        self.prompts = Ragged(shape.prompts())  # type: ignore[arg-type]
+        self.prompts = Ragged(shape.prompts())
         self.lengths = shape.lengths()
-        made = time.thread_time()
+        started = time.thread_time()
         self.tree = PrefixTree.build(self.prompts, EngineConfig().block_size)
         self.splits = splits_of(self.tree, self.prompts)
-        self.tree_seconds = time.thread_time() - made
-        self.making_seconds = made - started
+        self.tree_seconds = time.thread_time() - started
         self.tree_tokens = self.tree.num_tokens
         self.work = float(self.lengths.sum()) + PREFILL * self.tree_tokens
         self.params = SamplingParams(n=shape.samples, max_tokens=shape.max_tokens)
@@ -205,7 +203,7 @@ def _deal(job: _Job, crew: Crew, path: Path) -> dict[str, Any]:
         "bench": "deal",
         **asdict(shape),
         **asdict(crew),
-        "died": clocks.deaths,
+        "died": len(clocks.dead),
         "simulated_seconds": round(clocks.now, 2),
         "ideal_seconds": round(ideal, 2),
         "over_ideal": round(clocks.now / ideal - 1, 4),

@@ -60,32 +60,20 @@ class Ragged(Sequence[Row]):
     Raises DataError where the file cannot be written.
     """
 
-    def __init__(self, lists: Iterable[Sequence[int]], in_memory: int = IN_MEMORY) -> None:
+    def __init__(self, lists: Iterable[Sequence[int] | Int32s], in_memory: int = IN_MEMORY) -> None:
         self._ends = array("q", [0])
         tokens = array("i")
         file: IO[bytes] | None = None
-        size = 0  # bytes in the file
-        try:
-            for numbers in lists:
-                tokens.frombytes(np.asarray(numbers, np.int32).tobytes())
-                self._ends.append(size // tokens.itemsize + len(tokens))
-                held = len(tokens) * tokens.itemsize
-                if held > (_AT_ONCE if file is not None else in_memory):
-                    file = file or tempfile.TemporaryFile()  # noqa: SIM115 - closed once mapped
-                    tokens.tofile(file)
-                    size += held
-                    tokens = array("i")
-            if file is None:
-                self._numbers: Int32s = np.asarray(tokens)
-                return
-            tokens.tofile(file)
-            file.flush()
-        except OSError as error:
-            raise DataError(
-                f"{tempfile.gettempdir()}: the token ids cannot be kept there: {error.strerror}: "
-                "name another folder by TMPDIR"
-            ) from None
-        with file:
+        for numbers in lists:
+            self._ends.append(self._ends[-1] + len(numbers))
+            tokens.frombytes(np.asarray(numbers, np.int32).tobytes())
+            if len(tokens) * tokens.itemsize > (in_memory if file is None else _AT_ONCE):
+                file = _written(tokens, file)
+                tokens = array("i")
+        if file is None:
+            self._numbers: Int32s = np.asarray(tokens)
+            return
+        with _written(tokens, file):
             self._numbers = np.asarray(np.memmap(file, np.int32, mode="c"))
 
     def __len__(self) -> int:
@@ -102,3 +90,17 @@ class Ragged(Sequence[Row]):
             raise IndexError(place)
         place %= len(self)
         return Row(self._numbers, self._ends[place], self._ends[place + 1])
+
+
+def _written(numbers: array[int], file: IO[bytes] | None) -> IO[bytes]:
+    """The file, or a new one, with the numbers at its end."""
+    try:
+        file = file or tempfile.TemporaryFile()  # noqa: SIM115 - closed when it is mapped
+        numbers.tofile(file)
+        file.flush()
+    except OSError as error:
+        raise DataError(
+            f"{tempfile.gettempdir()}: the token ids cannot be kept there: {error.strerror}: "
+            "name another folder by TMPDIR"
+        ) from None
+    return file
