@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sharegen.results.pool import Pool
     from sharegen.results.sandbox.system import Isolation
     from sharegen.results.score_file import Verdict
+    from sharegen.results.stopped import Stopped
 
 _SAMPLED, _DATA, _SANDBOX = "Programs", "Data", "Sandbox"
 
@@ -176,6 +177,7 @@ def score(
     from sharegen.job.scoring import open_samples, pooled_verdicts
     from sharegen.results.pool import pool
     from sharegen.results.score_file import without_scores
+    from sharegen.results.stopped import Stopped
 
     for found in pool(without_scores(files), names=pooled, seeds=pooled):
         samples = [open_samples(path) for path in found.files]
@@ -197,7 +199,10 @@ def score(
             }
             if samples[0].configuration is not None:
                 _print_next(found.path)
-            rows = _by_difficulty(pooled_verdicts(found, verdicts))
+            stopped = Stopped.of(found)
+            if stopped is not None:
+                _say_how(found.name, stopped)
+            rows = _by_difficulty(pooled_verdicts(found, verdicts, stopped), stopped)
         _print_estimates(found.name, rows)
 
 
@@ -248,11 +253,13 @@ def _mathematics(found: Pool) -> Rows | None:
     from sharegen.results.equality import equality_used
     from sharegen.results.formats import format_of
     from sharegen.results.passk import majority_estimates, pass_estimates
+    from sharegen.results.stopped import Stopped, counted
     from sharegen.results.vote import tally
 
     if format_of(found.files[0]) != "sharegen":
         return None
-    votes = [vote for vote in tally(found.records()) if vote.gold is not None]
+    stopped = Stopped.of(found)
+    votes = [v for v in tally(counted(found.records(), stopped)) if v.gold is not None]
     if not votes:
         return None
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
@@ -260,9 +267,29 @@ def _mathematics(found: Pool) -> Rows | None:
     Console(stderr=True, highlight=False).print(
         visible(f"{found.name}: {said}"), style="dim", soft_wrap=True
     )
-    counts = [(vote.samples, vote.right_samples) for vote in votes]
-    majorities = majority_estimates([(vote.answers, vote.right) for vote in votes])
+    first = None if stopped is None else stopped.first
+    if stopped is not None:
+        _say_how(found.name, stopped)
+    majorities = majority_estimates([(vote.answers[:first], vote.right) for vote in votes])
+    if stopped is not None and stopped.enough is not None:
+        counts = [(vote.samples, vote.right_samples) for vote in votes]
+        return [("pass@k", pass_estimates(counts, enough=stopped.enough)), ("maj@k", majorities)]
+    counts = [vote.among(first or vote.samples) for vote in votes]
     return [("pass@k", pass_estimates(counts)), ("maj@k", majorities)]
+
+
+def _say_how(name: str, stopped: Stopped) -> None:
+    """How estimates stay unbiased of samples that their own outcomes ended."""
+    first = f"the first {stopped.first:,} samples, which every problem has whatever they say"
+    how = f"pass@k and maj@k are estimated from {first}: of more they would be biased"
+    if stopped.enough is not None:
+        how = (
+            f"pass@k counts the ways to the {stopped.enough:,} right samples that ended a problem, "
+            f"for the usual formula would be biased; maj@k is estimated from {first}"
+        )
+    said = (f"{name}: {stopped.in_words()}", f"{name}: {how}")
+    for line in said:
+        Console(stderr=True, highlight=False).print(visible(line), style="dim", soft_wrap=True)
 
 
 def _programs(
@@ -334,7 +361,7 @@ def _print_next(journal: Path) -> None:
     errors.print(f"next: {visible(command)}", style="dim", soft_wrap=True)
 
 
-def _by_difficulty(verdicts: Sequence[Verdict]) -> Rows:
+def _by_difficulty(verdicts: Sequence[Verdict], stopped: Stopped | None) -> Rows:
     from sharegen.results.passk import pass_estimates
 
     counts: dict[str, tuple[str | None, list[bool]]] = {}
@@ -350,7 +377,8 @@ def _by_difficulty(verdicts: Sequence[Verdict]) -> Rows:
     for difficulty, passed in counts.values():
         for name in {"all", difficulty or "all"}:
             groups[name].append((len(passed), sum(passed)))
-    return [(name, pass_estimates(problems)) for name, problems in groups.items()]
+    enough = None if stopped is None else stopped.enough
+    return [(name, pass_estimates(problems, enough=enough)) for name, problems in groups.items()]
 
 
 def _print_estimates(title: str, rows: Rows) -> None:

@@ -121,6 +121,16 @@ class JobOptions:
         _option("--stop", help="Ends a sample (repeatable; \\n is a newline).", panel=_SAMPLING),
     ] = None
     seed: Annotated[int | None, _option("--seed", help="Of all draws.", panel=_SAMPLING)] = None
+    stop_when: Annotated[
+        str | None,
+        _option(
+            "--stop-when",
+            help="Draw no more of a problem once its vote is decided (exact), confident[=0.95] or "
+            "unanimous over a window[=5] (approximate), or right=K of its samples are right.",
+            panel=_SAMPLING,
+            metavar="RULE",
+        ),
+    ] = None
     set: Annotated[
         list[str] | None,
         _option(
@@ -230,6 +240,7 @@ class JobOptions:
                     "max_tokens": self.max_tokens,
                     "stop": stop,
                     "seed": self.seed,
+                    "stop_when": self.stop_when,
                 },
                 "machine": {
                     "device": self.device,
@@ -291,6 +302,23 @@ class RunOptions(JobOptions):
             metavar="STEPS",
         ),
     ] = None
+    execute: Annotated[
+        bool,
+        _option(
+            "--execute",
+            help="Run the programs in a sandbox as they are drawn, for --stop-when right=K.",
+            panel="Output",
+        ),
+    ] = False
+    unsafe_execution: Annotated[
+        bool,
+        _option(
+            "--unsafe-execution",
+            help="With --execute: run them even where nothing can isolate them from your files "
+            "and network.",
+            panel="Output",
+        ),
+    ] = False
     quiet: Annotated[
         bool,
         _option("--quiet", "-q", help="Print the journal's path, nothing else.", panel="Output"),

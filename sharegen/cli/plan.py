@@ -92,10 +92,26 @@ def plan_table(plan: Plan) -> Table:
     if plan.ranks > 1:
         rows.append((f"{plan.ranks:,} ranks", f"{size(plan.weights_bytes)} of weights on each, and "
                      "KV as above"))  # fmt: skip
+    if plan.rule is not None:
+        rows += _rule_rows(plan)
     rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
     return table
+
+
+def _rule_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What a rule leaves of a job, as far as it can be told before anything is drawn."""
+    least = plan.wave * plan.problems
+    kept = "prompts stay in the KV cache between waves"
+    if not plan.resident:
+        kept = "prompts may leave the KV cache between waves, and are computed again then"
+    return [
+        (f"stopped when {plan.rule}", f"{least:,} to {plan.samples:,} completions expected, as the "
+         f"samples agree: up to {plan.samples - least:,} saved"),
+        ("", f"a problem starts with a wave of {plan.wave:,}, then with what it still takes; "
+         f"{kept}"),
+    ]  # fmt: skip
 
 
 def cut_table(plan: CutPlan) -> Table:

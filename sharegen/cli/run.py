@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
     from sharegen.job.plan import Plan
     from sharegen.results.progress import Progress
+    from sharegen.results.sandbox.system import Isolation
     from sharegen.workload.configuration import Configuration
 
 
@@ -54,6 +55,7 @@ def run_recipe(
     """
     from sharegen.job.run import run_job
     from sharegen.results.pool import Pool
+    from sharegen.results.stopped import Stopped
     from sharegen.results.summary import print_summary
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
@@ -71,6 +73,7 @@ def run_recipe(
         strict=options.strict,
         retry_failed=options.retry_failed,
         verify=options.verify,
+        execute=_isolation(options, errors),
         watcher=None if options.quiet else _terminal_watcher(errors),
     )
     if options.verify and outcome.drawn == 0:
@@ -84,9 +87,25 @@ def run_recipe(
             errors.print(sharing_tree(outcome.plan))
         errors.print("Everything that was asked is on record already.\n", style="dim")
     questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
-    found = Pool.of(outcome.journals).records()
-    print_summary(path, found, outcome.run, configuration.sampling.samples, questions)
+    found = Pool.of(outcome.journals)
+    sampling = configuration.sampling
+    stopped = None
+    if sampling.rule is not None:
+        stopped = Stopped.read(sampling.rule, sampling.samples, found, of=questions.keys())
+    print_summary(path, found.records(), outcome.run, sampling.samples, questions, stopped)
     return path
+
+
+def _isolation(options: RunOptions, errors: Console) -> Isolation | None:
+    """In which sandbox programs may run as they are drawn, if they may."""
+    from sharegen.results.sandbox.host import choose_isolation
+
+    if not options.execute:
+        return None
+    isolation = choose_isolation(options.unsafe_execution)
+    if isolation == "none":
+        errors.print("the programs run without isolation", style="bold red")
+    return isolation
 
 
 _SAMPLING = {"samples", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed"}
@@ -120,7 +139,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _terminal_watcher(console: Console) -> Any:
-    from sharegen.job.run import Watcher
+    from sharegen.job.watcher import Watcher
     from sharegen.results.progress import Progress
 
     class TerminalWatcher(Watcher):

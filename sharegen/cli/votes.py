@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,10 +24,11 @@ from sharegen.results.record import Record
 from sharegen.results.run_file import replace_file, run_file_path
 from sharegen.results.score_file import without_scores
 from sharegen.results.show import describe, select
+from sharegen.results.stopped import Stopped, counted
 from sharegen.results.vote import Vote, tally
 
-Row = tuple[str, Vote]
-"""The journals that a vote was taken over, by name, and the vote."""
+Row = tuple[str, Vote, Stopped | None]
+"""The journals that a vote was taken over, by name, the vote, and the rule that stopped them."""
 
 
 def vote(
@@ -59,7 +60,8 @@ def vote(
     Answers are brought to one spelling first (18, 18.00, $18), samples without an answer don't
     vote, and a tie goes to the answer that appears first by sample index. On a terminal the
     votes are a table, otherwise tab-separated lines. Files of one job vote together, others
-    apart; a journal brings those of its shards along.
+    apart; a journal brings those of its shards along. Where --stop-when stopped a job, the samples
+    vote that decided it.
 
     \b
     Examples:
@@ -70,19 +72,25 @@ def vote(
     if output is not None:
         refuse_journal(output)
     pools = pool(without_scores(files), seeds=pooled)
-    taken = [tally(part.records(), at) for part in pools]
+    rules = [Stopped.of(part) for part in pools]
+    taken = [
+        tally(counted(part.records(), stopped), at)
+        for part, stopped in zip(pools, rules, strict=True)
+    ]
     rows: list[Row] = [
-        (part.name, vote) for part, votes in zip(pools, taken, strict=True) for vote in votes
+        (part.name, vote, stopped)
+        for part, votes, stopped in zip(pools, taken, rules, strict=True)
+        for vote in votes
     ]
     if not rows:
         raise DataError(f"{pools[0].name}: holds no samples")
-    if not any(vote.counts for _, vote in rows):
+    if not any(vote.counts for _, vote, _ in rows):
         raise DataError(
             f"{pools[0].name}: no sample has an answer: the recipe extracts none, or its answer"
             " patterns match nothing; see `sharegen show`"
         )
-    for part, votes in zip(pools, taken, strict=True):
-        _remark(part, votes, at)
+    for part, votes, stopped in zip(pools, taken, rules, strict=True):
+        _remark(part, votes, at, stopped)
     to_stdout = output is not None and str(output) == "-"
     if to_stdout:
         sys.stdout.write(_as_jsonl(rows, len(pools) > 1))
@@ -119,7 +127,7 @@ def show(
         _say(f"the prompt cannot be shown: {error}")
         prompt = None
     console = Console(highlight=False, soft_wrap=True)
-    for line in describe(records, prompt):
+    for line in describe(records, prompt, Stopped.of(journal)):
         if console.is_terminal:
             console.print(line)
         else:  # tabs and all, as the model wrote it
@@ -147,7 +155,7 @@ def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _remark(part: Pool, votes: list[Vote], at: int | None) -> None:
+def _remark(part: Pool, votes: list[Vote], at: int | None, stopped: Stopped | None) -> None:
     """What the reader of the votes should know, on stderr."""
     for path, lines in part.duplicates.items():
         if lines:
@@ -158,11 +166,14 @@ def _remark(part: Pool, votes: list[Vote], at: int | None) -> None:
     short = sum(vote.samples < at for vote in votes) if at is not None else 0
     if short:
         _say(f"{part.name}: {short} of {len(votes)} problems have fewer than {at} samples")
-    result = accuracy(votes)
+    if stopped is not None:
+        _say(f"{part.name}: {stopped.in_words()}")
+    result = accuracy(votes, stopped)
     samples = sum(vote.samples for vote in votes)
     line = f"{part.name}: {len(votes)} problems, {samples} samples"
     if result is not None:
         line += f"; right: {result.sample:.1%} of the samples, {result.vote:.1%} of the votes"
+        line += f" ({stopped.rule.named})" if stopped is not None else ""
     _say(line)
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     if used is not None:
@@ -177,13 +188,18 @@ def _table(rows: list[Row], several: bool) -> Table:
     table.add_column("answer", overflow="fold")
     table.add_column("votes", justify="right")
     table.add_column("share", justify="right")
-    with_gold = any(vote.gold is not None for _, vote in rows)
+    with_rule = any(stopped is not None for *_, stopped in rows)
+    if with_rule:
+        table.add_column("stopped")
+    with_gold = any(vote.gold is not None for _, vote, _ in rows)
     if with_gold:
         table.add_column("gold", overflow="fold")
         table.add_column("")
-    for name, vote in rows:
+    for name, vote, stopped in rows:
         answer = "[dim]none[/]" if vote.answer is None else visible(vote.answer)
         cells = [visible(vote.problem_id), answer, f"{vote.votes}/{vote.cast}", f"{vote.share:.0%}"]
+        if with_rule:
+            cells.append("" if stopped is None else f"{_stop(vote, stopped)} of {stopped.samples}")
         if with_gold:
             mark = {True: "[green]✓[/]", False: "[red]✗[/]", None: ""}[vote.correct]
             cells += [visible(vote.gold or ""), mark]
@@ -195,16 +211,35 @@ def _write_lines(rows: list[Row], several: bool) -> None:
     """Tab-separated, one line a problem after a line of names; a cell with a tab is quoted."""
     lines = csv.writer(sys.stdout, dialect="excel-tab", lineterminator="\n")
     file = ["file"] if several else []
-    lines.writerow([*file, "problem_id", "answer", "votes", "share", "correct", "gold"])
-    for name, vote in rows:
+    rule = ["rule", "stopped"] if any(stopped is not None for *_, stopped in rows) else []
+    lines.writerow([*file, "problem_id", "answer", "votes", "share", "correct", "gold", *rule])
+    for name, vote, stopped in rows:
         correct = "" if vote.correct is None else str(vote.correct).lower()
         cells = [vote.problem_id, vote.answer, vote.votes, f"{vote.share:.4f}", correct, vote.gold]
+        if stopped is not None:
+            cells += [stopped.rule.named, _stop(vote, stopped)]
         lines.writerow([*([name] if several else []), *cells])
 
 
+def _stop(vote: Vote, stopped: Stopped) -> int | str:
+    """After how many samples the problem of a vote was decided."""
+    deciding = stopped.problems[vote.problem_id, vote.prompt_hash]
+    return deciding.counted if deciding.is_decided else "not yet"
+
+
 def _as_jsonl(rows: list[Row], several: bool) -> str:
-    objects = (({"file": name} if several else {}) | vote.to_json() for name, vote in rows)
-    return "".join(json.dumps(fields) + "\n" for fields in objects)
+    return "".join(
+        json.dumps(({"file": name} if several else {}) | _object(vote, stopped)) + "\n"
+        for name, vote, stopped in rows
+    )
+
+
+def _object(vote: Vote, stopped: Stopped | None) -> dict[str, Any]:
+    if stopped is None:
+        return vote.to_json()
+    deciding = stopped.problems[vote.problem_id, vote.prompt_hash]
+    rule = {"rule": str(stopped.rule), "exact": stopped.rule.is_exact}
+    return vote.to_json() | rule | {"stopped": deciding.counted if deciding.is_decided else None}
 
 
 def _save(path: Path, text: str) -> None:

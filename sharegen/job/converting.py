@@ -15,6 +15,7 @@ from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
+from sharegen.results.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.problem import Problem, load_problems, problem_ids
@@ -37,7 +38,13 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     _refuse_journals(journal, kind, output)
     configuration = Configuration.from_settings(run.settings)
     completions: dict[str, dict[int, str]] = defaultdict(dict)
-    for record in found.records():
+    stopped = Stopped.of(found)
+    if stopped is not None and kind != "sharegen":
+        remark(
+            f"{journal}: {stopped.in_words()}: those that count are written, and pass@k by the "
+            "usual formula is biased on them"
+        )
+    for record in found.records() if kind == "sharegen" else counted(found.records(), stopped):
         if record.sample is not None:
             completions[record.problem_id][record.sample] = record.completion
     if not completions:

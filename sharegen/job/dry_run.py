@@ -64,6 +64,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         kv_bytes_per_token=model.kv_bytes_per_token,
         max_sequences=max_sequences(configuration, device),
         workers=_workers(configuration, len(prompts)),
+        rule=configuration.sampling.rule,
     )
     return replace(
         plan,

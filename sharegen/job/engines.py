@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.driver import Driver
+    from sharegen.engine.request import SamplingParams
 
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
@@ -122,3 +123,11 @@ def start(
     if staff.count is None:
         return as_many_as_pay(setting)
     return Driver(places(setting, staff.count))
+
+
+def sampling_params(configuration: Configuration) -> SamplingParams:
+    """The configuration's sampling in the engine's terms."""
+    from sharegen.engine.request import SamplingParams
+
+    values = configuration.sampling.model_dump(exclude={"stop_when"})
+    return SamplingParams(n=values.pop("samples"), **values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
@@ -68,3 +70,15 @@ def kv_cache_limit(
     blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows)
     blocks = max(blocks, 2)  # the least that an engine takes
     return blocks * model.kv_bytes_per_token * tree.block_size
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that samples hang on."""
+    names = ("sharegen", "torch", "transformers", "triton")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a plain checkout, a platform without triton
+            continue
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
@@ -11,10 +11,13 @@ from sharegen.job.identity import Content
 from sharegen.job.plan import Plan
 from sharegen.results.journal import OTHER, note_row, refuse_other_job
 from sharegen.results.keys import Key, Keys
+from sharegen.results.pool import Pool
 from sharegen.results.record import read
 from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.stopped import Stopped
 from sharegen.results.totals import together
-from sharegen.workload.problem import Workload
+from sharegen.workload.problem import Problem, Workload
+from sharegen.workload.recipe import Sampling
 
 
 @dataclass(frozen=True)
@@ -97,23 +100,52 @@ def outcome_on_record(
         return None  # what did not fit the memory then may fit it now
     if not all(bad.id in failed for bad in workload.bad_rows):
         return None
-    every = range(configuration.sampling.samples)
     asked = [problem for problem in workload.problems if problem.id not in failed]
+    counts = _counts(asked, configuration.sampling, list(runs))
+    if counts is None:
+        return None
     undrawn: list[Key] = []
-    for problem in asked:
-        for sample in known.drawn.missing(problem.id, problem.prompt_hash, every):
+    for problem, count in zip(asked, counts, strict=True):
+        for sample in known.drawn.missing(problem.id, problem.prompt_hash, range(count)):
             key = Key(problem.id, problem.prompt_hash, sample)
             if key not in known.errors or retry_failed:
                 return None
             undrawn.append(key)
-    if undrawn and len(undrawn) == len(asked) * len(every):
+    if undrawn and len(undrawn) == sum(counts):
         raise all_failed(undrawn[0], known.errors[undrawn[0]])
     for problem in workload.problems if strict else ():
         if problem.id in failed:
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
     if not any(problem.id in known.rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
+    for journal in runs:
+        runs[journal] = _note_rule(journal, runs[journal], configuration.sampling)
     return Outcome(path, together(list(runs.values())), workload, 0, tuple(runs))
+
+
+def _counts(
+    problems: Sequence[Problem], sampling: Sampling, journals: Sequence[Path]
+) -> list[int] | None:
+    """How many samples are wanted of each problem; None where its rule wants more of one."""
+    if sampling.rule is None:
+        return [sampling.samples] * len(problems)
+    stopped = Stopped.read(sampling.rule, sampling.samples, Pool.of(journals))
+    decidings = [stopped.deciding((problem.id, problem.prompt_hash)) for problem in problems]
+    if not all(deciding.is_decided for deciding in decidings):
+        return None
+    return [deciding.counted for deciding in decidings]
+
+
+def _note_rule(path: Path, run: RunFile, sampling: Sampling) -> RunFile:
+    """Let a journal say by which rule its samples count from now on."""
+    recorded = run.extent.get("sampling") or {}
+    asked = {"samples": sampling.samples, "stop_when": sampling.stop_when}
+    is_same = recorded.get("stop_when") == sampling.stop_when
+    if is_same and (sampling.rule is None or recorded.get("samples") == sampling.samples):
+        return run
+    run = replace(run, extent=run.extent | {"sampling": recorded | asked})
+    run.write(run_file_path(path))
+    return run
 
 
 @dataclass

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sharegen.common.stop_rule import StopRule
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
 from sharegen.job.cut import copied_by_workers
+from sharegen.results.deciding import Standing, least
 
 _SHOWN_FIRST, _SHOWN_LAST, _SHOWN_LEVELS = 2, 1, 12
 
@@ -64,6 +66,9 @@ class Plan:
     workers, copied: engines that share the job, and the prompt tokens that are computed once more
         because several of them need these. ranks: that the model of each is cut among, and
         weights_bytes those of one; the bytes of KV, too, are what one of them stores.
+    rule: by which problems stop early, if by one; wave: samples of each that start first, for that
+        many are needed whatever they say; resident: whether the prompts of all that run stay in
+        the KV cache until they are decided.
     readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
     """
 
@@ -85,6 +90,9 @@ class Plan:
     copied: int = 0
     ranks: int = 1
     weights_bytes: int = 0
+    rule: str | None = None
+    wave: int = 0
+    resident: bool = True
     readings: list[Reading] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,14 +116,17 @@ def make_plan(
     kv_bytes_per_token: int,
     max_sequences: int,
     workers: int = 1,
+    rule: StopRule | None = None,
 ) -> Plan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
     tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache, and max_sequences,
-    of each worker.
+    of each worker. rule: by which problems stop early.
     """
     asked = samples * sum(len(prompt) for prompt in prompts)
     total = samples * len(prompts)
+    wave = samples if rule is None else least(rule, samples, Standing())
+    in_waves = fitting_sequences(tree, wave, max_tokens, num_blocks)
     fit = min(fitting_sequences(tree, samples, max_tokens, num_blocks), max_sequences, total)
     return Plan(
         problems=len(prompts),
@@ -134,6 +145,9 @@ def make_plan(
         branches=_branches(tree, ids, samples),
         workers=workers,
         copied=copied_by_workers(tree, workers),
+        rule=None if rule is None else str(rule),
+        wave=wave,
+        resident=in_waves >= min(max_sequences, wave * len(prompts)),
     )
 
 

@@ -8,12 +8,10 @@ from the journal alone, without loading a model.
 from __future__ import annotations
 
 import itertools
-import platform
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,46 +22,31 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import CapacityError, DataError, JournalError, SharegenError, UsageError
 from sharegen.job.beside import finished_beside, journals_beside, refuse_overwriting
 from sharegen.job.counts import added
-from sharegen.job.engines import Staff, start
+from sharegen.job.engines import Staff, sampling_params, start
 from sharegen.job.identity import Content, of_ranks
 from sharegen.job.interrupt import Interrupted, interrupts
-from sharegen.job.machine import kv_cache_limit, load
+from sharegen.job.judging import Judge, check_execution, judging
+from sharegen.job.machine import kv_cache_limit, load, versions
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.recording import record_of
 from sharegen.job.share import Share, share_of
+from sharegen.job.stopping import Stopping
+from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
 from sharegen.results.journal import Journal, Record
 from sharegen.results.keys import Keys
 from sharegen.results.pace import Pace
-from sharegen.results.progress import Progress
+from sharegen.results.pool import Pool
+from sharegen.results.stopped import Stopped
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
 
 if TYPE_CHECKING:
-    from sharegen.engine.config import EngineStats
-    from sharegen.engine.request import Request, SamplingParams
+    from sharegen.engine.request import Request
     from sharegen.engine.verifying import Verified
-
-
-class Watcher:
-    """Is told how a job goes; this one keeps it to itself."""
-
-    def located(self, path: Path) -> None:
-        """It is known where the journal is."""
-
-    def planned(self, plan: Plan) -> None:
-        """The prompts are tokenised and their sharing is known."""
-
-    def sampling(
-        self, stats: EngineStats, samples: int, problems: int
-    ) -> AbstractContextManager[Progress | None]:
-        """So many samples and problems are about to be drawn."""
-        return nullcontext(None)
-
-    def verifying(self, steps: int) -> None:
-        """All is drawn; so many steps are about to be computed by the model's own attention."""
+    from sharegen.results.sandbox.system import Isolation
 
 
 @dataclass(frozen=True)
@@ -84,6 +67,7 @@ def run_job(
     strict: bool = False,
     retry_failed: bool = False,
     verify: int | None = None,
+    execute: Isolation | None = None,
     watcher: Watcher | None = None,
 ) -> Outcome:
     """Sample everything that the configuration asks and the journal does not have yet.
@@ -92,6 +76,7 @@ def run_job(
     shard: the part of the job to do, into a journal of its own beside `output`.
     overwrite: start the journal anew. strict: a bad row stops the job. retry_failed: samples that
         failed are drawn again.
+    execute: the sandbox in which programs run to say which are right, where the rule asks that.
     verify: how many random steps to check against the model's own attention when all is drawn.
 
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
@@ -103,6 +88,7 @@ def run_job(
             "--tensor-parallel-size, or --verify"
         )
     watcher = watcher or Watcher()
+    check_execution(configuration, execute)
     path = output and journal_path(output, shard)
     if path is not None and path.is_dir():
         raise JournalError(f"{path}: is a folder: --output is the journal's file")
@@ -130,7 +116,8 @@ def run_job(
             _make_folder(path)
             job = _Job(content, path, watcher, verify, share, others)
             with closing(job), job.open_journal(overwrite) as journal:
-                drawn = job.sample(journal, strict, retry_failed, held)
+                with judging(path, others, journal.run, execute) as judge:
+                    drawn = job.sample(journal, strict, retry_failed, held, judge)
                 return Outcome(path, journal.run, job.workload, drawn, (path, *others))
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
@@ -209,16 +196,27 @@ class _Job:
             self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
             fingerprints=self.content.fingerprints(self.model, self.tokenizer),
             extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
-            versions=_versions(),
+            versions=versions(),
             overwrite=overwrite,
         )
 
-    def sample(self, journal: Journal, strict: bool, retry_failed: bool, held: Any) -> int:
+    def sample(
+        self,
+        journal: Journal,
+        strict: bool,
+        retry_failed: bool,
+        held: Any,
+        judge: Judge | None = None,
+    ) -> int:
         """Draw what the journal lacks and close it; returns how many samples that were.
+
+        judge: of programs, where it hangs on their tests how many are drawn.
 
         Raises ModelError where not one sample came out, of this run and those before it.
         """
-        asked, requests = self._ask(journal, strict, retry_failed)
+        finished = self._finished(journal, retry_failed)
+        stopping = self._stopping(finished, judge)
+        asked, requests = self._ask(journal, strict, finished, stopping)
         by_key = {item.request.key: item for item in asked}
         left = {item.request.key: len(item.request.samples) for item in asked}
         assert len(by_key) == len(asked)
@@ -238,16 +236,24 @@ class _Job:
                 for completion in self.engine.generate(requests):
                     key = completion.request.key
                     problem, dtype = by_key[key].problem, self.model.dtype
+                    record = record_of(completion, problem, self.configuration, dtype)
                     with held.held():
-                        journal.append(record_of(completion, problem, self.configuration, dtype))
+                        journal.append(record)
                         drawn += 1
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
                     left[key] -= 1
+                    if stopping is not None:
+                        for decided, saved in stopping.note(record):
+                            left[decided] -= saved
+                            if progress is not None:
+                                progress.save(len(by_key[decided].request.samples), saved)
                     if self.verification is not None and self.verification.wants(completion):
                         self.verification.note(completion)
                     if progress is not None:
                         progress.advance(left[key] == 0)
             ended = time.monotonic()
+            if stopping is not None:
+                stopping.finish()
             verified = self._verify()
         finally:
             seconds = (ended or time.monotonic()) - started
@@ -270,8 +276,27 @@ class _Job:
             self.model, _ = load(self.configuration)
         return self.verification.check(self.model)
 
+    def _finished(self, journal: Journal, retry_failed: bool) -> Keys:
+        """The samples that need not be drawn, here and in the journals beside."""
+        if not (retry_failed or self.others):
+            return journal.finished
+        finished = Keys()
+        finished |= journal.finished
+        finished -= journal.undrawn if retry_failed else Keys()
+        finished |= finished_beside(self.others, self.content, journal.run, retry_failed)
+        return finished
+
+    def _stopping(self, finished: Keys, judge: Judge | None) -> Stopping | None:
+        """The rule of the job, with what is on record read under it."""
+        sampling = self.configuration.sampling
+        if sampling.rule is None:
+            return None
+        found = Pool.of([self.path, *self.others])
+        stopped = Stopped.read(sampling.rule, sampling.samples, found, finished)
+        return Stopping(stopped, self.engine, judge)
+
     def _ask(
-        self, journal: Journal, strict: bool, retry_failed: bool
+        self, journal: Journal, strict: bool, finished: Keys, stopping: Stopping | None
     ) -> tuple[list[_Asked], list[Request]]:
         """The problems that can run, and the requests to put to the engine.
 
@@ -286,20 +311,18 @@ class _Job:
                 raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
         candidates: list[_Asked] = []
-        finished = journal.finished
-        if retry_failed or self.others:
-            finished = Keys()
-            finished |= journal.finished
-            finished -= journal.undrawn if retry_failed else Keys()
-            finished |= finished_beside(self.others, self.content, journal.run, retry_failed)
         every = range(self.configuration.sampling.samples)
         for problem, prompt, splits in zip(
             self.workload.problems, self.prompts, self.splits, strict=True
         ):
             samples = finished.missing(problem.id, problem.prompt_hash, every)
-            key = random_key(problem.id)
-            request = Request(key, prompt, self.params, samples, splits=splits)
-            candidates.append(_Asked(problem, request, begun=samples is not every))
+            is_begun = samples is not every
+            key, due = random_key(problem.id), None
+            if stopping is not None:
+                deciding = stopping.deciding(problem, key)
+                samples, due = () if deciding.is_decided else samples, deciding.due
+            request = Request(key, prompt, self.params, samples, splits=splits, due=due)
+            candidates.append(_Asked(problem, request, is_begun))
         asked: list[_Asked] = []
         requests: list[Request] = []
         first_error: SharegenError | None = None
@@ -333,6 +356,7 @@ class _Job:
             num_blocks=self.engine.stats.blocks_total,
             kv_bytes_per_token=self.model.kv_bytes_per_token,
             max_sequences=self.engine.slots,
+            rule=self.configuration.sampling.rule,
         )
         return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
 
@@ -383,14 +407,6 @@ def splits_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> Ragged:
     return Ragged(leaves[next(places)].splits() if prompt else () for prompt in prompts)
 
 
-def sampling_params(configuration: Configuration) -> SamplingParams:
-    """The configuration's sampling in the engine's terms."""
-    from sharegen.engine.request import SamplingParams
-
-    values = configuration.sampling.model_dump()
-    return SamplingParams(n=values.pop("samples"), **values)
-
-
 def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -398,14 +414,3 @@ def _make_folder(path: Path) -> None:
         raise JournalError(
             f"{path}: cannot be written: {error.strerror}: choose another --output"
         ) from None
-
-
-def _versions() -> dict[str, str]:
-    names = ("sharegen", "torch", "transformers", "triton")
-    found = {"python": platform.python_version()}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # a plain checkout, a platform without triton
-            continue
-    return found

@@ -25,6 +25,7 @@ from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
 from sharegen.results.score import Score
 from sharegen.results.score_file import ScoreFile, Verdict
+from sharegen.results.stopped import Stopped
 from sharegen.results.workers import Sample, Task, score_all
 from sharegen.workload.code import schema_named, schema_of_rows
 from sharegen.workload.configuration import Configuration, resolve
@@ -96,6 +97,7 @@ class ProblemSet:
         self._rows = dict(zip(self._ids, found.rows, strict=True))
         self._read: dict[str, ProgramProblem] = {}
         self._hashes: dict[str, str] = {}
+        self._difficulties: dict[str, str | None] = {}
 
     def id_of(self, problem_id: str | int) -> str:
         """The id of a problem given by id or index. Raises DataError if it is not here."""
@@ -115,6 +117,12 @@ class ProblemSet:
             values = self._rows[problem_id].values
             self._hashes[problem_id] = content_hash(self.schema.tests_of(values))
         return self._hashes.get(problem_id)
+
+    def difficulty(self, problem_id: str) -> str | None:
+        """Of a problem; all are kept, unlike its tests."""
+        if problem_id not in self._difficulties:
+            self._difficulties[problem_id] = self.problem(problem_id).difficulty
+        return self._difficulties[problem_id]
 
     def problem(self, problem_id: str) -> ProgramProblem:
         """How to judge its programs; the last few are kept, since tests can be large."""
@@ -174,32 +182,38 @@ def score_programs(
     keys = [(name, generation.sample) for name, generation in _of_dataset(samples, problems)]
     if not keys:
         raise DataError(f"{samples.path}: holds no samples")
-    settings = {
-        "samples": samples.identity,
-        "dataset": problems.fingerprint,
-        "schema": problems.schema.name,
-        "timeout": limits.cpu_seconds,
-        "memory": limits.memory,
-    }
-    with ScoreFile(samples.path, settings, overwrite) as file:
+    with ScoreFile(samples.path, settings_of(samples, problems, limits), overwrite) as file:
         file.refuse_changed(problems.tests_hash)
         done = sum(key in file.verdicts for key in keys)
         if planned is not None:
             planned(len(keys), done)
         if done < len(keys):
             tasks = _tasks(samples, problems, set(file.verdicts))
-            difficulty: dict[str, str | None] = {}
             with contextlib.closing(score_all(tasks, isolate(), limits, workers)) as scores:
                 for (problem_id, sample), score in scores:
-                    if problem_id not in difficulty:
-                        difficulty[problem_id] = problems.problem(problem_id).difficulty
-                    tests = problems.tests_hash(problem_id)
-                    file.append(problem_id, sample, score, difficulty[problem_id], tests)
+                    keep(file, problems, problem_id, sample, score)
                     if scored is not None:
                         scored(score)
         verdicts = [file.verdicts[key] for key in keys]
     _name_unscorable(verdicts, problems)
     return verdicts
+
+
+def settings_of(samples: Samples, problems: ProblemSet, limits: Limits) -> dict[str, Any]:
+    """What verdicts hang on: those of other settings are never mixed with them."""
+    return {
+        "samples": samples.identity,
+        "dataset": problems.fingerprint,
+        "schema": problems.schema.name,
+        "timeout": limits.cpu_seconds,
+        "memory": limits.memory,
+    }
+
+
+def keep(file: ScoreFile, problems: ProblemSet, problem_id: str, sample: int, score: Score) -> None:
+    """Write a verdict, with the problem's difficulty and a hash of the tests that decided it."""
+    difficulty, tests = problems.difficulty(problem_id), problems.tests_hash(problem_id)
+    file.append(problem_id, sample, score, difficulty, tests)
 
 
 def _of_dataset(samples: Samples, problems: ProblemSet) -> Iterator[tuple[str, Generation]]:
@@ -232,9 +246,14 @@ def _name_unscorable(verdicts: Iterable[Verdict], problems: ProblemSet) -> None:
         remark(f"problem {problem_id}: {number:,} unscorable: {reason}")
 
 
-def pooled_verdicts(found: Pool, verdicts: Mapping[Path, Sequence[Verdict]]) -> list[Verdict]:
-    """The verdicts of several journals as those of one: every sample once, as it is known there."""
-    if len(found.files) == 1:
+def pooled_verdicts(
+    found: Pool, verdicts: Mapping[Path, Sequence[Verdict]], stopped: Stopped | None = None
+) -> list[Verdict]:
+    """The verdicts of several journals as those of one: every sample once, as it is known there.
+
+    stopped: of samples that a rule stopped those that count.
+    """
+    if len(found.files) == 1 and stopped is None:
         return list(verdicts[found.files[0]])
     known = {
         (path, verdict.problem_id, verdict.sample): verdict
@@ -245,6 +264,7 @@ def pooled_verdicts(found: Pool, verdicts: Mapping[Path, Sequence[Verdict]]) -> 
         dataclasses.replace(verdict, problem_id=entry.record.problem_id)
         for entry in found.entries()
         if not entry.repeats
+        and (stopped is None or stopped.counts(entry.record))
         and (verdict := known.get((entry.path, entry.key.problem_id, entry.key.sample or 0)))
     ]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sharegen.results.answer import normalise
 from sharegen.results.record import Record
+from sharegen.results.stopped import Stopped, answer_of
 from sharegen.results.vote import Vote
 
 
@@ -14,7 +14,8 @@ from sharegen.results.vote import Vote
 class Accuracy:
     """Over the problems whose gold answer is known; shares lie in 0..1.
 
-    sample: samples that are right, of all samples; one without an answer is wrong.
+    sample: samples that are right, of all samples; one without an answer is wrong. Where a rule
+        stopped the problems, the chance of one sample, by an estimate that is not biased by it.
     vote: problems whose vote is right, of all problems; no vote is wrong.
     """
 
@@ -24,16 +25,30 @@ class Accuracy:
     vote: float
 
 
-def accuracy(votes: Iterable[Vote]) -> Accuracy | None:
-    """Measure the votes that have a gold answer to be measured by; None if there are none."""
+def accuracy(votes: Iterable[Vote], stopped: Stopped | None = None) -> Accuracy | None:
+    """Measure the votes that have a gold answer to be measured by; None if there are none.
+
+    stopped: the rule that stopped their problems, if one did.
+    """
     known = [vote for vote in votes if vote.correct is not None]
     samples = sum(vote.samples for vote in known)
     if not samples:
         return None
+    if stopped is None:
+        sample = sum(vote.right_samples for vote in known) / samples
+    elif stopped.enough is not None:
+        from sharegen.results.passk import pass_at_k_when_enough
+
+        counts = ((vote.samples, vote.right_samples) for vote in known)
+        chances = [pass_at_k_when_enough(n, c, 1, stopped.enough) for n, c in counts]
+        sample = sum(chances) / len(chances)
+    else:
+        fixed = [vote.among(stopped.first) for vote in known]
+        sample = sum(right for _, right in fixed) / sum(number for number, _ in fixed)
     return Accuracy(
         problems=len(known),
         samples=samples,
-        sample=sum(vote.right_samples for vote in known) / samples,
+        sample=sample,
         vote=sum(bool(vote.correct) for vote in known) / len(known),
     )
 
@@ -69,8 +84,7 @@ def right_and_wrong(records: Iterable[Record], vote: Vote) -> tuple[Record, Reco
     first: dict[str | None, Record] = {}
     mine = (r for r in records if r.problem_id == vote.problem_id and r.is_sample)
     for record in sorted(mine, key=lambda record: record.sample or 0):
-        answer = normalise(record.answer) if record.answer is not None else None
-        first.setdefault(answer or None, record)
+        first.setdefault(answer_of(record), record)
     if best is None or commonest not in first:
         raise ValueError(f"{vote.problem_id} has no right or no wrong sample")
     return first[best], first[commonest]

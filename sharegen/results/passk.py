@@ -32,6 +32,22 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / failed))
 
 
+def pass_at_k_when_enough(samples: int, passed: int, k: int, enough: int) -> float:
+    """pass@k of a problem whose samples were drawn until `enough` had passed, or all were.
+
+    The share of the ways to the point where it ended, each as likely as any other, that do not
+    begin with k failures: unbiased, where the usual formula is not, for that many successes say
+    how long it took. One that ended without enough is a plain draw; one that did ended with a
+    success, which leaves the usual formula of all before it. Source: Girshick, Mosteller and
+    Savage 1946, theorem 2. Raises ValueError as `pass_at_k`; after enough k may be any.
+    """
+    if passed < enough:
+        return pass_at_k(samples, passed, k)
+    if samples - passed < k:
+        return 1.0
+    return pass_at_k(samples - 1, passed - 1, k)
+
+
 def majority_at_k(
     answers: Sequence[str | None], right: Mapping[str, bool], ks: Sequence[int], seed: int = 0
 ) -> list[float]:
@@ -118,15 +134,22 @@ def estimate(name: str, values: Sequence[float]) -> Estimate:
     return Estimate(name, len(values), float(np.mean(values)), low, high)
 
 
-def pass_estimates(counts: Sequence[tuple[int, int]], ks: Sequence[int] = KS) -> list[Estimate]:
+def pass_estimates(
+    counts: Sequence[tuple[int, int]], ks: Sequence[int] = KS, enough: int | None = None
+) -> list[Estimate]:
     """pass@k for every k that some problem has the samples for.
 
     counts: (samples, passed) of each problem. A problem with fewer than k samples is left out of
-    pass@k, which `Estimate.problems` shows.
+    pass@k, which `Estimate.problems` shows. enough: passed samples with which a problem ended.
     """
     table = []
     for k in ks:
-        values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
+        if enough is None:
+            values = [pass_at_k(n, c, k) for n, c in counts if n >= k]
+        else:
+            values = [
+                pass_at_k_when_enough(n, c, k, enough) for n, c in counts if n >= k or c >= enough
+            ]
         if values:
             table.append(estimate(f"pass@{k}", values))
     return table

@@ -31,7 +31,10 @@ class Progress:
     """Samples and problems done out of how many, with the engine's state.
 
     samples, problems: in this run, bar what an earlier one finished; samples=None where nobody
-    knows how many there will be. Use as a context manager; `advance` after every completion.
+    knows how many there will be. Use as a context manager; `advance` after every completion, and
+    `save` for every problem that needs no more of its samples.
+
+    saved: samples that will not be drawn.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class Progress:
         self.problems = problems
         self.samples_done = 0
         self.problems_done = 0
+        self.saved = 0
+        self._settled = 0  # samples of the problems that are decided, drawn or not
         self._console = console or Console(stderr=True)
         self._started = self._said = time.monotonic()
         self._before = status.generated_tokens
@@ -78,11 +83,28 @@ class Progress:
         elif time.monotonic() - self._said >= _PLAIN_SECONDS:
             self._say()
 
+    def save(self, asked: int, saved: int) -> None:
+        """A problem of which so many samples were asked is decided, and so many are not drawn."""
+        self._settled += asked
+        self.saved += saved
+        if self._live is not None:
+            self._live.update(self._live.task_ids[0], total=self.expected)
+
+    @property
+    def expected(self) -> int | None:
+        """Samples that will be drawn, if the other problems are decided like those so far."""
+        if self.samples is None or not self._settled:
+            return self.samples
+        still = self.samples - self._settled
+        return round(self.samples - self.saved - still * self.saved / self._settled)
+
     def describe(self) -> str:
         """The state in one line."""
         seconds = time.monotonic() - self._started
         tokens = self.status.generated_tokens - self._before
         parts = [f"{_of(self.samples_done, self.samples)} samples"]
+        if self._settled:
+            parts.append(f"{self.saved:,} saved, about {self.expected:,} expected")
         if self.problems is not None:
             parts.append(f"{_of(self.problems_done, self.problems)} problems")
         parts.append(f"{tokens / seconds if seconds else 0:,.0f} tokens/s")
@@ -101,12 +123,13 @@ class Progress:
 
         What runs counts as half done: a wide batch ends together, long after its first sample.
         """
-        if self.samples is None:
+        samples = self.expected
+        if samples is None:
             return None
-        done = min(self.samples, self.samples_done + self.status.running / 2)
+        done = min(samples, self.samples_done + self.status.running / 2)
         if not done:
             return None
-        return (time.monotonic() - self._started) / done * (self.samples - done)
+        return (time.monotonic() - self._started) / done * (samples - done)
 
     def _say(self) -> None:
         self._said = time.monotonic()

@@ -9,7 +9,10 @@ from sharegen.common.printable import visible
 from sharegen.errors import DataError
 from sharegen.results.equality import is_right
 from sharegen.results.record import Record
+from sharegen.results.stopped import Stopped, counted
 from sharegen.results.vote import Vote, tally
+
+_UNCOUNTED = " [dim]· beyond the decision: does not count[/]"
 
 
 def select(records: Iterable[Record], problem_id: str) -> list[Record]:
@@ -35,15 +38,18 @@ def select(records: Iterable[Record], problem_id: str) -> list[Record]:
     raise DataError(f"there is no problem {problem_id!r} among {len(others)}: {hint} {names}")
 
 
-def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
+def describe(
+    records: list[Record], prompt: str | None, stopped: Stopped | None = None
+) -> Iterator[str]:
     """The lines, in Rich's markup, that show one problem.
 
     records: the problem's, as `select` gives them; prompt: None where it cannot be rendered.
+    stopped: the rule that stopped the job, if one did.
     """
     if prompt is not None:
         yield _heading("prompt")
         yield visible(prompt)
-    votes = tally(records)
+    votes = tally(counted(records, stopped))
     gold = votes[0].gold if votes else None
     for record in records:
         yield ""
@@ -51,7 +57,8 @@ def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
             yield _heading("not sampled")
             yield f"[red]{visible(record.error or 'no reason on record')}[/]"
             continue
-        yield _sample_heading(record, gold)
+        counts = stopped is None or stopped.counts(record)
+        yield _sample_heading(record, gold) + ("" if counts else _UNCOUNTED)
         if record.error is not None:
             yield f"[red]{visible(record.error)}[/]"
         else:
@@ -61,6 +68,8 @@ def describe(records: list[Record], prompt: str | None) -> Iterator[str]:
             yield ""
             yield _heading("vote")
             yield from _vote_lines(vote)
+            if stopped is not None:
+                yield f"[dim]{_decision(stopped, vote)}[/]"
         if vote.gold is not None:
             yield ""
             yield f"{_heading('gold')} {visible(vote.gold)}"
@@ -88,6 +97,16 @@ def _vote_lines(vote: Vote) -> Iterator[str]:
     silent = vote.samples - vote.cast
     if silent:
         yield f"[dim]{silent} of {vote.samples} samples have no answer[/]"
+
+
+def _decision(stopped: Stopped, vote: Vote) -> str:
+    deciding = stopped.problems[vote.problem_id, vote.prompt_hash]
+    rule, number = stopped.rule.named, deciding.counted
+    if not deciding.is_decided:
+        return f"{rule}: not decided yet, {number} of {stopped.samples} samples read in their order"
+    if number == stopped.samples:
+        return f"{rule}: took all {number} samples"
+    return f"{rule}: decided after {number} of {stopped.samples} samples"
 
 
 def _mark(answer: str, gold: str | None) -> str:

@@ -16,6 +16,8 @@ from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
 from sharegen.results.equality import equality_used
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile
+from sharegen.results.savings import stopping_rows
+from sharegen.results.stopped import Stopped, counted
 from sharegen.results.vote import Vote, tally
 
 _BAR = 24  # widest bar of the histogram, in columns
@@ -29,11 +31,13 @@ def print_summary(
     run: RunFile,
     samples: int,
     questions: Mapping[str, str],
+    stopped: Stopped | None = None,
 ) -> None:
     """Counts, speed, what sharing saved, accuracy, a problem that the vote rescued, what next.
 
     found: what is on record, in the journal at `path` and elsewhere. samples: the first so many of
-    each problem count. questions: by problem id; these problems count.
+    each problem count. questions: by problem id; these problems count. stopped: the rule of the
+    job: of each problem the samples vote that decided it.
     """
     records = [
         record
@@ -42,9 +46,9 @@ def print_summary(
         if record.sample is None or record.sample < samples
     ]
     drawn = [record for record in records if record.is_sample]
-    votes = tally(drawn)
+    votes = tally(counted(drawn, stopped))
     console = Console(highlight=False)
-    console.print(_numbers(run, records, votes))
+    console.print(_numbers(run, records, votes, stopped))
     best = rescued(votes)
     if best is not None:
         console.print()
@@ -60,7 +64,9 @@ def print_summary(
     _print_next(console, path, commands)
 
 
-def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
+def _numbers(
+    run: RunFile, records: list[Record], votes: list[Vote], stopped: Stopped | None
+) -> Table:
     drawn = [record for record in records if record.is_sample]
     bad = _bad_rows(records)
     tokens = sum(record.num_tokens for record in drawn)
@@ -114,7 +120,9 @@ def _numbers(run: RunFile, records: list[Record], votes: list[Vote]) -> Table:
         note = "a run that was killed left no counts"
         table.add_row("", f"[dim]speed and prompt tokens: of {told:,} of {known:,} completions on "
                           f"record, {note}[/]")  # fmt: skip
-    for name, value in (*_answer_rows(run, drawn, votes), *_accuracy_rows(run, votes)):
+    rows_of_rule = [] if stopped is None else stopping_rows(run, drawn, votes, stopped)
+    rows_of_answers = [*_answer_rows(run, drawn, votes), *_accuracy_rows(run, votes, stopped)]
+    for name, value in (*rows_of_rule, *rows_of_answers):
         table.add_row(f"[dim]{name}[/]", value)
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     if used is not None:
@@ -128,7 +136,7 @@ def _decoding(stats: Mapping[str, Any]) -> str:
     text = f"{steps:,} steps"
     if stats.get("slots"):
         # The first token of a sample is drawn from its prompt's logits.
-        first = stats["completions"] - stats.get("copies", 0)
+        first = stats["completions"] - stats.get("copies", 0) + stats.get("cancelled", 0)
         drawn = stats["generated_tokens"] - first
         text += f", {drawn / steps / stats['slots']:.0%} of {stats['slots']:,} slots taken"
     by_levels = sorted(stats.get("steps_by_levels", {}).items(), key=lambda pair: -pair[1])
@@ -191,18 +199,22 @@ def _answer_rows(run: RunFile, drawn: list[Record], votes: list[Vote]) -> list[t
     return rows
 
 
-def _accuracy_rows(run: RunFile, votes: list[Vote]) -> list[tuple[str, str]]:
+def _accuracy_rows(
+    run: RunFile, votes: list[Vote], stopped: Stopped | None
+) -> list[tuple[str, str]]:
     """What one sample gets right, and the vote where there is more than one sample."""
-    result = accuracy(votes)
+    result = accuracy(votes, stopped)
     if result is None:
         return []
     measure = (run.configuration.get("answer") or {}).get("measure", "accuracy")
     if result.samples == result.problems:
         return [(visible(measure), f"[bold]{result.sample:.1%}[/]")]
-    gain = 100 * (result.vote - result.sample)
+    gain = f"{100 * (result.vote - result.sample):+.1f} points"
+    if stopped is not None:
+        gain += f"; {stopped.rule.named}"
     return [
         (f"{visible(measure)}, one sample", f"{result.sample:.1%}"),
-        (f"{visible(measure)}, the vote", f"[bold]{result.vote:.1%}[/] ({gain:+.1f} points)"),
+        (f"{visible(measure)}, the vote", f"[bold]{result.vote:.1%}[/] ({gain})"),
     ]
 
 

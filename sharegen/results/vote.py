@@ -40,6 +40,7 @@ class Vote:
     answers: tuple[str | None, ...]
     counts: dict[str, int] = field(default_factory=dict)
     right: dict[str, bool] = field(default_factory=dict)
+    prompt_hash: str | None = field(default=None, compare=False)
 
     @property
     def samples(self) -> int:
@@ -55,6 +56,11 @@ class Vote:
     def right_samples(self) -> int:
         """Samples whose own answer equals the gold answer."""
         return sum(votes for answer, votes in self.counts.items() if self.right.get(answer))
+
+    def among(self, first: int) -> tuple[int, int]:
+        """Of the first so many samples: how many there are, and how many are right."""
+        answers = self.answers[:first]
+        return len(answers), sum(a is not None and self.right.get(a, False) for a in answers)
 
     @property
     def comparisons(self) -> list[tuple[str, str]]:
@@ -85,7 +91,7 @@ def tally(records: Iterable[Record], at: int | None = None) -> list[Vote]:
         ballots = problems.setdefault((record.problem_id, record.prompt_hash), _Ballots())
         ballots.answers[record.sample] = record.answer
         ballots.gold = record.gold if ballots.gold is None else ballots.gold
-    votes = [_count(problem_id, ballots) for (problem_id, _), ballots in problems.items()]
+    votes = [_count(*problem, ballots) for problem, ballots in problems.items()]
     return sorted(votes, key=lambda vote: natural_order(vote.problem_id))
 
 
@@ -104,7 +110,7 @@ class _Ballots:
     gold: str | None = None
 
 
-def _count(problem_id: str, ballots: _Ballots) -> Vote:
+def _count(problem_id: str, prompt_hash: str | None, ballots: _Ballots) -> Vote:
     gold = ballots.gold
     answers: list[str | None] = []
     right: dict[str, bool] = {}
@@ -127,4 +133,5 @@ def _count(problem_id: str, ballots: _Ballots) -> Vote:
         answers=tuple(answers),
         counts=counts,
         right=right,
+        prompt_hash=prompt_hash,
     )

@@ -70,6 +70,71 @@ def _rank(core: int) -> int:
         return 0
 
 
+class Crew:
+    """Processes that score programs, as many at a time as `size`; they start as they are needed.
+
+    Close it, and they end with what they run. Putting and taking raise SandboxError when one of
+    them cannot have its sandbox or dies.
+    """
+
+    def __init__(self, isolation: Isolation, limits: Limits, size: int) -> None:
+        self._setting = (isolation, limits)
+        self._size = size
+        self._cores = _cores()
+        self._members: dict[Connection, BaseProcess] = {}
+        self._waiting: dict[Connection, deque[Sample]] = {}  # who works, and on what
+        self._parcels: deque[Task] = deque()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether something more would be begun at once."""
+        return not self._parcels and len(self._waiting) < self._size
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, task: Task) -> None:
+        """Programs to score."""
+        self._parcels.extend(_parcels(task))
+        self._hand_out()
+
+    def take(self, timeout: float | None = None) -> Iterator[tuple[Sample, Score]]:
+        """Scores that have come; waits for one, or so many seconds at most."""
+        for connection in wait(list(self._waiting), timeout):
+            assert isinstance(connection, Connection)
+            yield self._waiting[connection].popleft(), _receive(connection)
+            if not self._waiting[connection]:
+                del self._waiting[connection]
+        self._hand_out()
+
+    def close(self) -> None:
+        for connection, process in self._members.items():
+            connection.close()
+            process.terminate()
+        for process in self._members.values():
+            process.join()
+        self._members.clear()
+
+    def _hand_out(self) -> None:
+        while self._parcels and len(self._waiting) < self._size:
+            idle = next((c for c in self._members if c not in self._waiting), None)
+            connection = self._start() if idle is None else idle
+            self._waiting[connection] = _hand_over(connection, self._parcels.popleft())
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        core = self._cores[len(self._members) % len(self._cores)] if self._cores else None
+        self._members[ours] = context.Process(
+            target=_work, args=(theirs, *self._setting, core), daemon=True
+        )
+        with _deaf():
+            self._members[ours].start()
+        theirs.close()
+        return ours
+
+
 def score_all(
     tasks: Iterator[Task], isolation: Isolation, limits: Limits, workers: int
 ) -> Generator[tuple[Sample, Score], None, None]:
@@ -79,39 +144,13 @@ def score_all(
     worker cannot have its sandbox or dies.
     """
     parcels = (parcel for task in tasks for parcel in _parcels(task))
-    context = multiprocessing.get_context("spawn")
-    cores = _cores()
-    crew: dict[Connection, BaseProcess] = {}
-    waiting: dict[Connection, deque[Sample]] = {}
-    try:
-        for parcel in parcels:
-            ours, theirs = context.Pipe()
-            core = cores[len(crew) % len(cores)] if cores else None
-            crew[ours] = context.Process(
-                target=_work, args=(theirs, isolation, limits, core), daemon=True
-            )
-            with _deaf():
-                crew[ours].start()
-            theirs.close()
-            waiting[ours] = _hand_over(ours, parcel)
-            if len(crew) == workers:
-                break
-        while waiting:
-            for connection in wait(list(waiting)):
-                assert isinstance(connection, Connection)
-                yield waiting[connection].popleft(), _receive(connection)
-                if not waiting[connection]:
-                    following = next(parcels, None)
-                    if following is None:
-                        del waiting[connection]
-                    else:
-                        waiting[connection] = _hand_over(connection, following)
-    finally:
-        for connection, process in crew.items():
-            connection.close()
-            process.terminate()
-        for process in crew.values():
-            process.join()
+    with contextlib.closing(Crew(isolation, limits, workers)) as crew:
+        while True:
+            while crew.has_room and (parcel := next(parcels, None)) is not None:
+                crew.put(parcel)
+            if not crew.is_busy:
+                return
+            yield from crew.take()
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ FLAGS = {
     "sampling.max_tokens": "--max-tokens",
     "sampling.stop": "--stop",
     "sampling.seed": "--seed",
+    "sampling.stop_when": "--stop-when",
     "machine.dtype": "--dtype",
     "machine.quantization": "--quantization",
     "machine.max_sequences": "--max-sequences",
@@ -116,6 +117,7 @@ class Configuration(Job):
         values = self.model_dump(exclude={"recipe", "preset", "vote", "token_ids", *_PLACES})
         values["dataset"] = {"id": self.dataset.id}  # what samples are keyed and drawn by
         values["sampling"].pop("samples")
+        values["sampling"].pop("stop_when")  # which samples there are, not what they are
         values["chat"].pop("stop")  # those in use are the sampling's
         if self.chat.enabled:
             del values["prompt"], values["example"]
@@ -202,6 +204,7 @@ def resolve(
             f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
             "about a document that it makes itself"
         )
+    _refuse_idle_rule(recipe, job)
     job._ships = recipe.ships
     return job.model_copy(
         update={
@@ -345,6 +348,32 @@ def _refuse_idle_flags(
         raise UsageError(f"--dataset-config is for the hub, and {what}: leave it out")
     if dataset.get("split") is not None and source is not None and Path(source).is_file():
         raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
+
+
+def _refuse_idle_rule(recipe: Recipe, job: Configuration) -> None:
+    """A rule that could never stop anything, or would have nothing to read, is a mistake."""
+    rule, sampling = job.sampling.rule, job.sampling
+    if rule is None:
+        return
+    flag = f"--stop-when {rule}"
+    if rule.votes and job.answer is None:
+        raise UsageError(
+            f"{flag}: the recipe {recipe.name} takes no answers out of its samples (`answer`), so "
+            "there is no vote to decide"
+        )
+    if not rule.votes and (job.answer is None or job.answer.gold is None) and not job.dataset.rows:
+        raise UsageError(
+            f"{flag}: the recipe {recipe.name} knows no gold answers (`answer.gold`), so no sample "
+            "is right or wrong"
+        )
+    if rule.votes and sampling.samples < 2:
+        raise UsageError(f"{flag}: a vote takes at least 2 samples: give --samples")
+    if rule.kind in ("window", "right") and int(rule.value or 0) > sampling.samples:
+        raise UsageError(
+            f"{flag}: only {sampling.samples} samples are drawn of a problem: give more --samples"
+        )
+    if sampling.temperature == 0:
+        raise UsageError(f"{flag}: at temperature 0 all samples of a problem are one, drawn once")
 
 
 def _names(job: Configuration) -> set[str]:

@@ -28,6 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
+from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
 from sharegen.workload import plain_yaml, template
 
@@ -74,6 +75,13 @@ Place = Annotated[str, Field(max_length=4_000), AfterValidator(_check_place)]
 Names = Annotated[list[str], BeforeValidator(_as_list)]
 """One name, or several of which the first that is there counts."""
 
+
+def _check_rule(text: str) -> str:
+    """A rule in its one spelling: `window` is `window=5`."""
+    return str(StopRule.parse(text))
+
+
+Rule = Annotated[str, AfterValidator(_check_rule)]
 Template = Annotated[str, AfterValidator(template.check)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 NonEmpty = Annotated[str, Field(min_length=1)]
@@ -144,7 +152,10 @@ class FewShot(Strict):
 
 
 class Sampling(Strict):
-    """How to draw and where to stop; the ranges are those of `SamplingParams`."""
+    """How to draw and where to stop; the ranges are those of `SamplingParams`.
+
+    stop_when: the rule by which a problem has samples enough before all are drawn (StopRule).
+    """
 
     samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     temperature: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
@@ -159,6 +170,11 @@ class Sampling(Strict):
     stop: list[NonEmpty] = []
     ignore_eos: bool = False
     seed: int = 0
+    stop_when: Rule | None = None
+
+    @property
+    def rule(self) -> StopRule | None:
+        return None if self.stop_when is None else StopRule.parse(self.stop_when)
 
     @property
     def problem_tokens(self) -> int:

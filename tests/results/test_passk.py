@@ -11,13 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sharegen.common.stop_rule import StopRule
 from sharegen.results.passk import (
     bootstrap_interval,
     majority_at_k,
     majority_estimates,
     pass_at_k,
+    pass_at_k_when_enough,
     pass_estimates,
 )
+from sharegen.results.stopped import Stopped
 
 
 @given(st.integers(1, 400), st.data())
@@ -126,3 +129,46 @@ def test_interval_covers_the_true_mean_about_as_often_as_it_says() -> None:
         low, high = bootstrap_interval(rng.beta(2, 3, size=60), seed=trial)
         covered += low <= 0.4 <= high
     assert 0.89 <= covered / 200 <= 0.99
+
+
+@pytest.mark.parametrize(("samples", "passed"), [(5, 0), (5, 1), (6, 2), (6, 4), (6, 6)])
+@pytest.mark.parametrize("enough", [1, 2, 3])
+def test_stopped_with_enough_right_ones_is_unbiased(samples: int, passed: int, enough: int) -> None:
+    """By enumeration: over all orders of a full draw, the mean is the full draw's estimate."""
+    orders = set(itertools.permutations([True] * passed + [False] * (samples - passed)))
+    for k in range(1, samples + 1):
+        estimates = []
+        for order in orders:
+            drawn = next(n for n in range(1, samples + 1)
+                         if sum(order[:n]) == enough or n == samples)  # fmt: skip
+            estimates.append(pass_at_k_when_enough(drawn, sum(order[:drawn]), k, enough))
+        assert np.mean(estimates) == pytest.approx(pass_at_k(samples, passed, k))
+
+
+@pytest.mark.parametrize("rule", ["decided", "confident=0.8", "window=2", "right=2"])
+def test_the_samples_that_every_problem_has_are_no_biased_choice(rule: str) -> None:
+    """By enumeration: pass@k and maj@k of these, over all orders of a full draw, are the full's."""
+    full = ["a", "a", "a", "b", "b", None]
+    right = {"a": True, "b": False}
+    stopped = Stopped(StopRule.parse(rule), len(full))
+    orders = sorted(set(itertools.permutations(full)), key=str)
+    assert 2 <= stopped.first < len(full)
+    for k in range(1, stopped.first + 1):
+        of_first, of_all, votes, all_votes = [], [], [], []
+        for order in orders:
+            first = order[: stopped.first]
+            of_first.append(pass_at_k(len(first), first.count("a"), k))
+            of_all.append(pass_at_k(len(order), order.count("a"), k))
+            votes.append(_vote_of(first, right, k))
+            all_votes.append(_vote_of(order, right, k))
+        assert np.mean(of_first) == pytest.approx(np.mean(of_all))
+        assert np.mean(votes) == pytest.approx(np.mean(all_votes))
+
+
+def _vote_of(answers: tuple[str | None, ...], right: dict[str, bool], k: int) -> float:
+    """maj@k over all subsets, of which `majority_at_k` takes some at random."""
+    wins = []
+    for subset in itertools.combinations(answers, k):
+        [winner] = [*Counter(filter(None, subset)).most_common(1)] or [("", 0)]
+        wins.append(right.get(winner[0], False))
+    return float(np.mean(wins))

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
-from sharegen.results.passk import bootstrap_interval, majority_at_k, pass_at_k
+from sharegen.results.passk import (
+    bootstrap_interval,
+    majority_at_k,
+    pass_at_k,
+    pass_at_k_when_enough,
+)
 from sharegen.results.report.outcomes import Outcome
 
 _POINTS = 20
@@ -47,12 +52,24 @@ def is_round(k: int) -> bool:
     return str(k).rstrip("0") in ("1", "2", "5")
 
 
-def pass_curve(outcomes: Sequence[Outcome], budget: int) -> Curve:
-    """pass@k by the unbiased estimator (Chen et al. 2021, equation 1)."""
-    chance = lru_cache(maxsize=None)(pass_at_k)
+def pass_curve(outcomes: Sequence[Outcome], budget: int, enough: int | None = None) -> Curve:
+    """pass@k by the unbiased estimator (Chen et al. 2021, equation 1).
+
+    enough: right samples with which a problem ended; then by the one for those.
+    """
+
+    @cache
+    def chance(judged: int, right: int, k: int) -> float:
+        if enough is None:
+            return pass_at_k(judged, right, k)
+        return pass_at_k_when_enough(judged, right, k, enough)
+
+    def ks(outcome: Outcome) -> list[int]:
+        ended = enough is not None and outcome.right >= enough
+        return sample_counts(budget) if ended else _within(outcome, budget)
+
     return _over_problems(
-        sample_counts(budget),
-        ([chance(o.judged, o.right, k) for k in _within(o, budget)] for o in outcomes),
+        sample_counts(budget), ([chance(o.judged, o.right, k) for k in ks(o)] for o in outcomes)
     )
 
 

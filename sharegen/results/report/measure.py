@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sharegen.results.passk import estimate
 from sharegen.results.report.curves import Curve, majority_curve, pass_curve, sample_budget
 from sharegen.results.report.outcomes import Run
 
@@ -18,7 +19,8 @@ _INTERVALS = 60
 class Measured:
     """A run with what was measured of it.
 
-    budget: the largest k of the curves; short: problems that have fewer samples than that.
+    budget: the largest k of the curves; short: problems that have fewer samples than that. Of a
+        run that a rule stopped, k ends where every problem has samples whatever they say.
     passed, majority: None where the run has no verdicts, or no answers that vote.
     rate: [seconds since the start, tokens per second], where the run recorded its progress.
     """
@@ -48,13 +50,22 @@ class Measured:
 
 def measure(run: Run) -> Measured:
     """Everything that takes time to compute."""
-    budget = sample_budget(run.outcomes)
+    outcomes, enough = run.outcomes, None
+    if run.stopped is not None:
+        outcomes = tuple(outcome.first(run.stopped.first) for outcome in outcomes)
+        enough = run.stopped.enough
+    budget = sample_budget(outcomes)
+    passed: Curve | None
+    if budget and enough is not None and run.stopped is not None:
+        passed = pass_curve(run.outcomes, run.stopped.samples, enough)
+    else:
+        passed = pass_curve(outcomes, budget) if budget else None
     return Measured(
         run,
         budget,
-        short=sum(outcome.judged < budget for outcome in run.outcomes),
-        passed=pass_curve(run.outcomes, budget) if budget else None,
-        majority=majority_curve(run.outcomes, budget) if budget else None,
+        short=sum(outcome.judged < budget for outcome in outcomes),
+        passed=passed,
+        majority=majority_curve(outcomes, budget) if budget else None,
         rate=tuple(_rate(run.file.timings.get("progress"))),
     )
 
@@ -74,8 +85,14 @@ def headline(measured: Measured) -> list[tuple[str, str, str]]:
         rows.append(("right, a single sample", *_ends(measured.passed, 0)))
     if measured.majority is not None and k > 1:
         rows.append((f"right, the vote over {k}", *_ends(measured.majority, -1)))
-    if measured.passed is not None and k > 1:
-        rows.append((f"right, any of {k}", *_ends(measured.passed, -1)))
+    if run.stopped is not None and run.stopped.rule.votes:
+        judged = [outcome.vote_right for outcome in run.outcomes if outcome.judged]
+        if judged:
+            estimated = estimate("vote", [float(bool(right)) for right in judged])
+            said = f"right, the vote ({run.stopped.rule.named})"
+            rows.append((said, *_interval(estimated.mean, estimated.low, estimated.high)))
+    if measured.passed is not None and measured.passed.ks[-1] > 1:
+        rows.append((f"right, any of {measured.passed.ks[-1]}", *_ends(measured.passed, -1)))
     tokens = sum(lengths)
     rows.append(("tokens written", f"{tokens:,}", f"median {statistics.median(lengths):,.0f}"))
     speed = throughput(run)
@@ -147,10 +164,11 @@ def _rate(progress: Any) -> Iterator[tuple[float, float]]:
 
 
 def _ends(curve: Curve, index: int) -> tuple[str, str]:
-    return (
-        f"{curve.mean[index]:.1%}",
-        f"95% interval {100 * curve.low[index]:.1f}–{curve.high[index]:.1%}",
-    )
+    return _interval(curve.mean[index], curve.low[index], curve.high[index])
+
+
+def _interval(mean: float, low: float, high: float) -> tuple[str, str]:
+    return f"{mean:.1%}", f"95% interval {100 * low:.1f}–{high:.1%}"
 
 
 def _size(count: float) -> str:

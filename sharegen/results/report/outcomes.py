@@ -21,6 +21,7 @@ from sharegen.results.record import Record
 from sharegen.results.report.scores import SampleKey, Score, read_scores
 from sharegen.results.run_file import RunFile
 from sharegen.results.score_file import without_scores
+from sharegen.results.stopped import Stopped
 from sharegen.results.vote import natural_order
 
 
@@ -51,6 +52,10 @@ class Outcome:
     gold: str | None
     difficulty: str | None
     samples: tuple[Sample, ...]
+
+    def first(self, samples: int) -> Outcome:
+        """The problem as its first samples alone have it."""
+        return replace(self, samples=tuple(s for s in self.samples if s.index < samples))
 
     @cached_property
     def judged(self) -> int:
@@ -95,7 +100,8 @@ class Outcome:
 class Run:
     """One journal: its problems in order, what made it, how it went.
 
-    notes: what a reader of the numbers must know, a sentence each.
+    notes: what a reader of the numbers must know, a sentence each. stopped: the rule that stopped
+    it, if one did: only the samples that count are here.
     """
 
     name: str
@@ -104,6 +110,7 @@ class Run:
     bad_rows: int
     file: RunFile
     notes: tuple[str, ...] = field(default=())
+    stopped: Stopped | None = None
 
     @property
     def samples(self) -> Iterable[Sample]:
@@ -160,13 +167,14 @@ def read_run(path: Path, name: str) -> Run:
 
 def _read_run(found: Pool, name: str) -> Run:
     path = found.path
+    stopped = Stopped.of(found)
     problems: dict[tuple[str, str | None], list[Record]] = {}
     places: dict[Path, dict[SampleKey, SampleKey]] = {journal: {} for journal in found.files}
     bad_rows = 0
     for entry in found.entries():
         record = entry.record
         if record.is_sample:
-            if not entry.repeats:
+            if not entry.repeats and (stopped is None or stopped.counts(record)):
                 problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
             key = (entry.key.problem_id, entry.key.sample or 0)
             places[entry.path][key] = (record.problem_id, record.sample or 0)
@@ -181,7 +189,10 @@ def _read_run(found: Pool, name: str) -> Run:
         (_outcome(records, scores) for records in problems.values()),
         key=lambda outcome: natural_order(outcome.problem_id),
     )
-    run = Run(name, path, tuple(outcomes), bad_rows, file, tuple(_notes(outcomes, scores)))
+    notes = tuple(_notes(outcomes, scores))
+    if stopped is not None:
+        notes = (*notes, stopped.in_words())
+    run = Run(name, path, tuple(outcomes), bad_rows, file, notes, stopped)
     if scores is None and run.is_code:
         command = f"sharegen score {shlex.quote(str(path))} --execute"
         raise DataError(f"{path}: these programs have no scores yet: first `{command}`")

@@ -1,0 +1,32 @@
+"""Who is told how a job goes."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sharegen.job.plan import Plan
+from sharegen.results.progress import Progress
+
+if TYPE_CHECKING:
+    from sharegen.engine.config import EngineStats
+
+
+class Watcher:
+    """Is told how a job goes; this one keeps it to itself."""
+
+    def located(self, path: Path) -> None:
+        """It is known where the journal is."""
+
+    def planned(self, plan: Plan) -> None:
+        """The prompts are tokenised and their sharing is known."""
+
+    def sampling(
+        self, stats: EngineStats, samples: int, problems: int
+    ) -> AbstractContextManager[Progress | None]:
+        """So many samples and problems are about to be drawn."""
+        return nullcontext(None)
+
+    def verifying(self, steps: int) -> None:
+        """All is drawn; so many steps are about to be computed by the model's own attention."""
