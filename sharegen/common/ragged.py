@@ -60,14 +60,14 @@ class Ragged(Sequence[Row]):
     Raises DataError where the file cannot be written.
     """
 
-    def __init__(self, lists: Iterable[Sequence[int] | Int32s], in_memory: int = IN_MEMORY) -> None:
+    def __init__(self, lists: Iterable[Sequence[int] | Int32s]) -> None:
         self._ends = array("q", [0])
         tokens = array("i")
         file: IO[bytes] | None = None
         for numbers in lists:
             self._ends.append(self._ends[-1] + len(numbers))
             tokens.frombytes(np.asarray(numbers, np.int32).tobytes())
-            if len(tokens) * tokens.itemsize > (in_memory if file is None else _AT_ONCE):
+            if len(tokens) * tokens.itemsize > (IN_MEMORY if file is None else _AT_ONCE):
                 file = _written(tokens, file)
                 tokens = array("i")
         if file is None:

@@ -22,7 +22,9 @@ LISTS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=9), max_siz
 @settings(max_examples=100, deadline=None)
 @given(LISTS, st.sampled_from([0, 40, 1 << 20]))
 def test_the_lists_are_as_they_were(lists: list[list[int]], in_memory: int) -> None:
-    found = Ragged(iter(lists), in_memory)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ragged, "IN_MEMORY", in_memory)
+        found = Ragged(iter(lists))
     assert len(found) == len(lists)
     assert [list(row) for row in found] == lists
     assert [np.asarray(row, np.int32).tolist() for row in found[1:-1]] == lists[1:-1]
@@ -41,9 +43,10 @@ def test_a_row_is_a_list_of_numbers() -> None:
 
 
 def test_large_ones_are_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ragged, "IN_MEMORY", 1_000)
     monkeypatch.setattr(ragged, "_AT_ONCE", 100)
     rows = np.arange(3_000, dtype=np.int32).reshape(100, 30)
-    found = Ragged(rows.tolist(), in_memory=1_000)
+    found = Ragged(rows.tolist())
     base: object = np.asarray(found[7])
     while isinstance(base, np.ndarray):
         base = base.base
@@ -52,6 +55,7 @@ def test_large_ones_are_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ragged, "IN_MEMORY", 4)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(DataError, match=r"none: the token ids cannot be kept there: .* TMPDIR"):
-        Ragged([[1, 2, 3]], in_memory=4)
+        Ragged([[1, 2, 3]])

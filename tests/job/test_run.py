@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sharegen.common import ragged
 from sharegen.errors import JournalError, SharegenError, UsageError
 from sharegen.job.dry_run import plan_job
 from sharegen.job.identity import Content
@@ -84,9 +85,14 @@ def assert_progress(run: dict[str, Any]) -> None:
     assert points[-1] == [run["timings"]["sampling_seconds"], run["stats"]["generated_tokens"]]
 
 
-def test_the_same_job_gives_the_same_lines(configure: Any, tmp_path: Path) -> None:
+def test_the_same_job_gives_the_same_lines(
+    configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its prompts lie in a file."""
     run_job(configure(), tmp_path / "a.jsonl")
-    run_job(configure(), tmp_path / "b.jsonl")
+    with monkeypatch.context() as patched:
+        patched.setattr(ragged, "IN_MEMORY", 0)
+        run_job(configure(), tmp_path / "b.jsonl")
     assert lines(tmp_path / "a.jsonl") == lines(tmp_path / "b.jsonl")
     run_job(configure(seed=1), tmp_path / "c.jsonl")
     assert lines(tmp_path / "a.jsonl") != lines(tmp_path / "c.jsonl")
