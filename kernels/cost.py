@@ -109,8 +109,8 @@ class Decided(CostModel):
 
 
 def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:
-    per_token = shape.num_kv_heads * (shape.key_size + shape.value_size) * shape.dtype.itemsize
-    return layout.length * (per_token / 1e6)
+    numbers = shape.num_kv_heads * (shape.key_size + shape.value_size)
+    return layout.length * np.where(layout.narrow, 1, shape.dtype.itemsize) * (numbers / 1e6)
 
 
 def cost_file(device_name: str) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
@@ -22,6 +23,7 @@ def decode_attention(
     prefix_length: torch.Tensor,
     position: torch.Tensor,
     *,
+    narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -35,6 +37,7 @@ def decode_attention(
     block_tables: [rows, max_blocks] int32, the suffix's blocks. prefix_length: [rows] int32, tokens
     above the suffix. position: [rows] int32, of the query; a row without a suffix has
     position = prefix_length - 1, and becomes 0 when the plan does not name it either.
+    narrow: the narrow blocks, where suffixes and the nodes that are marked so lie in these.
     Returns [rows, num_heads, value_size]. Reads nothing back to the host, and may be captured.
     """
     beside = plan.stream if plan.sharing else None
@@ -43,12 +46,11 @@ def decode_attention(
     if plan.sharing:
         with torch.cuda.stream(beside):
             shared_attention(
-                q, k_cache, v_cache, plan, position,
+                q, k_cache, v_cache, plan, position, narrow=narrow,
                 scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap,
             )  # fmt: skip
     return suffix_attention(
         q, k_cache, v_cache, plan, block_tables, prefix_length, position,
-        scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap, sinks=sinks,
-        out=out,
-        beside=beside,
+        narrow=narrow, scale=scale, window=window, attention_chunk=attention_chunk,
+        softcap=softcap, sinks=sinks, out=out, beside=beside,
     )  # fmt: skip

@@ -32,6 +32,7 @@ class SharedLayout:
         at offset 0 of its first.
     contiguous: [num_nodes] whether the node's blocks are one ascending run, so that token t of the
         node lies in slot blocks[block_start[i]] * block_size + t.
+    narrow: [num_nodes] whether the node's blocks are narrow ones (`narrow.py`).
     """
 
     order: Int32
@@ -43,6 +44,7 @@ class SharedLayout:
     block_start: Int32
     blocks: Int32
     contiguous: npt.NDArray[np.bool_]
+    narrow: npt.NDArray[np.bool_]
 
     @property
     def num_nodes(self) -> int:

@@ -36,6 +36,31 @@ def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.conste
 
 
 @triton.jit
+def narrow_scores(
+    q, k, k_scale, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr
+):
+    """`scores` of narrow keys k [N, D] with their scales [N]."""
+    k = unscaled(k, q.dtype)
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * k_scale[None, :]
+    return in_log2(s, scale, softcap, HAS_SOFTCAP)
+
+
+@triton.jit
+def unscaled(x, dtype: tl.constexpr):
+    """Narrow numbers in the model's dtype, but for their scales: none is rounded."""
+    if dtype == tl.bfloat16:  # the one instruction that does it from float16 is eight times slower
+        return x.to(tl.float16).to(tl.float32).to(dtype)
+    else:
+        return x.to(dtype)
+
+
+@triton.jit
+def widened(x, x_scale, dtype: tl.constexpr):
+    """Narrow numbers x [N, D] with their scales [N], in the model's dtype."""
+    return unscaled(x, dtype) * x_scale.to(dtype)[:, None]
+
+
+@triton.jit
 def in_log2(s, scale, softcap, HAS_SOFTCAP: tl.constexpr):
     """Products s as a pair (s, factor): the scores are s * factor, in log2 units.
 

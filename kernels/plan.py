@@ -30,6 +30,7 @@ import torch
 
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import Int32, SharedLayout
+from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.tiles import (
     AttentionShape,
     Tile,
@@ -42,8 +43,8 @@ from sharegen.kernels.tiles import (
 # first row in order, ordinal of its partial, first segment, end of its segments, first item and
 # number of items of its run
 ITEM_FIELDS = 6
-SEGMENT_FIELDS = 8  # first row and end in the band, begin, end, position, block, contiguous, -
-STRETCH_FIELDS = 4  # tokens, position, block, contiguous
+SEGMENT_FIELDS = 8  # first row and end in the band, begin, end, position, block, contiguous, narrow
+STRETCH_FIELDS = 4  # tokens, position, block, whether contiguous + 2 if narrow
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
 
 # The cost model of the split, in units of one tile of 64 keys and 64 lines.
@@ -161,6 +162,15 @@ class Plan:
         for tensor in (q, k_cache, v_cache):
             assert tensor.dtype == shape.dtype and tensor.stride(-1) == 1
 
+    def check_narrow(self, narrow: NarrowKV) -> None:
+        """Assert that narrow blocks are such as the plan was made for."""
+        shape = self.shape
+        size, heads = shape.block_size, shape.num_kv_heads
+        assert narrow.keys.shape[1:] == (size, heads, shape.key_size)
+        assert narrow.values.shape[1:] == (size, heads, shape.value_size)
+        assert narrow.exponents.shape[1:] == (heads, 2, size) and narrow.exponents.is_contiguous()
+        assert narrow.keys.stride(-1) == narrow.values.stride(-1) == 1
+
     def _choose_tile(self, layout: SharedLayout) -> None:
         """Set the tile by the shared tokens of an average row."""
         rows = layout.row_end - layout.row_start
@@ -277,6 +287,7 @@ def work_list(
     segments[:, 4] = layout.position[node]
     segments[:, 5] = _first_block(layout)[node]
     segments[:, 6] = layout.contiguous[node]
+    segments[:, 7] = layout.narrow[node]
 
     own = (np.cumsum(splits) - splits)[band] + item
     band, ordinal = _expand(splits)
@@ -325,7 +336,7 @@ def _stretches(
     stretches[:, 0] = layout.length[node]
     stretches[:, 1] = layout.position[node]
     stretches[:, 2] = _first_block(layout)[node]
-    stretches[:, 3] = layout.contiguous[node]
+    stretches[:, 3] = layout.contiguous[node] + 2 * layout.narrow[node]
     start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(row, minlength=max_rows), out=start[1:])
     return stretches, start

@@ -17,6 +17,7 @@ import triton.language as tl
 from sharegen.kernels import tiles
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_partials
+from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
     attend,
@@ -211,6 +212,7 @@ def prefill_attention(
     plan: PrefillPlan,
     position: torch.Tensor,
     *,
+    narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -221,7 +223,8 @@ def prefill_attention(
     """One prefill step: [T, num_heads, value_size].
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *], as computed in this step; position: [T]
-    int32, ascending by one within each chunk of the plan.
+    int32, ascending by one within each chunk of the plan. narrow: the narrow blocks, where the
+    nodes that are marked so lie in these.
     """
     shape, tile, shared = plan.shape, plan.tile, plan.shared
     shared.check(q, k_cache, v_cache)
@@ -230,7 +233,7 @@ def prefill_attention(
     assert position.dtype == torch.int32 and position.is_contiguous()
     if plan.has_shared:
         shared_attention(
-            q, k_cache, v_cache, shared, position,
+            q, k_cache, v_cache, shared, position, narrow=narrow,
             scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap,
         )  # fmt: skip
     limit, limit_kind = limit_of(window, attention_chunk)

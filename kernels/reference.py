@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.narrow import NAN, NarrowKV, largest_value, least_exponent, narrowed, widened
 
 _LEAST = 16  # rows come in multiples of this, keys at least so many
 _SUFFIX_STEP = 32  # suffix tokens read at once
@@ -78,6 +79,7 @@ class _Node:
     rows: slice  # of the rows in tree order
     slots: Tensor | slice  # where the keys lie
     position: int  # absolute position of the first key
+    narrow: bool  # whether these are slots of narrow blocks
 
 
 class ReferencePlan:
@@ -98,14 +100,16 @@ class ReferencePlan:
             blocks = layout.blocks[layout.block_start[i] : layout.block_start[i + 1]]
             length = int(layout.length[i])
             slots: Tensor | slice
+            position, narrow = int(layout.position[i]), bool(layout.narrow[i])
             if layout.contiguous[i]:
                 first = int(blocks[0]) * block_size
                 slots = slice(first, first + length)
+                if narrow:
+                    slots = torch.arange(first, first + length, device=device)
             else:
                 table = torch.from_numpy(blocks).to(device, torch.int64)
                 slots = (table[:, None] * block_size + offsets).flatten()[:length]
-            node = _Node(len(above), slice(start, end), slots, int(layout.position[i]))
-            self.nodes.append(node)
+            self.nodes.append(_Node(len(above), slice(start, end), slots, position, narrow))
             above.append(end)
         self.num_levels = max((node.level + 1 for node in self.nodes), default=0)
 
@@ -168,14 +172,48 @@ def lowest_visible(
 def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """Put k, v [T, num_kv_heads, *] into slots [T] of the caches [blocks, block, heads, *].
 
-    Values in the cache are finite: one that is not becomes 0 and its key NaN, which rows that see
-    the token get as their result, while others mask it (a masked value is still multiplied by 0).
+    A row with a negative slot is left out. Values in the cache are finite: one that is not becomes
+    0 and its key NaN, which rows that see the token get as their result, while others mask it (a
+    masked value is still multiplied by 0).
     """
+    k, v, slots = _stored(k, v, slots)
     if v.is_cuda or not v.sum(dtype=torch.float32).isfinite():
         finite = v.isfinite().all(-1, keepdim=True)
         k, v = k.where(finite, torch.nan), v.where(finite, 0.0)
     k_cache.view(-1, *k_cache.shape[2:]).index_copy_(0, slots, k)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slots, v)
+
+
+def store_narrow(k: Tensor, v: Tensor, cache: NarrowKV, slots: Tensor) -> None:
+    """`store` for slots of narrow blocks; a key that is not finite is NaN there, too."""
+    k, v, slots = _stored(k, v, slots)
+    finite = k.isfinite().all(-1, keepdim=True) & v.isfinite().all(-1, keepdim=True)
+    least, largest = least_exponent(k.dtype), largest_value(v.dtype)
+    keys, k_exponents = narrowed(k.where(finite, 0.0), least)
+    values, v_exponents = narrowed(v.where(finite, 0.0).clamp(-largest, largest), least)
+    k_exponents = k_exponents.masked_fill(~finite[..., 0], NAN)
+    for blocks, numbers in ((cache.keys, keys), (cache.values, values)):
+        flat = blocks.view(torch.uint8).view(-1, *blocks.shape[2:])
+        flat.index_copy_(0, slots, numbers.view(torch.uint8))
+    block, offset = slots // cache.keys.shape[1], slots % cache.keys.shape[1]
+    cache.exponents[block, :, :, offset] = torch.stack([k_exponents, v_exponents], dim=-1)
+
+
+def _stored(k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows that have a slot."""
+    has = slots >= 0
+    return (k, v, slots) if has.all() else (k[has], v[has], slots[has])
+
+
+def read_narrow(cache: NarrowKV, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [T, num_kv_heads, *] float32 of slots [T] of narrow blocks."""
+    size = cache.keys.shape[1]
+    exponents = cache.exponents[slots // size, :, :, slots % size]
+    keys, values = (
+        widened(blocks.view(torch.uint8).flatten(0, 1)[slots].view(blocks.dtype), exponents[..., i])
+        for i, blocks in enumerate((cache.keys, cache.values))
+    )
+    return keys, values
 
 
 def decode_attention(
@@ -185,6 +223,7 @@ def decode_attention(
     plan: ReferencePlan,
     suffix: SuffixPlan,
     *,
+    narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -193,13 +232,14 @@ def decode_attention(
 ) -> Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
-    q: [rows, num_heads, key_size]; the step's keys and values are in the caches already.
+    q: [rows, num_heads, key_size]; the step's keys and values are in the caches already. narrow:
+    the narrow blocks, where suffixes and the nodes that are marked so lie in these.
     Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
     ordered = q[plan.order].float() * scale
     lowest = lowest_visible(suffix.position, window, attention_chunk)
-    partial = _shared(ordered, k_cache, v_cache, plan, lowest, softcap)
-    partial = _suffix(ordered, k_cache, v_cache, suffix, lowest, softcap, partial)
+    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap)
+    partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, partial)
     out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
     out[plan.order] = finish(partial, sinks).to(q.dtype)
     return out
@@ -215,6 +255,7 @@ def prefill_attention(
     chunk_starts: list[int],
     position: Tensor,
     *,
+    narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -231,7 +272,7 @@ def prefill_attention(
     above = Partial.empty(len(q), q.shape[1], v.shape[-1], q.device)
     ordered_lowest = None if lowest is None else lowest[plan.order]
     above[plan.order] = _shared(
-        queries[plan.order], k_cache, v_cache, plan, ordered_lowest, softcap
+        queries[plan.order], k_cache, v_cache, narrow, plan, ordered_lowest, softcap
     )
     out = torch.empty_like(above.out)
     for start, end in itertools.pairwise(chunk_starts):
@@ -249,6 +290,7 @@ def _shared(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    narrow: NarrowKV | None,
     plan: ReferencePlan,
     lowest: Tensor | None,
     softcap: float | None,
@@ -261,7 +303,11 @@ def _shared(
         nodes = [node for node in plan.nodes if node.level == level]
         of_level = Partial.empty(*shape, q.device)
         for node in nodes:
-            k, v = keys[node.slots], values[node.slots]
+            if node.narrow:
+                assert narrow is not None and isinstance(node.slots, Tensor)
+                k, v = read_narrow(narrow, node.slots)
+            else:
+                k, v = keys[node.slots], values[node.slots]
             visible = None
             if lowest is not None:
                 key_position = torch.arange(len(k), device=q.device) + node.position
@@ -275,6 +321,7 @@ def _suffix(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
+    narrow: NarrowKV | None,
     suffix: SuffixPlan,
     lowest: Tensor | None,
     softcap: float | None,
@@ -283,13 +330,19 @@ def _suffix(
     """Each row's own blocks, in steps of fixed width, folded into `partial`."""
     offsets = torch.arange(suffix.num_keys, device=q.device)
     for step in suffix.steps:
-        visible = offsets[None, :] < step.seen[:, None]
+        visible = has = offsets[None, :] < step.seen[:, None]
         if lowest is not None:
-            visible &= step.position[:, None] + offsets >= lowest[step.rows, None]
+            visible = has & (step.position[:, None] + offsets >= lowest[step.rows, None])
         shape = (len(step.seen), suffix.num_keys, *k_cache.shape[2:3], -1)
-        k = k_cache.index_select(0, step.blocks).view(shape)
-        v = v_cache.index_select(0, step.blocks).view(shape)
-        own = _dense_each(q[step.rows], k, v, visible, softcap)
+        if narrow is None:
+            k, v = k_cache.index_select(0, step.blocks), v_cache.index_select(0, step.blocks)
+        else:
+            size = k_cache.shape[1]
+            slots = step.blocks.long()[:, None] * size + offsets[:size]
+            k, v = read_narrow(narrow, slots.flatten())
+            # Beyond its end a block has what its memory held before, of another dtype maybe.
+            v = v.masked_fill(~has.flatten()[:, None, None], 0.0)
+        own = _dense_each(q[step.rows], k.view(shape), v.view(shape), visible, softcap)
         if isinstance(step.rows, slice):
             partial = merge(partial, own)
         else:

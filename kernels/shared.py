@@ -12,9 +12,26 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.online_softmax import NO_LIMIT, attend, finish, lowest_visible, scores
+from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels.online_softmax import (
+    NO_LIMIT,
+    attend,
+    finish,
+    lowest_visible,
+    narrow_scores,
+    scores,
+    widened,
+)
 from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
-from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile, is_flat
+from sharegen.kernels.tile_copy import (
+    copies_tiles,
+    copy_tile,
+    descriptor,
+    gather_scales,
+    gather_tile,
+    is_flat,
+    narrow_pointers,
+)
 from sharegen.kernels.tiles import padded, precision
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
@@ -22,17 +39,92 @@ _SEGMENT_FIELDS = tl.constexpr(SEGMENT_FIELDS)
 
 
 @triton.jit
+def _attend_segment(
+    acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, scales_ptr, blocks_ptr, kv_head,
+    o_n, first_block, in_a_run, begin, end, band_row, row_begin, row_end, num_rows, lowest,
+    stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
+    NUM_KV_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+    NARROW: tl.constexpr, FLAT: tl.constexpr, TMA: tl.constexpr,
+    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The state after tokens [begin, end) of a node.
+
+    band_row: [M] of num_rows at most, those from row_begin to row_end under the node.
+    """
+    contiguous = in_a_run != 0
+    whole = begin  # up to here in whole tiles of consecutive slots that all rows see
+    if FLAT:
+        plain = contiguous & (row_begin <= 0)
+        plain &= row_end >= num_rows
+        whole += tl.where(plain, (end - begin) // BLOCK_N * BLOCK_N, 0)
+        for n in range(begin, whole, BLOCK_N):
+            slot = first_block * BLOCK_SIZE + n
+            if TMA:
+                k, v = copy_tile(k_desc, v_desc, kv_head, slot, BLOCK_N, BLOCK_DK, BLOCK_DV)
+            else:
+                k, v = gather_tile(
+                    k_head_ptr, v_head_ptr, slot, o_n[:, None], True,
+                    stride_kt, stride_kt, stride_vt, stride_vt,
+                    KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+                )  # fmt: skip
+            if NARROW:
+                at = n + o_n
+                k_scale, v_scale = gather_scales(
+                    scales_ptr, kv_head, first_block + at // BLOCK_SIZE, at % BLOCK_SIZE,
+                    True, NUM_KV_HEADS, BLOCK_SIZE, True,
+                )  # fmt: skip
+                s, factor = narrow_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP, PRECISION)
+                v = widened(v, v_scale, q.dtype)
+            else:
+                s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+            if LIMIT != NO_LIMIT:
+                s = tl.where((n + o_n)[None, :] >= lowest[:, None], s, float("-inf"))
+            acc, m, total = attend(acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION)
+    under = (band_row >= row_begin) & (band_row < row_end)
+    for n in range(whole, end, BLOCK_N):
+        token = n + o_n
+        real = token < end
+        block = first_block + token // BLOCK_SIZE
+        if not contiguous:
+            block = tl.load(blocks_ptr + block, mask=real, other=0)
+        k, v = gather_tile(
+            k_head_ptr, v_head_ptr,
+            block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
+            stride_kb, stride_kt, stride_vb, stride_vt,
+            KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+        )  # fmt: skip
+        if NARROW:
+            k_scale, v_scale = gather_scales(
+                scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE, True
+            )
+            s, factor = narrow_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP, PRECISION)
+            v = widened(v, v_scale, q.dtype)
+        else:
+            s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
+        seen = real[None, :] & under[:, None]
+        if LIMIT != NO_LIMIT:
+            seen = seen & (token[None, :] >= lowest[:, None])
+        s = tl.where(seen, s, float("-inf"))
+        acc, m, total = attend(acc, m, total, s, factor, v, True, PRECISION)
+    return acc, m, total
+
+
+@triton.jit
 def _shared_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
+    narrow_k_ptr, narrow_v_ptr, scales_ptr, narrow_k_desc, narrow_v_desc,
     counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr, blocks_ptr, position_ptr,
     out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_nkb, stride_nkt, stride_nkh, stride_nvb, stride_nvt, stride_nvh,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    FLAT: tl.constexpr, TMA: tl.constexpr,
+    NARROW: tl.constexpr, FLAT: tl.constexpr, TMA: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
@@ -77,52 +169,33 @@ def _shared_kernel(
             begin = tl.load(segment_ptr + 2)
             end = tl.load(segment_ptr + 3)
             first_block = tl.load(segment_ptr + 5)
-            contiguous = tl.load(segment_ptr + 6) != 0
+            in_a_run = tl.load(segment_ptr + 6)
             lowest = tl.zeros([BLOCK_M], tl.int32)
             if LIMIT != NO_LIMIT:
                 lowest = lowest_visible(position, limit, LIMIT) - tl.load(segment_ptr + 4)
                 unseen = tl.maximum(tl.min(lowest) - begin, 0)
                 begin = tl.minimum(begin + unseen // BLOCK_N * BLOCK_N, end)
-            whole = begin  # up to here in whole tiles of consecutive slots that all rows see
-            if FLAT:
-                plain = contiguous & (row_begin <= 0)
-                plain &= row_end >= tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
-                whole += tl.where(plain, (end - begin) // BLOCK_N * BLOCK_N, 0)
-                for n in range(begin, whole, BLOCK_N):
-                    slot = first_block * BLOCK_SIZE + n
-                    if TMA:
-                        k, v = copy_tile(k_desc, v_desc, kv_head, slot, BLOCK_N, BLOCK_DK, BLOCK_DV)
-                    else:
-                        k, v = gather_tile(
-                            k_head_ptr, v_head_ptr, slot, o_n[:, None], True,
-                            stride_kt, stride_kt, stride_vt, stride_vt,
-                            KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
-                        )  # fmt: skip
-                    s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
-                    if LIMIT != NO_LIMIT:
-                        s = tl.where((n + o_n)[None, :] >= lowest[:, None], s, float("-inf"))
-                    acc, m, total = attend(
-                        acc, m, total, s, factor, v, LIMIT != NO_LIMIT, PRECISION
-                    )  # fmt: skip
-            under = (band_row >= row_begin) & (band_row < row_end)
-            for n in range(whole, end, BLOCK_N):
-                token = n + o_n
-                real = token < end
-                block = first_block + token // BLOCK_SIZE
-                if not contiguous:
-                    block = tl.load(blocks_ptr + block, mask=real, other=0)
-                k, v = gather_tile(
-                    k_head_ptr, v_head_ptr,
-                    block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
-                    stride_kb, stride_kt, stride_vb, stride_vt,
-                    KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+            in_band = tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
+            if NARROW and tl.load(segment_ptr + 7) != 0:
+                acc, m, total = _attend_segment(
+                    acc, m, total, q, narrow_k_desc, narrow_v_desc,
+                    narrow_k_ptr + kv_head.to(tl.int64) * stride_nkh,
+                    narrow_v_ptr + kv_head.to(tl.int64) * stride_nvh, scales_ptr, blocks_ptr,
+                    kv_head, o_n, first_block, in_a_run, begin, end,
+                    band_row, row_begin, row_end, in_band, lowest,
+                    stride_nkb, stride_nkt, stride_nvb, stride_nvt, scale, softcap,
+                    NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                    True, FLAT, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
                 )  # fmt: skip
-                s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
-                seen = real[None, :] & under[:, None]
-                if LIMIT != NO_LIMIT:
-                    seen = seen & (token[None, :] >= lowest[:, None])
-                s = tl.where(seen, s, float("-inf"))
-                acc, m, total = attend(acc, m, total, s, factor, v, True, PRECISION)
+            else:
+                acc, m, total = _attend_segment(
+                    acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, None, blocks_ptr,
+                    kv_head, o_n, first_block, in_a_run, begin, end,
+                    band_row, row_begin, row_end, in_band, lowest,
+                    stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
+                    NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                    False, FLAT, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
+                )  # fmt: skip
 
         out, lse = finish(acc, m, total)
         o_partial = partial.to(tl.int64) * NUM_HEADS + head
@@ -139,6 +212,7 @@ def shared_attention(
     plan: Plan,
     position: torch.Tensor,
     *,
+    narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -148,27 +222,33 @@ def shared_attention(
 
     q: [rows, num_heads, key_size]; k_cache, v_cache: [blocks, block_size, num_kv_heads, *];
     position: [rows] int32, absolute, of each query. Last dimensions are dense, the others any.
+    narrow: the narrow blocks, where the nodes that are marked so lie in these.
     """
     shape, tile = plan.shape, plan.tile
     plan.check(q, k_cache, v_cache)
     assert position.dtype == torch.int32 and position.is_contiguous()
     limit, limit_kind = limit_of(window, attention_chunk)
-    flat = is_flat(k_cache) and is_flat(v_cache)
-    tma = copies_tiles(k_cache) and copies_tiles(v_cache)
+    caches = [k_cache, v_cache]
+    if narrow is not None:
+        plan.check_narrow(narrow)
+        caches += [narrow.keys, narrow.values]
+    flat, tma = all(map(is_flat, caches)), all(map(copies_tiles, caches))
     _shared_kernel[(plan.num_programs,)](
         q, k_cache, v_cache,
         descriptor(k_cache, tile.keys) if tma else None,
         descriptor(v_cache, tile.keys) if tma else None,
+        *narrow_pointers(narrow, tile.keys, tma),
         plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
         position,
         plan.partial_out, plan.partial_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
+        *((0,) * 6 if narrow is None else narrow.strides),
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        FLAT=flat, TMA=tma, LIMIT=limit_kind,
+        NARROW=narrow is not None, FLAT=flat, TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.max_registers,
     )  # fmt: skip

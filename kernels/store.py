@@ -7,6 +7,14 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels import narrow
+from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels.tiles import padded
+
+_NAN = tl.constexpr(narrow.NAN)
+_ABOVE = tl.constexpr(narrow.ABOVE)
+_LESS = tl.constexpr(narrow.LESS)
+
 
 @triton.jit
 def _is_finite(x):
@@ -68,4 +76,81 @@ def store(
         *k_cache.stride()[:3], *v_cache.stride()[:3],
         NUM_HEADS=num_heads, KEY_SIZE=key_size, VALUE_SIZE=value_size,
         BLOCK_SIZE=k_cache.shape[1], BLOCK=block, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _exponent(x, LEAST: tl.constexpr):
+    """Of the scale with which all of x, finite float32, are e4m3 numbers."""
+    bits = tl.max(tl.abs(x), 0).to(tl.int32, bitcast=True)
+    return tl.maximum(((bits + _ABOVE) >> 23) - _LESS, LEAST)
+
+
+@triton.jit
+def _bits(x, exponent):
+    """The bits of e4m3 numbers: x / 2^(exponent - 127), rounded to the nearest.
+
+    A float32 that is smaller by 2^120 has its exponent where e4m3 has it, below the least one too.
+    """
+    scaled = x * ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    bits = (tl.abs(scaled) * 7.52316384526264e-37).to(tl.int32, bitcast=True)
+    bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20
+    return tl.where(x < 0, bits | 0x80, bits).to(tl.uint8)
+
+
+@triton.jit
+def _store_narrow_kernel(
+    k_ptr, v_ptr, keys_ptr, values_ptr, exponents_ptr, slots_ptr,
+    stride_kr, stride_kh, stride_vr, stride_vh,
+    stride_kb, stride_kt, stride_kc, stride_vb, stride_vt, stride_vc, largest,
+    NUM_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
+    LEAST: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    block = slot // BLOCK_SIZE
+    offset = slot % BLOCK_SIZE
+    o_dk = tl.arange(0, BLOCK_DK)
+    o_dv = tl.arange(0, BLOCK_DV)
+    k_real = (o_dk < KEY_SIZE) & (slot >= 0)
+    v_real = (o_dv < VALUE_SIZE) & (slot >= 0)
+    k = tl.load(k_ptr + row * stride_kr + head * stride_kh + o_dk, mask=k_real, other=0.0)
+    v = tl.load(v_ptr + row * stride_vr + head * stride_vh + o_dv, mask=v_real, other=0.0)
+    k, v = k.to(tl.float32), v.to(tl.float32)
+    odd = tl.sum(tl.where(_is_finite(k), 0, 1), 0) + tl.sum(tl.where(_is_finite(v), 0, 1), 0) > 0
+    k = tl.where(odd, 0.0, k)
+    v = tl.where(odd, 0.0, tl.minimum(tl.maximum(v, -largest), largest))
+    k_exponent, v_exponent = _exponent(k, LEAST), _exponent(v, LEAST)
+    p_k = keys_ptr + block * stride_kb + offset * stride_kt + head * stride_kc + o_dk
+    p_v = values_ptr + block * stride_vb + offset * stride_vt + head * stride_vc + o_dv
+    tl.store(p_k, _bits(k, k_exponent), mask=k_real)
+    tl.store(p_v, _bits(v, v_exponent), mask=v_real)
+    p_exponent = exponents_ptr + (block * NUM_HEADS + head) * 2 * BLOCK_SIZE + offset
+    tl.store(p_exponent, tl.where(odd, _NAN, k_exponent).to(tl.uint8), mask=slot >= 0)
+    tl.store(p_exponent + BLOCK_SIZE, v_exponent.to(tl.uint8), mask=slot >= 0)
+
+
+def store_narrow(k: torch.Tensor, v: torch.Tensor, cache: NarrowKV, slots: torch.Tensor) -> None:
+    """Put k, v [T, num_kv_heads, *] into their slots [T] of narrow blocks.
+
+    slots: int32 or int64; a row with a negative slot is left out. A head with a number that is not
+    finite has a key of NaN, and 0 as its values (see `reference.store_narrow`).
+    """
+    num_rows, num_heads, key_size = k.shape
+    value_size = v.shape[-1]
+    assert v.shape[:2] == k.shape[:2] and slots.shape == (num_rows,) and slots.is_contiguous()
+    assert cache.keys.shape[2:] == k.shape[1:] and cache.values.shape[2:] == v.shape[1:]
+    assert cache.exponents.shape[1:] == (num_heads, 2, cache.keys.shape[1])
+    assert cache.exponents.is_contiguous() and k.dtype == v.dtype
+    for tensor in (k, v, cache.keys, cache.values):
+        assert tensor.stride(-1) == 1
+    _store_narrow_kernel[(num_rows, num_heads)](
+        k, v, cache.keys.view(torch.uint8), cache.values.view(torch.uint8), cache.exponents, slots,
+        *k.stride()[:2], *v.stride()[:2], *cache.keys.stride()[:3], *cache.values.stride()[:3],
+        narrow.largest_value(k.dtype),
+        NUM_HEADS=num_heads, KEY_SIZE=key_size, VALUE_SIZE=value_size,
+        BLOCK_SIZE=cache.keys.shape[1], BLOCK_DK=padded(key_size), BLOCK_DV=padded(value_size),
+        LEAST=narrow.least_exponent(k.dtype), num_warps=1,
     )  # fmt: skip

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from sharegen.kernels.merge import merge_partials
+from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
     attend_transposed,
@@ -25,10 +26,19 @@ from sharegen.kernels.online_softmax import (
     fold_sink,
     in_log2,
     lowest_visible,
+    unscaled,
+    widened,
 )
 from sharegen.kernels.plan import STRETCH_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
-from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile
+from sharegen.kernels.tile_copy import (
+    copies_tiles,
+    copy_tile,
+    descriptor,
+    gather_scales,
+    gather_tile,
+    narrow_pointers,
+)
 from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
 
 _MOST_SPLITS = 32
@@ -38,12 +48,16 @@ _STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
 
 @triton.jit
 def _attend_tile(
-    acc, m, total, q, k, v, seen, scale, softcap,
-    MASKED: tl.constexpr, MAY_BE_EMPTY: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
-    PRECISION: tl.constexpr,
+    acc, m, total, q, k, v, k_scale, v_scale, seen, scale, softcap,
+    NARROW: tl.constexpr, MASKED: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The state after the keys k [N, D], of which the row sees those that are `seen` [N]."""
-    s = tl.dot(k, q, input_precision=PRECISION)
+    if NARROW:
+        s = tl.dot(unscaled(k, q.dtype), q, input_precision=PRECISION) * k_scale[:, None]
+        v = widened(v, v_scale, q.dtype)
+    else:
+        s = tl.dot(k, q, input_precision=PRECISION)
     s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
     if MASKED:
         s = tl.where(seen[:, None], s, float("-inf"))
@@ -71,12 +85,81 @@ def _part(length, lowest, split, num_splits, LIMIT: tl.constexpr, SPLIT: tl.cons
     return begin, end
 
 
+@triton.jit
+def _attend_tokens(
+    acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, scales_ptr, kv_head,
+    list_ptr, first_block, listed, begin, end, lowest,
+    stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
+    NUM_KV_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr,
+    BLOCK_DV: tl.constexpr, NARROW: tl.constexpr, NUM_STAGES: tl.constexpr, TMA: tl.constexpr,
+    LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The state after tokens [begin, end) of a stretch, or of the row's own."""
+    o_n = tl.arange(0, BLOCK_N)
+    whole = begin  # up to here in whole tiles, each inside one block
+    if TMA:
+        whole += (end - begin) // BLOCK_N * BLOCK_N
+        o_table = tl.arange(0, _TABLE)
+        SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
+        for first in range(begin, whole, SPAN):
+            # in registers: a look-up in memory for each tile would keep the copies waiting
+            i_block = first // BLOCK_SIZE + o_table
+            used = i_block * BLOCK_SIZE < whole
+            blocks = _listed(list_ptr, first_block + i_block, listed, used)
+            last = tl.minimum(first + SPAN, whole)
+            k_scale, v_scale = gather_scales(
+                scales_ptr, kv_head, tl.sum(tl.where(i_block == first // BLOCK_SIZE, blocks, 0), 0),
+                first % BLOCK_SIZE + o_n, first < last, NUM_KV_HEADS, BLOCK_SIZE, NARROW,
+            )  # fmt: skip
+            for n in tl.range(first, last, BLOCK_N, num_stages=NUM_STAGES):
+                block = tl.sum(tl.where(i_block == n // BLOCK_SIZE, blocks, 0), 0)
+                k, v = copy_tile(
+                    k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
+                    BLOCK_N, BLOCK_DK, BLOCK_DV,
+                )  # fmt: skip
+                if NARROW:  # a tile ahead: the copy engine takes nothing so small
+                    ahead = n + BLOCK_N
+                    next_block = tl.sum(tl.where(i_block == ahead // BLOCK_SIZE, blocks, 0), 0)
+                    next_scales = gather_scales(
+                        scales_ptr, kv_head, next_block, ahead % BLOCK_SIZE + o_n, ahead < last,
+                        NUM_KV_HEADS, BLOCK_SIZE, NARROW,
+                    )  # fmt: skip
+                acc, m, total = _attend_tile(
+                    acc, m, total, q, k, v, k_scale, v_scale, n + o_n >= lowest, scale, softcap,
+                    NARROW, LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+                )  # fmt: skip
+                if NARROW:
+                    k_scale, v_scale = next_scales
+    for n in range(whole, end, BLOCK_N):
+        token = n + o_n
+        real = token < end
+        block = _listed(list_ptr, first_block + token // BLOCK_SIZE, listed, real)
+        k, v = gather_tile(
+            k_head_ptr, v_head_ptr,
+            block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
+            stride_kb, stride_kt, stride_vb, stride_vt,
+            KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+        )  # fmt: skip
+        k_scale, v_scale = gather_scales(
+            scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE, NARROW
+        )
+        acc, m, total = _attend_tile(
+            acc, m, total, q, k, v, k_scale, v_scale, real & (token >= lowest), scale, softcap,
+            NARROW, True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+    return acc, m, total
+
+
 @triton.jit(do_not_specialize=["num_splits", "stride_tr"])
 def _suffix_kernel(
-    q_ptr, k_ptr, v_ptr, k_desc, v_desc, tables_ptr, prefix_length_ptr, position_ptr,
+    q_ptr, k_ptr, v_ptr, k_desc, v_desc,
+    narrow_k_ptr, narrow_v_ptr, scales_ptr, narrow_k_desc, narrow_v_desc,
+    tables_ptr, prefix_length_ptr, position_ptr,
     stretch_start_ptr, stretches_ptr, blocks_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    stride_nkb, stride_nkt, stride_nkh, stride_nvb, stride_nvt, stride_nvh,
     stride_tr, stride_or, stride_os, stride_oh, num_splits,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
@@ -84,8 +167,8 @@ def _suffix_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     SPLIT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
-    HAS_STRETCHES: tl.constexpr, TMA: tl.constexpr, LIMIT: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_STRETCHES: tl.constexpr, NARROW: tl.constexpr, NUM_STAGES: tl.constexpr,
+    TMA: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -98,7 +181,6 @@ def _suffix_kernel(
         last_partial = tl.load(partial_start_ptr + row + 1)
 
     o_m = tl.arange(0, BLOCK_M)
-    o_n = tl.arange(0, BLOCK_N)
     o_dk = tl.arange(0, BLOCK_DK)
     o_dv = tl.arange(0, BLOCK_DV)
     alive = o_m < GROUP
@@ -106,9 +188,6 @@ def _suffix_kernel(
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
     p_q = q_ptr + row * stride_qr + (head * stride_qh)[None, :] + o_dk[:, None]
     q = tl.load(p_q, mask=alive[None, :] & (o_dk < KEY_SIZE)[:, None], other=0.0)
-    k_head_ptr = k_ptr + kv_head * stride_kh
-    v_head_ptr = v_ptr + kv_head * stride_vh
-
     acc = tl.zeros([BLOCK_DV, BLOCK_M], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -126,6 +205,7 @@ def _suffix_kernel(
         start = prefix_length
         first_block = 0
         listed = True
+        narrow = True
         list_ptr = tables_ptr + row * stride_tr
         if stretch < own:
             stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
@@ -133,42 +213,29 @@ def _suffix_kernel(
             start = tl.load(stretch_ptr + 1)
             first_block = tl.load(stretch_ptr + 2)
             listed = tl.load(stretch_ptr + 3) == 0
+            if NARROW:
+                narrow = tl.load(stretch_ptr + 3) >= 2
+                listed = tl.load(stretch_ptr + 3) % 2 == 0
             list_ptr = blocks_ptr
         lowest = seen_from - start
         begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
-        whole = begin  # up to here in whole tiles, each inside one block
-        if TMA:
-            whole += (end - begin) // BLOCK_N * BLOCK_N
-            o_table = tl.arange(0, _TABLE)
-            SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
-            for first in range(begin, whole, SPAN):
-                # in registers: a look-up in memory for each tile would keep the copies waiting
-                i_block = first // BLOCK_SIZE + o_table
-                used = i_block * BLOCK_SIZE < whole
-                blocks = _listed(list_ptr, first_block + i_block, listed, used)
-                for n in range(first, tl.minimum(first + SPAN, whole), BLOCK_N):
-                    block = tl.sum(tl.where(i_block == n // BLOCK_SIZE, blocks, 0), 0)
-                    k, v = copy_tile(
-                        k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
-                        BLOCK_N, BLOCK_DK, BLOCK_DV,
-                    )  # fmt: skip
-                    acc, m, total = _attend_tile(
-                        acc, m, total, q, k, v, n + o_n >= lowest, scale, softcap,
-                        LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
-                    )  # fmt: skip
-        for n in range(whole, end, BLOCK_N):
-            token = n + o_n
-            real = token < end
-            block = _listed(list_ptr, first_block + token // BLOCK_SIZE, listed, real)
-            k, v = gather_tile(
-                k_head_ptr, v_head_ptr,
-                block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
-                stride_kb, stride_kt, stride_vb, stride_vt,
-                KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+        if NARROW and (not HAS_STRETCHES or narrow):
+            acc, m, total = _attend_tokens(
+                acc, m, total, q, narrow_k_desc, narrow_v_desc,
+                narrow_k_ptr + kv_head * stride_nkh, narrow_v_ptr + kv_head * stride_nvh,
+                scales_ptr, kv_head, list_ptr, first_block, listed, begin, end, lowest,
+                stride_nkb, stride_nkt, stride_nvb, stride_nvt, scale, softcap,
+                NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                True, NUM_STAGES, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
-            acc, m, total = _attend_tile(
-                acc, m, total, q, k, v, real & (token >= lowest), scale, softcap,
-                True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+        else:
+            acc, m, total = _attend_tokens(
+                acc, m, total, q, k_desc, v_desc,
+                k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+                None, kv_head, list_ptr, first_block, listed, begin, end, lowest,
+                stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
+                NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
+                False, NUM_STAGES, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
 
     acc = tl.trans(acc)
@@ -200,6 +267,7 @@ def suffix_attention(
     prefix_length: torch.Tensor,
     position: torch.Tensor,
     *,
+    narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -216,7 +284,8 @@ def suffix_attention(
 
     q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
     prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
-    whose own key is in the cache. A row with position = prefix_length - 1 has no suffix.
+    whose own key is in the cache. A row with position = prefix_length - 1 has no suffix. narrow:
+    the narrow blocks, where the suffixes, and the stretches that are marked so, lie in these.
     beside: the stream on which the shared phase runs meanwhile; it is waited for before merging.
     """
     shape = plan.shape
@@ -228,7 +297,12 @@ def suffix_attention(
     out = q.new_empty(num_rows, shape.num_heads, shape.value_size) if out is None else out
     assert out.stride(-1) == 1
     tile = tile or suffix_tile(shape, plan.shared_memory)
-    tma = copies_tiles(k_cache) and copies_tiles(v_cache) and shape.block_size % tile.keys == 0
+    if narrow is not None:
+        plan.check_narrow(narrow)
+    tma = shape.block_size % tile.keys == 0 and all(
+        copies_tiles(cache)
+        for cache in (k_cache, v_cache, *(() if narrow is None else (narrow.keys, narrow.values)))
+    )
     splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan)
     partial = splits > 1 or beside is not None
     own_out, own_lse = out[:, None], plan.partial_lse
@@ -241,11 +315,13 @@ def suffix_attention(
         q, k_cache, v_cache,
         descriptor(k_cache, tile.keys) if tma else None,
         descriptor(v_cache, tile.keys) if tma else None,
+        *narrow_pointers(narrow, tile.keys, tma),
         block_tables, prefix_length, position,
         plan.stretch_start, plan.stretches, plan.blocks,
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
+        *((0,) * 6 if narrow is None else narrow.strides),
         block_tables.stride(0), *own_out.stride()[:3], splits,
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
@@ -253,7 +329,8 @@ def suffix_attention(
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         SPLIT=splits > 1, PARTIAL=partial, HAS_SINKS=sinks is not None,
-        HAS_STRETCHES=plan.stretching, TMA=tma, LIMIT=limit_kind,
+        HAS_STRETCHES=plan.stretching, NARROW=narrow is not None, NUM_STAGES=tile.num_stages,
+        TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tiles of keys and values out of the KV cache: gathered, or by the copy engine.
+"""Tiles of keys and values, and of narrow ones' scales, out of the KV cache: gathered or copied.
 
 The copy engine (TMA, from Hopper on) takes one instruction for a tile of consecutive slots.
 """
@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.tiles import padded
 
 
@@ -25,6 +26,15 @@ def copies_tiles(cache: torch.Tensor) -> bool:
         return False
     strides = [stride * cache.element_size() % 16 for stride in cache.stride()[:3]]
     return is_flat(cache) and cache.data_ptr() % 16 == 0 and not any(strides)
+
+
+def narrow_pointers(narrow: NarrowKV | None, keys: int, tma: bool) -> tuple[object, ...]:
+    """Keys, values and exponents of narrow blocks, and descriptors of the first two; else Nones."""
+    if narrow is None:
+        return (None,) * 5
+    numbers = (narrow.keys, narrow.values)
+    copied = (descriptor(blocks, keys) if tma else None for blocks in numbers)
+    return *numbers, narrow.exponents, *copied
 
 
 def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
@@ -68,3 +78,24 @@ def gather_tile(
     k = tl.load(p_k, mask=real & (o_dk < KEY_SIZE), other=0.0)
     v = tl.load(p_v, mask=real & (o_dv < VALUE_SIZE), other=0.0)
     return k, v
+
+
+@triton.jit
+def _scale(exponent):
+    return (exponent.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def gather_scales(
+    scales_ptr, kv_head, block, offset, real,
+    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, NARROW: tl.constexpr,
+):  # fmt: skip
+    """Scales of the keys and of the values of narrow tokens wherever they lie, [N]; of others 1."""
+    if NARROW:
+        row = (tl.cast(block, tl.int64) * NUM_KV_HEADS + kv_head) * 2
+        p_scales = scales_ptr + row * BLOCK_SIZE + offset
+        k = tl.load(p_scales, mask=real, other=0)
+        v = tl.load(p_scales + BLOCK_SIZE, mask=real, other=0)
+        return _scale(k), _scale(v)
+    else:
+        return 1.0, 1.0

@@ -59,7 +59,8 @@ class LLM:
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
     quantization: "fp8" makes the large weights of a folder or hub id FP8 as they are read, on a GPU
         that has it.
-    max_sequences: sequences decoded together. kv_cache_memory: bytes.
+    max_sequences: sequences decoded together. kv_cache_memory: bytes. kv_cache_dtype: "fp8" keeps
+        in 8 bits the KV that one sample alone reads, "auto" all of it in the model's dtype.
     compile: whether the model's layers are compiled on a GPU.
     lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
     workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
@@ -82,6 +83,7 @@ class LLM:
         device: str = "auto",
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
+        kv_cache_dtype: str = "auto",
         block_size: int = 16,
         compile: bool = True,
         lookahead: int = LOOKAHEAD,
@@ -106,6 +108,7 @@ class LLM:
         config = EngineConfig(
             max_sequences=max_sequences,
             kv_cache_memory=kv_cache_memory,
+            kv_cache_dtype=kv_cache_dtype,
             block_size=block_size,
             seed=seed,
             compile=compile,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sharegen.bench.attention_case import TABLE, Case, Tensors, Timer
+from sharegen.bench.attention_case import NARROW, TABLE, Case, Tensors, Timer
 from sharegen.errors import SharegenError, UsageError
 from sharegen.kernels.plan import Plan
 
@@ -39,9 +39,9 @@ _WORKSPACE = 256 << 20  # bytes that FlashInfer asks for
 def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, Any]:
     """Measure the table and, if asked for, the sweeps; one line each on stderr.
 
-    plot: a picture of the sweeps. Returns {"table": [...], "sweeps": {name: [...]}}: every entry
-    a case with its bytes, operations, microseconds by peer and share of the floor; a peer that is
-    not installed, or has no room, is None.
+    plot: a picture of the sweeps. Returns {"table": [...], "fp8": [...], "sweeps": {name: [...]}}:
+    every entry a case with its bytes, operations, microseconds by peer and share of the floor; a
+    peer that is not installed, has no room, or has no FP8 beside bfloat16, is None.
     """
     if plot is not None:
         _check_plot(plot, sweeps)
@@ -54,6 +54,7 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
     print(f"{'heads tree suffix':34s}" + "".join(f"{h:>11s}" for h in heading), file=sys.stderr)
     result: dict[str, Any] = {"bench": "attention", "device": name}
     result["table"] = [_measure(case, timer, device) for case in TABLE]
+    result["fp8"] = [_measure(case, timer, device) for case in NARROW]
     result["sweeps"] = {}
     for sweep, cases in SWEEPS.items() if sweeps else ():
         print(f"{sweep}:", file=sys.stderr)
@@ -109,13 +110,18 @@ def _measure(case: Case, timer: Timer, device: torch.device) -> dict[str, Any]:
     tensors.out.fill_(float("nan"))
     times: dict[str, float | None] = dict.fromkeys(PEERS)
     ours = timer(
-        partial(decode_attention, *tensors.inputs(plan), scale=tensors.scale, out=tensors.out)
-    )
+        partial(
+            decode_attention, *tensors.inputs(plan), narrow=tensors.narrow, scale=tensors.scale,
+            out=tensors.out,
+        )
+    )  # fmt: skip
     error = tensors.error()
     times["sharegen"] = ours
-    times["flashinfer"] = _flashinfer_time(tensors, timer)
+    if not case.narrow:
+        times["flashinfer"] = _flashinfer_time(tensors, timer)
     del plan
-    times["torch"] = _torch_time(case, timer, device)
+    if not case.narrow:
+        times["torch"] = _torch_time(case, timer, device)
     found = {
         **asdict(case), "kv_bytes": case.kv_bytes, "operations": case.operations,
         "microseconds": times, "floor": case.floor, "of_floor": case.floor / ours, "error": error,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.narrow import NarrowKV, exponent_bytes
 from sharegen.kernels.plan import Plan
+from sharegen.kernels.reference import read_narrow, store_narrow
 from sharegen.kernels.tiles import AttentionShape
 
 BANDWIDTH = 4.2e12  # bytes a second that a copy reaches on the card of the table
@@ -18,13 +20,15 @@ MATRIX_RATE = 790e12  # operations a second that a matrix product in bf16 reache
 _FLUSH_BYTES = 256 << 20  # several times the L2 cache
 _REST = 0.3  # seconds
 _WARM_UP = 5  # replays
+_STORED_AT_ONCE = 4096  # blocks
 
 
 @dataclass(frozen=True)
 class Case:
     """few-shot tokens -> problems of some tokens -> samples with a suffix of some tokens.
 
-    aim: microseconds that one layer should take on an H200, None outside the table.
+    aim: microseconds that one layer should take on an H200, None outside the table. narrow: whether
+    suffixes are FP8 with their scales.
     """
 
     num_heads: int
@@ -36,6 +40,7 @@ class Case:
     suffix: int
     aim: float | None = None
     head_size: int = 128
+    narrow: bool = False
 
     @property
     def rows(self) -> int:
@@ -44,8 +49,9 @@ class Case:
     @property
     def kv_bytes(self) -> int:
         """Bytes of all keys and values, each counted once."""
-        tokens = self.few + self.problem * self.problems + self.suffix * self.rows
-        return tokens * self.num_kv_heads * self.head_size * 2 * 2
+        shared, own = self.few + self.problem * self.problems, self.suffix * self.rows
+        wide, narrow = 2 * 2 * self.head_size, 2 * self.head_size + exponent_bytes(1)
+        return self.num_kv_heads * (shared * wide + own * (narrow if self.narrow else wide))
 
     @property
     def operations(self) -> int:
@@ -62,7 +68,7 @@ class Case:
         problem = self.problem or "-"
         return (
             f"{self.num_heads}/{self.num_kv_heads} {self.few}/{problem} "
-            f"{self.problems}x{self.samples} +{self.suffix}"
+            f"{self.problems}x{self.samples} +{self.suffix}{' fp8' if self.narrow else ''}"
         )
 
 
@@ -77,6 +83,9 @@ TABLE = (
     Case(32, 32, 1024, 0, 1, 32, 64, aim=35),
     Case(32, 32, 4096, 0, 1, 32, 64, aim=50),
 )
+
+NARROW = tuple(replace(TABLE[i], aim=None, narrow=True) for i in (0, 1, 3, 4, 5, 6))
+"""Those of the table in which samples' own tokens count, with these in FP8."""
 
 
 class Tensors:
@@ -113,6 +122,30 @@ class Tensors:
         self.position = self.prefix_length + (case.suffix - 1)
         self.scale = case.head_size**-0.5
         self.out = torch.empty_like(self.q)
+        self.narrow = self._suffixes_narrow() if case.narrow else None
+
+    def _suffixes_narrow(self) -> NarrowKV:
+        """The suffixes as narrow blocks of the same numbers; their caches hold what can be read."""
+        blocks, size, heads, width = self.k_cache.shape
+
+        def zeros(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.uint8, device=self.q.device)
+
+        keys, values = (zeros(blocks, size, heads, width) for _ in range(2))
+        found = NarrowKV(
+            keys.view(torch.float8_e4m3fn), values.view(torch.float8_e4m3fn),
+            zeros(blocks, heads, 2, size),
+        )  # fmt: skip
+        offsets = torch.arange(size, device=self.q.device)
+        for table in self.block_tables.flatten().long().split(_STORED_AT_ONCE):
+            slots = (table[:, None] * size + offsets).flatten()
+            k, v = (cache.flatten(0, 1)[slots] for cache in (self.k_cache, self.v_cache))
+            store_narrow(k, v, found, slots)
+            for cache, numbers in zip(
+                (self.k_cache, self.v_cache), read_narrow(found, slots), strict=True
+            ):
+                cache.flatten(0, 1)[slots] = numbers.to(cache.dtype)
+        return found
 
     def inputs(self, plan: Plan) -> tuple:
         """The positional arguments of `decode_attention`."""
@@ -167,6 +200,7 @@ def _layout(case: Case, block_size: int) -> tuple[SharedLayout, list[np.ndarray]
         block_start=starts,
         blocks=np.arange(starts[-1], dtype=np.int32),
         contiguous=np.ones(len(lengths), bool),
+        narrow=np.zeros(len(lengths), bool),
     )
     return layout, context
 

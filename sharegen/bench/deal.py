@@ -27,7 +27,7 @@ from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Drawn, Setting
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import SharegenError, UsageError
-from sharegen.job.run import splits_of
+from sharegen.job.run import paths_of
 from sharegen.results.journal import Journal, Record
 from sharegen.workload.problem import content_hash, random_key
 
@@ -117,7 +117,7 @@ class _Job:
         self.lengths = shape.lengths()
         started = time.thread_time()
         self.tree = PrefixTree.build(self.prompts, EngineConfig().block_size)
-        self.splits = splits_of(self.tree, self.prompts)
+        self.splits, _ = paths_of(self.tree, self.prompts)
         self.tree_seconds = time.thread_time() - started
         self.tree_tokens = self.tree.num_tokens
         self.work = float(self.lengths.sum()) + PREFILL * self.tree_tokens

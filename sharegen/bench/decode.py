@@ -23,7 +23,7 @@ from sharegen.bench.shapes import Workload, random_model, random_part, workload
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.back_end import StoreAndAttend
+from sharegen.engine.execute.back_end import Slots, StoreAndAttend
 from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.load import load_model
@@ -47,6 +47,7 @@ def decode(
     temperature: float = 0.7,
     dtype: str = "bfloat16",
     quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
     device: str = "cuda",
     compile_model: bool = True,
     ceiling: bool = True,
@@ -59,9 +60,10 @@ def decode(
     name or five numbers. levels: how much is shared, as in Hydragen's section 4: 0 nothing (every
     sequence stores and reads its whole prompt), 1 the prefix alone, 2 prefix and problems.
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
-    hold them. quantization: "fp8" for FP8 weights. largest: also with as many rows as memory holds
-    (fitting_rows), up to 4,096. tensor_parallel_size: GPUs that the model is cut among; then
-    without ceiling, largest and quantization.
+    hold them. quantization: "fp8" for FP8 weights; kv_cache_dtype: "fp8" for the KV that one
+    sequence alone reads. largest: also with as many rows as memory holds (fitting_rows), up to
+    4,096. tensor_parallel_size: GPUs that the model is cut among; then without ceiling, largest and
+    quantization.
     """
     job = workload(load)
     precision = getattr(torch, dtype)
@@ -73,7 +75,9 @@ def decode(
         loaded = load_model(random_model(shape, resolve_device(device), precision, quantization))
 
     def engine_for(rows: int) -> Engine:
-        config = EngineConfig(max_sequences=rows, compile=compile_model)
+        config = EngineConfig(
+            max_sequences=rows, compile=compile_model, kv_cache_dtype=kv_cache_dtype
+        )
         tree = _tree(config.block_size, levels)
         if devices:
             return lead(partial(random_part, shape, precision), devices, None, config, tree=tree)
@@ -84,6 +88,7 @@ def decode(
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
+    result |= {"kv_cache_dtype": kv_cache_dtype}
     result |= {"ranks": tensor_parallel_size, "levels": levels}
     result |= {"rows": rows, "fitting_rows": fitting}
     result |= _measure(engine, job, levels, temperature)
@@ -122,10 +127,15 @@ def _tree(block_size: int, levels: int) -> PrefixTree:
 def _fitting_rows(engine: Engine, job: Workload, levels: int) -> int:
     """Sequences of the job that fit the KV cache together, at the levels that are shared."""
     requests = _requests(engine, job, levels, SamplingParams(n=job.samples))
-    tree = _tree(engine.pool.block_size, levels)
-    tree.insert([request.prompt_token_ids for request in requests])
+    pool = engine.pool
+    tree = _tree(pool.block_size, levels)
+    tree.insert(
+        [request.prompt_token_ids for request in requests],
+        alone=[request.is_alone for request in requests],
+    )
     samples = len(requests[0].samples)
-    return max(1, fitting_sequences(tree, samples, job.output, engine.pool.num_blocks))
+    fitting = fitting_sequences(tree, samples, job.output, pool.num_blocks, pool.width)
+    return max(1, fitting)
 
 
 def _give_memory_back() -> None:
@@ -223,10 +233,11 @@ class _Copies:
         self.layers = engine.model.layers
         self.cache = engine.runner.cache
         if self.cache.device.type == "cuda":
-            from sharegen.kernels.store import store
+            from sharegen.kernels.store import store, store_narrow
         else:
-            from sharegen.kernels.reference import store
+            from sharegen.kernels.reference import store, store_narrow
         self._store: Callable[..., None] = store
+        self._store_narrow: Callable[..., None] = store_narrow
 
     def update(self, layout: SharedLayout) -> None:
         pass
@@ -236,21 +247,21 @@ class _Copies:
         layout: SharedLayout,
         chunk_starts: list[int],
         position: torch.Tensor,
-        slots: torch.Tensor,
+        slots: Slots,
     ) -> AttentionContext:
         return self._context(slots)
 
     def decode(
         self,
-        slots: torch.Tensor,
+        slots: Slots,
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
     ) -> AttentionContext:
         return self._context(slots)
 
-    def _context(self, slots: torch.Tensor) -> AttentionContext:
+    def _context(self, slots: Slots) -> AttentionContext:
         def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **how: Any) -> Any:
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
-        return StoreAndAttend(self.layers, self.cache, slots, self._store, copy)
+        return StoreAndAttend(self.layers, self.cache, slots, self._store, self._store_narrow, copy)

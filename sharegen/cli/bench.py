@@ -32,6 +32,9 @@ def decode(
     quantization: Annotated[
         str | None, typer.Option(help="fp8: large weights in FP8.", metavar="fp8")
     ] = None,
+    kv_cache_dtype: Annotated[
+        str, typer.Option(help="auto, or fp8: the KV in FP8 that one sequence alone reads.")
+    ] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
     ceiling: Annotated[
@@ -59,6 +62,8 @@ def decode(
 
     if dtype not in ("bfloat16", "float16", "float32"):
         raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    if kv_cache_dtype not in ("auto", "fp8"):
+        raise UsageError(f"--kv-cache-dtype {kv_cache_dtype}: it must be auto or fp8")
     if quantization not in (None, "fp8"):
         raise UsageError(f"--quantization {quantization}: it must be fp8")
     if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest or quantization):
@@ -68,8 +73,10 @@ def decode(
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 
-        if levels != 2 or ceiling is not None or largest:
-            raise UsageError("--workers: leave out --levels, --ceiling and --largest")
+        if levels != 2 or ceiling is not None or largest or kv_cache_dtype != "auto":
+            raise UsageError(
+                "--workers: leave out --levels, --ceiling, --largest and --kv-cache-dtype"
+            )
         compared = decode_on_workers(
             shape,
             workload,
@@ -91,6 +98,7 @@ def decode(
         temperature=temperature,
         dtype=dtype,
         quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
         device=device,
         compile_model=compile_model,
         ceiling=ceiling is not False,

@@ -174,6 +174,14 @@ class JobOptions:
             metavar="SIZE",
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        str | None,
+        _option(
+            "--kv-cache-dtype",
+            help="auto (the model's), or fp8: 8 bits for what one sample alone reads.",
+            panel=_MACHINE,
+        ),
+    ] = None
     block_size: Annotated[
         int | None, _option("--block-size", help="Tokens of a KV block.", panel=_MACHINE)
     ] = None
@@ -248,6 +256,7 @@ class JobOptions:
                     "quantization": self.quantization,
                     "max_sequences": self.max_sequences,
                     "kv_cache_memory": self.kv_cache_memory,
+                    "kv_cache_dtype": self.kv_cache_dtype,
                     "block_size": self.block_size,
                     "compile": self.compile,
                     "workers": _workers(self.workers),

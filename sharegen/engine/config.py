@@ -10,6 +10,8 @@ from sharegen.errors import UsageError
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Rows where nobody says: what saturates the device."""
 
+KV_CACHE_DTYPES = ("auto", "fp8")
+
 _MOST_SEQUENCES = 1 << 16  # far beyond what is of use; every row has tables of its own
 
 
@@ -19,6 +21,8 @@ class EngineConfig:
     CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
     where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
+    kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample alone reads, "auto" all of it in
+    the model's dtype.
     lookahead: requests whose sharing is looked for together; the next so many are read when half of
     the last have been prefilled.
     """
@@ -26,6 +30,7 @@ class EngineConfig:
     max_sequences: int | None = None
     kv_cache_memory: int | None = None
     kv_cache_limit: int | None = None
+    kv_cache_dtype: str = "auto"
     block_size: int = 16
     seed: int = 0
     prefill_tokens: int | None = None
@@ -38,6 +43,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise UsageError(
+                f"kv_cache_dtype is {self.kv_cache_dtype!r}: it must be one of "
+                f"{', '.join(KV_CACHE_DTYPES)}"
+            )
         if self.max_sequences is not None and self.max_sequences > _MOST_SEQUENCES:
             raise UsageError(
                 f"max_sequences is {self.max_sequences}: it must be at most {_MOST_SEQUENCES}"

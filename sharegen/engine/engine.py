@@ -90,7 +90,8 @@ class Engine:
     def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""
         on_gpu = self.model.device.type == "cuda"
-        self.pool = BlockPool(prepared.num_blocks, self.config.block_size)
+        cache = prepared.cache
+        self.pool = BlockPool(prepared.num_blocks, self.config.block_size, cache.width)
         self.scheduler = Scheduler(
             self.pool,
             max_sequences=prepared.max_sequences,
@@ -98,7 +99,7 @@ class Engine:
             chunk_tokens=prepared.chunk_tokens,
             ahead_tokens=2048 if on_gpu else 0,
             padded=prepared.padded,
-            scratch_block=prepared.cache.scratch_block,
+            scratch_block=cache.scratch_block,
             seed=self.config.seed,
             tree=self._tree,
         )

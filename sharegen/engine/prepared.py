@@ -17,7 +17,7 @@ from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import kv_cache_memory
-from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.execute.kv_cache import KVCache, block_format, check_kv_cache_dtype
 from sharegen.engine.execute.memory import blocks_in
 from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.execute.process import best_threads
@@ -73,6 +73,8 @@ class Prepared:
         self.padded = graph_rows if on_gpu else padded_rows
         self.max_sequences = config.max_sequences or MAX_SEQUENCES[model.device.type]
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
+        check_kv_cache_dtype(config.kv_cache_dtype, model.device)
+        blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         if on_gpu and config.compile:
             optimise(model)
         memory = kv_cache_memory(
@@ -80,14 +82,17 @@ class Prepared:
             self.padded(self.max_sequences),
             self.chunk_tokens,
             config.block_size,
+            width=blocks.width,
             asked=config.kv_cache_memory,
             limit=config.kv_cache_limit,
         )
-        blocks = blocks_in(memory, model.kv_bytes_per_token * config.block_size)
-        self.num_blocks = blocks if model.ranks is None else model.ranks.least(blocks)
+        groups = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
+        groups = groups if model.ranks is None else model.ranks.least(groups)
+        self.num_blocks = groups * blocks.width
         self.cache = KVCache(
-            model.layers, self.num_blocks, config.block_size, model.dtype, model.device
-        )
+            model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
+            blocks.width,
+        )  # fmt: skip
         self.threads = _threads(model, self.max_sequences)
         self._graphs = StepGraphs(model.ranks) if on_gpu else None
 

@@ -165,6 +165,8 @@ class Request:
         that they can be forked without computing it again.
     due: samples with an index below it start first; the others may turn out not to be wanted, and
         start where a row would be empty. None: all are wanted.
+    splits: where the tree of the whole job splits its path, where that is known; alone: whether in
+        that tree one sample alone reads its last node.
     """
 
     key: int
@@ -174,6 +176,14 @@ class Request:
     keep: bool = False
     splits: Sequence[int] | None = None
     due: int | None = None
+    alone: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one sample alone goes on from its prompt, as far as it knows."""
+        if self.splits is not None:
+            return self.alone
+        return self.params.is_greedy or (self.params.n == 1 and len(self.samples) == 1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.engines import Staff
-from sharegen.job.machine import kv_cache_limit, load, max_sequences
+from sharegen.job.machine import blocks_of, kv_cache_limit, load, max_sequences, single
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
@@ -36,19 +36,24 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     model, tokenizer = load(configuration, weights=False)
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
+    alone: Sequence[bool] | None
     if shard is None:
         workload, tokens = tokenise_problems(workload, tokenizer)
+        alone = single(configuration, len(tokens))
     else:
         share = share_of(configuration, workload, shard)
         workload, tokens, splits = share.workload, share.prompts, share.splits
+        alone = share.alone
     workload.name_bad_rows()
     asked = _askable(workload, tokens, model, configuration.sampling.max_tokens)
     ids = [workload.problems[i].id for i in asked]
     prompts = [tokens[i] for i in asked]
     splits = None if splits is None else [splits[i] for i in asked]
+    alone = None if alone is None else [alone[i] for i in asked]
     machine = configuration.machine
     device = resolve_device(machine.device)
-    tree = PrefixTree.build(prompts, machine.block_size, splits=splits)
+    tree = PrefixTree.build(prompts, machine.block_size, splits=splits, alone=alone)
+    blocks = blocks_of(configuration, model)
     memory = machine.kv_cache_memory
     if memory is None:
         limit = kv_cache_limit(configuration, model, device, tree)
@@ -60,11 +65,12 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         ids,
         samples,
         configuration.sampling.max_tokens,
-        num_blocks=memory // (model.kv_bytes_per_token * machine.block_size),
-        kv_bytes_per_token=model.kv_bytes_per_token,
+        num_blocks=memory // (blocks.shared_token_bytes * machine.block_size) * blocks.width,
+        kv_bytes_per_token=blocks.token_bytes,
         max_sequences=max_sequences(configuration, device),
         workers=_workers(configuration, len(prompts)),
         rule=configuration.sampling.rule,
+        width=blocks.width,
     )
     return replace(
         plan,

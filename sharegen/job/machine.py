@@ -14,6 +14,7 @@ from sharegen.workload.configuration import Configuration
 if TYPE_CHECKING:
     import torch
 
+    from sharegen.engine.execute.kv_cache import BlockFormat
     from sharegen.engine.model.loaded import LoadedModel
 
 
@@ -58,6 +59,23 @@ def max_sequences(configuration: Configuration, device: torch.device) -> int:
     return configuration.machine.max_sequences or MAX_SEQUENCES[device.type]
 
 
+def blocks_of(configuration: Configuration, model: LoadedModel) -> BlockFormat:
+    """What the blocks of the job's KV cache are."""
+    from sharegen.engine.execute.kv_cache import block_format
+
+    return block_format(model.layers, model.dtype, configuration.machine.kv_cache_dtype)
+
+
+def single(configuration: Configuration, count: int) -> list[bool] | None:
+    """Of so many prompts whether one sample alone goes on from each; None where all KV is alike."""
+    if configuration.machine.kv_cache_dtype == "auto":
+        return None
+    from sharegen.engine.request import GREEDY_BELOW
+
+    sampling = configuration.sampling
+    return [sampling.samples == 1 or sampling.temperature < GREEDY_BELOW] * count
+
+
 def kv_cache_limit(
     configuration: Configuration,
     model: LoadedModel,
@@ -65,11 +83,12 @@ def kv_cache_limit(
     tree: PrefixTree,
 ) -> int:
     """The most bytes of KV cache that the job can use, on each rank; tree: of its prompts."""
+    made_of = blocks_of(configuration, model)
     sampling = configuration.sampling
     rows = max_sequences(configuration, device)
-    blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows)
-    blocks = max(blocks, 2)  # the least that an engine takes
-    return blocks * model.kv_bytes_per_token * tree.block_size
+    blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows, made_of.width)
+    groups = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
+    return groups * made_of.shared_token_bytes * tree.block_size
 
 
 def versions() -> dict[str, str]:

@@ -117,17 +117,21 @@ def make_plan(
     max_sequences: int,
     workers: int = 1,
     rule: StopRule | None = None,
+    width: int = 1,
 ) -> Plan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
-    tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache, and max_sequences,
-    of each worker. rule: by which problems stop early.
+    tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache, of so many bytes a
+    token, and max_sequences, of each worker. rule: by which problems stop early. width: how many of
+    the blocks one takes that several samples read.
     """
     asked = samples * sum(len(prompt) for prompt in prompts)
     total = samples * len(prompts)
     wave = samples if rule is None else least(rule, samples, Standing())
-    in_waves = fitting_sequences(tree, wave, max_tokens, num_blocks)
-    fit = min(fitting_sequences(tree, samples, max_tokens, num_blocks), max_sequences, total)
+    in_waves = fitting_sequences(tree, wave, max_tokens, num_blocks, width)
+    fitting = fitting_sequences(tree, samples, max_tokens, num_blocks, width)
+    fit = min(fitting, max_sequences, total)
+    stored = sum(node.length * (1 if node.alone else width) for node in tree.nodes())
     return Plan(
         problems=len(prompts),
         samples=total,
@@ -136,7 +140,7 @@ def make_plan(
         computed=tree.num_tokens,
         duplicated=tree.num_duplicated,
         nodes=sum(1 for _ in tree.nodes()),
-        kv_shared_bytes=tree.num_tokens * kv_bytes_per_token,
+        kv_shared_bytes=stored * kv_bytes_per_token,
         kv_unshared_bytes=asked * kv_bytes_per_token,
         kv_suffix_bytes=max_tokens * kv_bytes_per_token,
         kv_cache_bytes=num_blocks * tree.block_size * kv_bytes_per_token,
@@ -163,26 +167,37 @@ def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]
     return tokens
 
 
-def most_blocks(tree: PrefixTree, samples: int, max_tokens: int, max_sequences: int) -> int:
+def most_blocks(
+    tree: PrefixTree, samples: int, max_tokens: int, max_sequences: int, width: int = 1
+) -> int:
     """KV blocks that a job can use at most: every node, and a full batch at its full length.
 
-    A sequence may own two blocks more than it fills, which are assigned ahead.
+    A sequence may own two blocks more than it fills, which are assigned ahead. width: as above.
     """
     size = tree.block_size
-    nodes = sum(math.ceil(node.length / size) for node in tree.nodes())
+    nodes = sum(_blocks_of(node, size, width) for node in tree.nodes())
     prompts = sum(len(node.requests) for node in tree.nodes())
     rows = min(max_sequences, samples * prompts)
     return nodes + rows * (math.ceil(max_tokens / size) + 2)
 
 
-def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int) -> int:
-    """Sequences that fit together at their full length, taking the problems in order."""
+def _blocks_of(node: Node, block_size: int, width: int) -> int:
+    return math.ceil(node.length / block_size) * (1 if node.alone else width)
+
+
+def fitting_sequences(
+    tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int, width: int = 1
+) -> int:
+    """Sequences that fit together at their full length, taking the problems in order.
+
+    width: as above.
+    """
     size = tree.block_size
     suffix = math.ceil(max_tokens / size)
     free, fit = num_blocks, 0
     shortest = min(leaf.end for leaf in tree.nodes() if leaf.requests)
     for node in tree.nodes():
-        free -= math.ceil(node.length / size)
+        free -= _blocks_of(node, size, width)
         wanted = samples * len(node.requests)
         if free < 0 or (wanted and free < suffix):
             break
@@ -190,7 +205,7 @@ def fitting_sequences(tree: PrefixTree, samples: int, max_tokens: int, num_block
         free, fit = free - room * suffix, fit + room
         if room < wanted:
             break
-    return fit or int(math.ceil(shortest / size) + suffix <= num_blocks)
+    return fit or int(math.ceil(shortest / size) * width + suffix <= num_blocks)
 
 
 def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch]:

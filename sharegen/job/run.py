@@ -26,7 +26,7 @@ from sharegen.job.engines import Staff, sampling_params, start
 from sharegen.job.identity import Content, of_ranks
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.judging import Judge, check_execution, judging
-from sharegen.job.machine import kv_cache_limit, load, versions
+from sharegen.job.machine import blocks_of, kv_cache_limit, load, single, versions
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
@@ -161,16 +161,20 @@ class _Job:
         self.model, self.tokenizer = load(configuration, not self.staff.apart, device)
         self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
+        self.alone: Sequence[bool]
         if share is None:
             self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
             asked = [prompt for prompt in self.prompts if prompt]
-            self.tree = PrefixTree.build(asked, configuration.machine.block_size)
-            self.splits = splits_of(self.tree, self.prompts)
+            self.tree = PrefixTree.build(
+                asked, configuration.machine.block_size, alone=single(configuration, len(asked))
+            )
+            self.splits, self.alone = paths_of(self.tree, self.prompts)
         else:
-            self.prompts, self.splits = share.prompts, share.splits
-            paths = zip(self.prompts, self.splits, strict=True)
-            self.tree = self._tree_of([(prompt, splits) for prompt, splits in paths if prompt])
+            self.prompts, self.splits, self.alone = share.prompts, share.splits, share.alone
+            paths = zip(self.prompts, self.splits, self.alone, strict=True)
+            self.tree = self._tree_of([path for path in paths if path[0]])
         machine = configuration.machine
+        self.blocks = blocks_of(configuration, self.model)
         limit = None
         if machine.kv_cache_memory is None:
             limit = kv_cache_limit(configuration, self.model, device, self.tree)
@@ -178,6 +182,7 @@ class _Job:
             max_sequences=machine.max_sequences,
             kv_cache_memory=machine.kv_cache_memory,
             kv_cache_limit=limit,
+            kv_cache_dtype=machine.kv_cache_dtype,
             block_size=machine.block_size,
             seed=configuration.sampling.seed,
             compile=machine.compile,
@@ -312,8 +317,8 @@ class _Job:
             journal.append(Record(bad.id, None, None, error=bad.error))
         candidates: list[_Asked] = []
         every = range(self.configuration.sampling.samples)
-        for problem, prompt, splits in zip(
-            self.workload.problems, self.prompts, self.splits, strict=True
+        for problem, prompt, splits, alone in zip(
+            self.workload.problems, self.prompts, self.splits, self.alone, strict=True
         ):
             samples = finished.missing(problem.id, problem.prompt_hash, every)
             is_begun = samples is not every
@@ -321,7 +326,9 @@ class _Job:
             if stopping is not None:
                 deciding = stopping.deciding(problem, key)
                 samples, due = () if deciding.is_decided else samples, deciding.due
-            request = Request(key, prompt, self.params, samples, splits=splits, due=due)
+            request = Request(
+                key, prompt, self.params, samples, splits=splits, due=due, alone=alone
+            )
             candidates.append(_Asked(problem, request, is_begun))
         asked: list[_Asked] = []
         requests: list[Request] = []
@@ -354,9 +361,10 @@ class _Job:
             self.configuration.sampling.samples,
             self.configuration.sampling.max_tokens,
             num_blocks=self.engine.stats.blocks_total,
-            kv_bytes_per_token=self.model.kv_bytes_per_token,
+            kv_bytes_per_token=self.blocks.token_bytes,
             max_sequences=self.engine.slots,
             rule=self.configuration.sampling.rule,
+            width=self.blocks.width,
         )
         return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
 
@@ -364,12 +372,13 @@ class _Job:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):
             return self.tree
         requests = [item.request for item in asked]  # the others cannot run
-        return self._tree_of([(r.prompt_token_ids, r.splits or ()) for r in requests])
+        return self._tree_of([(r.prompt_token_ids, r.splits or (), r.alone) for r in requests])
 
-    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int]]]) -> PrefixTree:
-        """The tree of prompts of which it is known where each is split."""
-        prompts, splits = [prompt for prompt, _ in paths], [splits for _, splits in paths]
-        return PrefixTree.build(prompts, self.configuration.machine.block_size, splits=splits)
+    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int], bool]]) -> PrefixTree:
+        """The tree of prompts of which it is known where each is split, and which are alone."""
+        prompts, splits, alone = ([path[i] for path in paths] for i in range(3))
+        size = self.configuration.machine.block_size
+        return PrefixTree.build(prompts, size, splits=splits, alone=alone)  # type: ignore[arg-type]
 
     def _close(
         self,
@@ -400,11 +409,16 @@ class _Job:
         )
 
 
-def splits_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> Ragged:
-    """Where the path of each prompt is split; tree: of those that are not empty."""
+def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged, list[bool]]:
+    """Where the path of each prompt is split, and whether one sample alone reads its last node.
+
+    tree: of those that are not empty.
+    """
     leaves = {place: node for node in tree.nodes() for place in node.requests}
     places = itertools.count()
-    return Ragged(leaves[next(places)].splits() if prompt else () for prompt in prompts)
+    found = [leaves[next(places)] if prompt else None for prompt in prompts]
+    alone = [leaf is not None and leaf.alone for leaf in found]
+    return Ragged(leaf.splits() if leaf else () for leaf in found), alone
 
 
 def _make_folder(path: Path) -> None:

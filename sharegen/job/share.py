@@ -14,7 +14,7 @@ from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import NothingToDo
 from sharegen.job.cut import Cut, cut
-from sharegen.job.machine import load
+from sharegen.job.machine import load, single
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
 
@@ -24,7 +24,8 @@ class Share:
     """The problems and bad rows of one shard, as a workload.
 
     cut: the fingerprint of the cut; prompts: [num_problems] token ids of its problems; splits:
-    [num_problems] where the whole job's tree splits them.
+    [num_problems] where the whole job's tree splits them, and alone: [num_problems] whether one
+    sample alone reads the last of these nodes (`Request.alone`).
     """
 
     shard: Shard
@@ -32,6 +33,7 @@ class Share:
     workload: Workload
     prompts: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]]
+    alone: Sequence[bool]
 
     @property
     def extent(self) -> dict[str, Any]:
@@ -50,7 +52,11 @@ def cut_job(
     prompts: token ids of all problems, by whose places both know them.
     """
     asked = [i for i, prompt in enumerate(prompts) if len(prompt)]
-    tree = PrefixTree.build([prompts[i] for i in asked], configuration.machine.block_size)
+    tree = PrefixTree.build(
+        [prompts[i] for i in asked],
+        configuration.machine.block_size,
+        alone=single(configuration, len(asked)),
+    )
     fitting = (place for place, i in enumerate(asked) if len(prompts[i]) < context_length)
     tree.restrict({place: asked[place] for place in fitting})
     return tree, cut(tree, configuration.sampling.problem_tokens, num_parts)
@@ -66,7 +72,7 @@ def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> 
     workload, prompts = tokenise_problems(workload, tokenizer)
     tree, found = cut_job(configuration, prompts, model.context_length, shard.count)
     own = set(found.parts[shard.index - 1].problems.tolist())
-    splits = {i: node.splits() for node in tree.nodes() for i in node.requests if i in own}
+    leaves = {i: node for node in tree.nodes() for i in node.requests if i in own}
     if shard.index == 1:
         own |= set(range(len(prompts))).difference(*(part.problems for part in found.parts))
     places = sorted(own)
@@ -80,5 +86,6 @@ def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> 
         found.fingerprint,
         replace(workload, problems=[workload.problems[i] for i in places], bad_rows=bad_rows),
         [prompts[i] for i in places],
-        [splits.get(i, [len(prompts[i])]) for i in places],
+        [leaves[i].splits() if i in leaves else [len(prompts[i])] for i in places],
+        [i in leaves and leaves[i].alone for i in places],
     )

@@ -14,11 +14,14 @@ from typing import Any
 VERSION = 2
 """Of the identities written now. 1 named model, dataset and examples by their places as well."""
 
-FORMER: dict[str, Any] = {"quantization": None, "tensor_parallel_size": 1}
+FORMER: dict[str, Any] = {
+    "kv_cache_dtype": "auto",
+    "quantization": None,
+    "tensor_parallel_size": 1,
+}
 """What a name that an identity lacks stands for: how things were before there was such a name.
 
-A setting that is new takes a line here, and every journal from before it goes on:
-`"machine.kv_dtype": "model"`.
+A setting that is new takes a line here, and every journal from before it goes on.
 """
 
 _INFORMATION = ("fingerprints.dataset", "fingerprints.files")

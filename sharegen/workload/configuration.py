@@ -48,6 +48,7 @@ FLAGS = {
     "machine.quantization": "--quantization",
     "machine.max_sequences": "--max-sequences",
     "machine.kv_cache_memory": "--kv-cache-memory",
+    "machine.kv_cache_dtype": "--kv-cache-dtype",
     "machine.block_size": "--block-size",
     "machine.workers": "--workers",
     "machine.ray": "--ray",
@@ -70,6 +71,7 @@ class Machine(Strict):
     dtype: "auto" is float32 on a CPU and the checkpoint's own on CUDA.
     quantization: what large weights become as they are read; None leaves them as they are.
     max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
+    kv_cache_dtype: "fp8" keeps in 8 bits what one sample alone reads, "auto" nothing.
     compile: whether the model's layers are compiled on a GPU.
     workers: engines that share the job, "auto" for all that the machine has room for.
     ray: the address of the Ray cluster that the workers are in.
@@ -81,6 +83,7 @@ class Machine(Strict):
     quantization: Literal["fp8"] | None = None
     max_sequences: int | None = Field(default=None, ge=1)
     kv_cache_memory: int | None = Field(default=None, ge=1)
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     block_size: int = Field(default=16, ge=1)
     compile: bool = True
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
@@ -123,7 +126,8 @@ class Configuration(Job):
             del values["prompt"], values["example"]
         else:
             values["chat"] = {"enabled": False}
-        return values | {"dtype": self.machine.dtype, "quantization": self.machine.quantization}
+        own = ("dtype", "quantization", "kv_cache_dtype")
+        return values | {name: getattr(self.machine, name) for name in own}
 
     @property
     def extent(self) -> dict[str, Any]:
@@ -133,12 +137,7 @@ class Configuration(Job):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
-        besides = (
-            "dtype",
-            "quantization",
-            "shard",
-            "tensor_parallel_size",
-        )  # what else a run file has
+        besides = ("dtype", "quantization", "kv_cache_dtype", "shard", "tensor_parallel_size")
         values = {key: value for key, value in settings.items() if key not in besides}
         return validate(cls, values, "the recorded configuration")
 

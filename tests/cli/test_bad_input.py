@@ -241,6 +241,7 @@ def test_model_without_a_tokenizer(sharegen: Command, job: list[object], tmp_pat
             ["--quantization", "fp8", "--device", "cpu"],
             ["FP8 weights need a GPU", "the device is cpu"],
         ),
+        (["--kv-cache-dtype", "int4"], ["--kv-cache-dtype is 'int4'", "'fp8'"]),
         (["--kv-cache-memory", "lots"], ["--kv-cache-memory", "8GiB"]),
         (["--device", "tpu"], ["tpu"]),
         (["--no-chat", "--system", "Be brief."], ["--system", "--no-chat"]),

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.engine import Engine
+from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.random_key import row_key
@@ -110,11 +111,17 @@ def engine_config(
     seed: int = 0,
     lookahead: int = 16_384,
     compile: bool = True,
+    kv_cache_dtype: str = "auto",
 ) -> EngineConfig:
-    """Everything small, so that few tokens go through many blocks and batches."""
+    """Everything small, so that few tokens go through many blocks and batches.
+
+    blocks: of full width.
+    """
+    token_bytes = block_format(model.layers, model.dtype, kv_cache_dtype).shared_token_bytes
     return EngineConfig(
         max_sequences=max_sequences,
-        kv_cache_memory=blocks * block_size * model.kv_bytes_per_token,
+        kv_cache_memory=blocks * block_size * token_bytes,
+        kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
         seed=seed,
         prefill_tokens=prefill_tokens,

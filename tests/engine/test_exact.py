@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
@@ -49,7 +50,7 @@ def expect_nothing(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> No
 
 def fragment(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """No two blocks in a row are free for a node: all nodes longer than a block are scattered."""
-    monkeypatch.setattr(BlockPool, "allocate_node", _every_other_block)
+    monkeypatch.setattr(BlockPool, "allocate_groups", _every_other_block)
 
 
 def one_step_behind(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +59,11 @@ def one_step_behind(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> N
     engine._lag = 1
 
 
-def _every_other_block(pool: BlockPool, count: int) -> tuple[list[int], bool] | None:
-    free = [b for b in range(pool.num_blocks) if pool._owners[b] == 0][::-2][:count]
+def _every_other_block(pool: BlockPool, count: int) -> tuple[np.ndarray, bool] | None:
+    free = np.flatnonzero(pool._owners == 0)[::-2][:count].astype(np.int32)
     if len(free) < count:
         return None
-    for block in free:
-        pool._take(block, block + 1)
+    pool._take(free)
     return free, len(free) == 1
 
 

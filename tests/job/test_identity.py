@@ -120,6 +120,25 @@ def test_another_quantisation_is_refused_by_name(
         run_job(plain, other)
 
 
+def test_another_kv_cache_dtype_is_refused_by_name(place: Path, tmp_path: Path) -> None:
+    """And a journal from before there was one goes on with the model's."""
+    path = tmp_path / "a.jsonl"
+    plain = configure(place)
+    run_job(plain, path)
+    file = path.with_suffix(".run.json")
+    recorded = json.loads(file.read_text())
+    assert recorded["configuration"].pop("kv_cache_dtype") == "auto"
+    file.write_text(json.dumps(recorded))
+    assert run_job(configure(place, samples=3), path).drawn == len(ROWS)
+    narrow = configure(place, machine=plain.machine.model_dump() | {"kv_cache_dtype": "fp8"})
+    with pytest.raises(JournalError, match='kv_cache_dtype was not set and is now "fp8"'):
+        run_job(narrow, path)
+    other = tmp_path / "b.jsonl"
+    assert run_job(narrow, other).drawn == 2 * len(ROWS)
+    with pytest.raises(JournalError, match='kv_cache_dtype was "fp8" and is no longer set'):
+        run_job(plain, other)
+
+
 def test_another_template_is_refused_by_name(place: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     run_job(configure(place), path)

@@ -190,6 +190,7 @@ def test_identity_and_extent_part_the_settings(recipe: str) -> None:
         {"prompt": "{{ q }}?"},
         {"machine": {"dtype": "bfloat16"}},
         {"machine": {"quantization": "fp8"}},
+        {"machine": {"kv_cache_dtype": "fp8"}},
     ):
         assert resolve(recipe, flags=changed).identity != job.identity
 
@@ -213,7 +214,7 @@ def test_where_things_lie_and_what_is_not_in_use_is_no_identity(recipe: str) -> 
 
 
 def test_the_settings_come_back_from_a_run_file(recipe: str, tmp_path: Path) -> None:
-    machine = {"dtype": "bfloat16", "quantization": "fp8"}
+    machine = {"dtype": "bfloat16", "quantization": "fp8", "kv_cache_dtype": "fp8"}
     job = resolve(recipe, flags={"machine": machine, "dataset": {"limit": 2}})
     path = tmp_path / "a.run.json"
     configuration = json.loads(json.dumps(job.identity | {"dtype": "bfloat16"}))

@@ -4,6 +4,11 @@ Numbers only; the tensors live in the runner. Shared nodes take contiguous runs 
 (first fit), so that attention reads them without a table look-up; sequences take single blocks
 from the high end, so that the two do not fragment each other. A block that a sequence and a
 fork's node share is counted once per owner and freed with the last.
+
+Where the KV of one sample alone is narrower than what several read, a block is one of the narrow
+kind, and `width` neighbours of them, a *group*, are one of full width. There is one pool of both:
+groups that are free and blocks that are free are counted apart, and a sequence takes what is left
+of a broken group before it breaks another.
 """
 
 from __future__ import annotations
@@ -12,86 +17,138 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+Blocks = npt.NDArray[np.int32]
+
+
+class Room(NamedTuple):
+    """What someone asks for: so many whole groups, and so many blocks beside them."""
+
+    groups: int
+    blocks: int
+
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, numbered from 0."""
+    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in groups of `width`."""
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        assert num_blocks > 0 and block_size > 0
+    def __init__(self, num_blocks: int, block_size: int, width: int = 1) -> None:
+        assert num_blocks > 0 and block_size > 0 and num_blocks % width == 0
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.width = width
         self.num_free = num_blocks
+        self.num_free_groups = num_blocks // width
         self.peak_used = 0
         self._owners = np.zeros(num_blocks, dtype=np.int32)
-        # Free blocks, highest first, as a heap of negated ids. A block taken from the low end by
-        # a run stays in the heap until it is popped and found taken: removing it would cost a
-        # search. `_in_heap` keeps a block from standing there twice.
-        self._heap = [-block for block in range(num_blocks - 1, -1, -1)]
-        self._in_heap = np.ones(num_blocks, dtype=np.bool_)
+        self._used = np.zeros(num_blocks // width, dtype=np.int32)  # blocks in use, by group
+        self._groups = _Highest(range(len(self._used)), len(self._used))  # whole ones
+        self._singles = _Highest((), num_blocks)  # what is left of broken ones
 
     @property
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
-        """How many blocks hold `num_tokens` tokens."""
+        """How many blocks of one kind hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
+    def has(self, room: Room) -> bool:
+        """Whether so much is free."""
+        return self._suffices(self.num_free_groups, self.num_free, room)
+
+    def would_have(self, room: Room, owned: Iterable[Iterable[int]]) -> bool:
+        """Whether so much would be free if some owners gave up what they hold.
+
+        owned: for each of these owners the blocks that it holds.
+        """
+        held = Counter(int(block) for blocks in owned for block in blocks)
+        blocks = np.array([b for b, n in held.items() if self._owners[b] == n], dtype=np.int64)
+        used = self._used - np.bincount(blocks // self.width, minlength=len(self._used))
+        groups = int((used == 0).sum())
+        return self._suffices(groups, self.num_free + len(blocks), room)
+
+    def _suffices(self, groups: int, blocks: int, room: Room) -> bool:
+        return groups >= room.groups and blocks >= room.groups * self.width + room.blocks
+
     def allocate(self) -> int | None:
-        """One block from the high end, or None when the pool is exhausted."""
-        while self._heap:
-            block = -heapq.heappop(self._heap)
-            self._in_heap[block] = False
-            if self._owners[block] == 0:
-                self._take(block, block + 1)
-                return block
-        return None
+        """One block from the high end, of a broken group first; None when all are taken."""
+        block = self._singles.pop()
+        while block is not None and not self._is_single(block):
+            block = self._singles.pop()
+        if block is None:
+            group = self._groups.pop()
+            while group is not None and self._used[group]:
+                group = self._groups.pop()
+            if group is None:
+                return None
+            self.num_free_groups -= 1
+            first = group * self.width
+            block = first + self.width - 1
+            for rest in range(first, block):
+                self._singles.add(rest)
+        self._owners[block] = 1
+        self._used[block // self.width] += 1
+        self.num_free -= 1
+        self.peak_used = max(self.peak_used, self.num_used)
+        return block
 
-    def allocate_node(self, count: int) -> tuple[list[int], bool] | None:
-        """`count` blocks for a shared node and whether they are one ascending run.
+    def allocate_node(self, count: int) -> tuple[Blocks, bool] | None:
+        """`count` blocks for a node and whether they are one ascending run.
 
-        First fit from the low end; scattered from the low end where no run is long enough; None
-        when fewer than `count` blocks are free.
+        First fit from the low end; where no run is long enough scattered from the low end, blocks
+        of broken groups first; None when fewer than `count` blocks are free.
         """
         if count > self.num_free:
             return None
         free = self._owners == 0
         start = _first_run(free, count)
         if start is not None:
-            self._take(start, start + count)
-            return list(range(start, start + count)), True
-        blocks = np.flatnonzero(free)[:count].tolist()
-        for block in blocks:
-            self._take(block, block + 1)
-        return blocks, False
+            blocks = np.arange(start, start + count, dtype=np.int32)
+        else:
+            whole = np.repeat(self._used == 0, self.width)
+            blocks = np.concatenate([np.flatnonzero(free & ~whole), np.flatnonzero(whole)])
+            blocks = np.sort(blocks[:count]).astype(np.int32)
+        self._take(blocks)
+        return blocks, start is not None
+
+    def allocate_groups(self, count: int) -> tuple[Blocks, bool] | None:
+        """The blocks of `count` whole groups for a node, and whether these are one ascending run.
+
+        First fit as above; None when fewer than `count` groups are free.
+        """
+        if count > self.num_free_groups:
+            return None
+        free = self._used == 0
+        start = _first_run(free, count)
+        groups = np.flatnonzero(free)[:count] if start is None else np.arange(start, start + count)
+        blocks = (groups[:, None] * self.width + np.arange(self.width)).astype(np.int32).ravel()
+        self._take(blocks)
+        return blocks, start is not None
 
     def share(self, block: int) -> None:
         """One more owner for a block in use."""
         assert self._owners[block] > 0, "only a block in use can be shared"
         self._owners[block] += 1
 
-    def free(self, blocks: Seq[int] | npt.NDArray[np.int32]) -> None:
+    def free(self, blocks: Seq[int] | Blocks) -> None:
         """Give up one ownership of each block, all different; one without owners is free again."""
         given = np.asarray(blocks, dtype=np.int32)
         assert (self._owners[given] > 0).all(), f"of the blocks {given} one is freed twice"
         self._owners[given] -= 1
         free = given[self._owners[given] == 0]
         self.num_free += len(free)
-        for block in free[~self._in_heap[free]].tolist():
-            heapq.heappush(self._heap, -block)
-        self._in_heap[free] = True
-
-    def freed_by(self, owned: Iterable[Iterable[int]]) -> int:
-        """How many blocks would be free if some owners gave up what they hold.
-
-        owned: for each of these owners the blocks that it holds.
-        """
-        held = Counter(int(block) for blocks in owned for block in blocks)
-        return sum(int(self._owners[block]) == count for block, count in held.items())
+        groups = free // self.width
+        np.subtract.at(self._used, groups, 1)
+        whole = np.unique(groups[self._used[groups] == 0])
+        self.num_free_groups += len(whole)
+        for group in whole.tolist():
+            self._groups.add(group)
+        for block in free[self._used[groups] > 0].tolist():
+            self._singles.add(block)
 
     def check_integrity(self, owned: Iterable[Iterable[int]]) -> None:
         """Assert that the books agree with what the owners say they hold.
@@ -101,16 +158,62 @@ class BlockPool:
         held = Counter(int(block) for blocks in owned for block in blocks)
         counted = {int(b): int(self._owners[b]) for b in np.flatnonzero(self._owners)}
         assert counted == dict(held), f"owners differ: {set(counted.items()) ^ set(held.items())}"
-        assert self.num_free == int((self._owners == 0).sum()), "free count is off"
-        heap = [-block for block in self._heap]
-        assert len(heap) == len(set(heap)), "a block stands in the free list twice"
-        missing = set(np.flatnonzero(self._owners == 0).tolist()) - set(heap)
-        assert not missing, f"free blocks are lost: {missing}"
+        free = self._owners == 0
+        used = (~free).reshape(-1, self.width).sum(1)
+        assert self.num_free == int(free.sum()), "free count is off"
+        assert self._used.tolist() == used.tolist(), "blocks in use are off"
+        assert self.num_free_groups == int((used == 0).sum()), "free groups are off"
+        whole = np.repeat(used == 0, self.width)
+        self._groups.check(np.flatnonzero(used == 0))
+        self._singles.check(np.flatnonzero(free & ~whole))
 
-    def _take(self, start: int, end: int) -> None:
-        self._owners[start:end] = 1
-        self.num_free -= end - start
+    def _take(self, blocks: Blocks) -> None:
+        """Give free blocks, all different, their first owner; what is left of groups is listed."""
+        groups = np.unique(blocks // self.width)
+        broken = groups[self._used[groups] == 0]
+        self._owners[blocks] = 1
+        np.add.at(self._used, blocks // self.width, 1)
+        self.num_free -= len(blocks)
+        self.num_free_groups -= len(broken)
         self.peak_used = max(self.peak_used, self.num_used)
+        if self.width > 1:
+            rest = (broken[:, None] * self.width + np.arange(self.width)).ravel()
+            for block in rest[self._owners[rest] == 0].tolist():
+                self._singles.add(block)
+
+    def _is_single(self, block: int) -> bool:
+        return bool(self._owners[block] == 0 and self._used[block // self.width])
+
+
+class _Highest:
+    """Numbers, the highest of which is taken first.
+
+    One that its owner has taken another way stays until it is popped and found taken: removing it
+    would cost a search. Flags keep it from standing here twice.
+    """
+
+    def __init__(self, items: Iterable[int], size: int) -> None:
+        self.heap = sorted(-item for item in items)
+        self._is_here = np.zeros(size, dtype=np.bool_)
+        self._is_here[[-item for item in self.heap]] = True
+
+    def add(self, item: int) -> None:
+        if not self._is_here[item]:
+            self._is_here[item] = True
+            heapq.heappush(self.heap, -item)
+
+    def pop(self) -> int | None:
+        if not self.heap:
+            return None
+        item = -heapq.heappop(self.heap)
+        self._is_here[item] = False
+        return item
+
+    def check(self, free: npt.NDArray[np.integer]) -> None:
+        """Assert that what is free is here, and nothing twice."""
+        assert len(self.heap) == len(set(self.heap)), "a block stands in the free list twice"
+        missing = set(free.tolist()) - {-item for item in self.heap}
+        assert not missing, f"free blocks are lost: {missing}"
 
 
 def _first_run(free: np.ndarray, count: int) -> int | None:

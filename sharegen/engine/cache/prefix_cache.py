@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
 from sharegen.engine.cache.prompt_logprobs import can_tell
 from sharegen.engine.cache.stored import NodeKV, Suffix
@@ -54,7 +54,10 @@ class PrefixCache(Generic[Kept]):
         told = [request.splits for request in requests if request.splits is not None]
         assert len(told) in (0, len(requests)), "some of the requests are of a larger tree"
         return self.tree.insert(
-            prompts, joins=joins if wanting else lambda *_: True, splits=told or None
+            prompts,
+            joins=joins if wanting else lambda *_: True,
+            splits=told or None,
+            alone=[request.is_alone for request in requests] if self.pool.width > 1 else None,
         )
 
     def plant(self, prompt: Seq[int]) -> Node:
@@ -72,7 +75,7 @@ class PrefixCache(Generic[Kept]):
         """The path has one user more."""
         for node in leaf.path():
             if node not in self.stored:
-                self.stored[node] = NodeKV()
+                self.stored[node] = self._unplaced(node)
             self.stored[node].users += 1
 
     def release(self, leaf: Node) -> None:
@@ -103,22 +106,33 @@ class PrefixCache(Generic[Kept]):
         """Whether the whole path's KV has been computed."""
         return all(self.stored[node].computed == node.length for node in leaf.path())
 
-    def blocks_of(self, leaf: Node) -> int:
-        """Blocks that the path takes: each node begins a block of its own."""
-        return sum(self.pool.blocks_for(node.length) for node in leaf.path())
+    def _unplaced(self, node: Node) -> NodeKV:
+        """What one sample alone reads is narrow where that is narrower than what several do."""
+        narrow = self.pool.width > 1 and (node.alone or node.fork)
+        return NodeKV(1 if narrow else self.pool.width, narrow)
 
-    def missing(self, leaf: Node) -> int:
-        """Blocks that the path needs besides those it has."""
-        return sum(self.pool.blocks_for(n.length) for n in leaf.path() if n not in self._placed)
+    def room_for(self, nodes: Iterable[Node]) -> Room:
+        """What the nodes take: each begins a block of its own."""
+        groups = blocks = 0
+        for node in nodes:
+            kv = self.stored.get(node) or self._unplaced(node)
+            count = self.pool.blocks_for(node.length)
+            blocks += count if kv.narrow else 0
+            groups += 0 if kv.narrow else count
+        return Room(groups, blocks)
+
+    def missing(self, leaf: Node) -> Room:
+        """What the path needs besides what it has."""
+        return self.room_for(node for node in leaf.path() if node not in self._placed)
 
     def place(self, node: Node) -> None:
         """Give a node its blocks, which must be free, unless it has them."""
         if node not in self._placed:
-            found = self.pool.allocate_node(self.pool.blocks_for(node.length))
-            assert found is not None, "a checked request does not fit the empty pool"
             kv = self.stored[node]
-            blocks, kv.contiguous = found
-            kv.blocks = np.array(blocks, dtype=np.int32)
+            allocate = self.pool.allocate_node if kv.narrow else self.pool.allocate_groups
+            found = allocate(self.pool.blocks_for(node.length))
+            assert found is not None, "a checked request does not fit the empty pool"
+            kv.blocks, kv.contiguous = found
             self._placed[node] = None
 
     def note_computed(self, node: Node, end: int) -> None:
@@ -172,25 +186,25 @@ class PrefixCache(Generic[Kept]):
         suffix.blocks = []
         self.release(suffix.leaf)
 
-    def spare(self, blocks: int) -> bool:
-        """Whether so many blocks are free, after what is kept was given up as far as need be.
+    def spare(self, room: Room) -> bool:
+        """Whether so much is free, after what is kept was given up as far as need be.
 
         Nothing is given up where all of it would not do.
         """
-        if self.pool.num_free >= blocks:
+        if self.pool.has(room):
             return True
-        if self.pool.num_free + self._held_by_kept() < blocks:
+        if not self.kept or not self.pool.would_have(room, self._held_by_kept()):
             return False
-        while self.pool.num_free < blocks:
+        while not self.pool.has(room):
             self.forget_oldest()
         return True
 
-    def _held_by_kept(self) -> int:
-        """Blocks that no one else holds."""
+    def _held_by_kept(self) -> Iterable[Iterable[int]]:
+        """Of each owner that goes with what is kept, its blocks."""
         users = Counter(node for suffix in self.kept for node in suffix.leaf.path())
         owners: list[NodeKV | Suffix] = [*self.kept]
         owners += [kv for node, count in users.items() if (kv := self.stored[node]).users == count]
-        return self.pool.freed_by(owner.blocks for owner in owners)
+        return [owner.blocks for owner in owners]
 
     def fork(self, request: Request, suffix: Suffix | None) -> Node:
         """The node where a prompt ends that is that of a sample and its outputs.
@@ -217,7 +231,7 @@ class PrefixCache(Generic[Kept]):
             if child.forked and child.tokens.tolist() == list(tokens):
                 return child
         node = self.tree.hang(suffix.leaf, tokens, fork=True)
-        kv = self.stored[node] = NodeKV()
+        kv = self.stored[node] = self._unplaced(node)
         blocks = suffix.blocks[: self.pool.blocks_for(node.length)]
         kv.blocks = np.array(blocks, dtype=np.int32)
         kv.contiguous = False
@@ -242,5 +256,6 @@ class PrefixCache(Generic[Kept]):
         assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
         for node, kv in self.stored.items():
             assert kv.users > 0
-            assert len(kv.blocks) in (0, self.pool.blocks_for(node.length))
+            assert len(kv.blocks) in (0, self.pool.blocks_for(node.length) * kv.width)
+            assert kv.width == (1 if kv.narrow else self.pool.width)
             assert not node.children or node.forked or node.length >= self.pool.block_size

@@ -37,10 +37,11 @@ class Node:
     tokens: [length] int32, the node's own tokens; position: absolute position of the first one.
     requests: indices of the prompts that end with the node's last token.
     fork: whether it was made for a fork, and is not shared by later prompts.
+    alone: whether it is known that one sample alone reads it.
     Its KV is the cache's business (`stored.py`).
     """
 
-    __slots__ = ("children", "fork", "parent", "position", "requests", "tokens")
+    __slots__ = ("alone", "children", "fork", "parent", "position", "requests", "tokens")
 
     def __init__(self, tokens: Tokens, position: int, parent: Node | None) -> None:
         self.tokens = tokens
@@ -49,6 +50,7 @@ class Node:
         self.children: list[Node] = []
         self.requests: list[int] = []
         self.fork = False
+        self.alone = False
 
     @property
     def forked(self) -> bool:
@@ -101,13 +103,15 @@ class PrefixTree:
         block_size: int,
         lookahead: int = LOOKAHEAD,
         splits: Sequence[Sequence[int]] | None = None,
+        alone: Sequence[bool] | None = None,
     ) -> PrefixTree:
         """The tree of `prompts`, inserted `lookahead` at a time; `node.requests` index them."""
         tree = cls(block_size)
         for start in range(0, len(prompts), lookahead):
             end = start + lookahead
             told = None if splits is None else splits[start:end]
-            tree.insert(prompts[start:end], first_index=start, splits=told)
+            single = None if alone is None else alone[start:end]
+            tree.insert(prompts[start:end], first_index=start, splits=told, alone=single)
         return tree
 
     def insert(
@@ -116,6 +120,7 @@ class PrefixTree:
         first_index: int = 0,
         joins: Joins = lambda node, standing: True,
         splits: Sequence[Sequence[int]] | None = None,
+        alone: Sequence[bool] | None = None,
     ) -> list[Node]:
         """Add prompts (each at least one token); returns the node where each ends.
 
@@ -125,7 +130,8 @@ class PrefixTree:
         Prompt i is known to its node as request `first_index + i`. joins: whether a new node may
         be taken for a standing one. splits: of each prompt where the nodes of its path end, the
         prompt's own length last: these prompts are some of a tree that was made of more, and part
-        where they do there (`Node.splits`).
+        where they do there (`Node.splits`). alone: of each prompt whether one sample alone goes on
+        from it, for the nodes' `alone`; none is where it is not said.
         """
         arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
         assert all(len(tokens) for tokens in arrays), "an empty prompt has no node"
@@ -137,6 +143,8 @@ class PrefixTree:
         for node in walk(fresh):
             for i in node.requests:
                 ends[i] = node
+            if alone is not None and len(node.requests) == 1 and not node.children:
+                node.alone = alone[node.requests[0]]
             node.requests = [first_index + i for i in node.requests]
         self._graft(fresh, joins)
         return ends  # type: ignore[return-value]
@@ -208,7 +216,7 @@ class PrefixTree:
         while stack:
             parent, nodes = stack.pop()
             siblings = self._children(parent)
-            twins = {s.tokens.tobytes(): s for s in siblings if not s.fork}
+            twins = {s.tokens.tobytes(): s for s in siblings if not s.fork and not s.alone}
             for node in nodes:
                 twin = None
                 if node.children and not node.requests:

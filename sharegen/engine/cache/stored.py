@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from sharegen.engine.cache.block_pool import Blocks
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.request import TokenLogprobs
-
-Blocks = npt.NDArray[np.int32]
 
 _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 
@@ -16,15 +14,20 @@ _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 class NodeKV:
     """The KV of one node, as long as someone uses it.
 
+    width: pool blocks that one of its own takes, which is of full width; narrow: whether its KV is
+    narrower than the model's, as one sample's own tokens are.
     users: requests with unfinished samples, and kept sequences, whose path passes through the node.
-    blocks: where it lies, none before it is placed; contiguous: whether they are one ascending run.
+    blocks: of the pool, where it lies, none before it is placed; contiguous: whether they are one
+    ascending run.
     computed: tokens that have been prefilled; lost: how many had been when the KV was given up.
     logprobs: of the node's tokens, where a request wants them.
     """
 
-    __slots__ = ("blocks", "computed", "contiguous", "logprobs", "lost", "users")
+    __slots__ = ("blocks", "computed", "contiguous", "logprobs", "lost", "narrow", "users", "width")
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1, narrow: bool = False) -> None:
+        self.width = width
+        self.narrow = narrow
         self.users = 0
         self.blocks = _NO_BLOCKS
         self.contiguous = True
@@ -35,6 +38,11 @@ class NodeKV:
     @property
     def placed(self) -> bool:
         return len(self.blocks) > 0
+
+    @property
+    def places(self) -> Blocks:
+        """Its own blocks, numbered among those of its kind."""
+        return self.blocks if self.width == 1 else self.blocks[:: self.width] // self.width
 
     def give_up(self) -> Blocks:
         """Forget where it lay; returns the blocks, which are still to be freed."""

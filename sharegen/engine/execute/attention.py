@@ -7,12 +7,12 @@ through the shared nodes and the row's own tokens.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
-from sharegen.engine.execute.back_end import Attention, StoreAndAttend
+from sharegen.engine.execute.back_end import Attention, Slots, StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
@@ -68,7 +68,7 @@ class ReferenceAttention:
         layout: SharedLayout,
         chunk_starts: list[int],
         position: torch.Tensor,
-        slots: torch.Tensor,
+        slots: Slots,
     ) -> AttentionContext:
         plan = self._plan_of(layout)
 
@@ -78,11 +78,11 @@ class ReferenceAttention:
                 q, k, v, keys, values, plan, chunk_starts, position, **how
             )
 
-        return StoreAndAttend(self.layers, self.cache, slots, reference.store, attend)
+        return self._context(slots, attend)
 
     def decode(
         self,
-        slots: torch.Tensor,
+        slots: Slots,
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
@@ -96,7 +96,11 @@ class ReferenceAttention:
                    values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
             return reference.decode_attention(q, keys, values, plan, suffix, **how)
 
-        return StoreAndAttend(self.layers, self.cache, slots, reference.store, attend)
+        return self._context(slots, attend)
+
+    def _context(self, slots: Slots, attend: Callable[..., torch.Tensor]) -> AttentionContext:
+        stores = (reference.store, reference.store_narrow)
+        return StoreAndAttend(self.layers, self.cache, slots, *stores, attend)
 
     def _plan_of(self, layout: SharedLayout) -> reference.ReferencePlan:
         return reference.ReferencePlan(layout, self.cache.block_size, self.cache.device)

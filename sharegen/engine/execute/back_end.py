@@ -14,6 +14,17 @@ from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
 
 
+@dataclass(frozen=True)
+class Slots:
+    """Where the KV of a step's tokens goes: [T] int64, -1 where it goes to the other kind.
+
+    full, narrow: slots of blocks in the model's dtype and of narrow ones; None for no token at all.
+    """
+
+    full: torch.Tensor | None
+    narrow: torch.Tensor | None = None
+
+
 class Attention(Protocol):
     """One way to compute attention over one KV cache: what the runner builds contexts with."""
 
@@ -46,19 +57,19 @@ class Attention(Protocol):
         layout: SharedLayout,
         chunk_starts: list[int],
         position: torch.Tensor,
-        slots: torch.Tensor,
+        slots: Slots,
     ) -> AttentionContext:
-        """Packed chunks of prompts. position: [T] int32; slots: [T] where the KV goes."""
+        """Packed chunks of prompts. position: [T] int32."""
         ...
 
     def decode(
         self,
-        slots: torch.Tensor,
+        slots: Slots,
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
     ) -> AttentionContext:
-        """One token a row; [rows, ...], int32 but for slots, int64.
+        """One token a row; [rows, ...], int32.
 
         A dead row has prefix_length 0, position -1.
         """
@@ -69,14 +80,16 @@ class Attention(Protocol):
 class StoreAndAttend:
     """A step's context: keys and values go to their slots first, so that all rows can read them.
 
-    store(k, v, keys, values, slots); attend(q, k, v, keys, values, scale=, window=,
-    attention_chunk=, softcap=, sinks=) -> [T, num_heads, value_size].
+    store(k, v, keys, values, slots); store_narrow(k, v, narrow, slots); attend(q, k, v, keys,
+    values, narrow=, scale=, window=, attention_chunk=, softcap=, sinks=) -> [T, num_heads,
+    value_size].
     """
 
     layers: Sequence[LayerSpec]
     cache: KVCache
-    slots: torch.Tensor
+    slots: Slots
     store: Callable[..., None]
+    store_narrow: Callable[..., None]
     attention: Callable[..., torch.Tensor]
 
     def attend(
@@ -89,9 +102,13 @@ class StoreAndAttend:
     ) -> torch.Tensor:
         spec = self.layers[layer_idx]
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
-        self.store(k, v, keys, values, self.slots)
+        narrow = self.cache.narrow[layer_idx] if self.cache.narrow else None
+        if self.slots.full is not None:
+            self.store(k, v, keys, values, self.slots.full)
+        if self.slots.narrow is not None:
+            self.store_narrow(k, v, narrow, self.slots.narrow)
         return self.attention(
-            q, k, v, keys, values, scale=spec.scaling, window=spec.window,
+            q, k, v, keys, values, narrow=narrow, scale=spec.scaling, window=spec.window,
             attention_chunk=spec.attention_chunk,
             softcap=spec.softcap, sinks=sinks,
         )  # fmt: skip

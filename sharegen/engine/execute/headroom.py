@@ -46,13 +46,15 @@ def kv_cache_memory(
     tokens: int,
     block_size: int,
     *,
+    width: int = 1,
     asked: int | None = None,
     limit: int | None = None,
 ) -> int:
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
-    rows: sequences decoded together; tokens: of a prefill batch. Raises CapacityError where there
-    is not as much as is asked, or on a GPU no memory for such steps beside the model.
+    rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's groups.
+    Raises CapacityError where there is not as much as is asked, or on a GPU no memory for such
+    steps beside the model.
     """
     on_gpu = model.device.type == "cuda"
     if asked is not None:
@@ -61,7 +63,10 @@ def kv_cache_memory(
         else:
             check_fits(asked, memory_of_cpu(), "in this machine")
         return asked
-    found = _beside_steps(model, rows, tokens, block_size) if on_gpu else estimate(model.device)
+    if on_gpu:
+        found = _beside_steps(model, rows, tokens, block_size, width)
+    else:
+        found = estimate(model.device)
     return found if limit is None else min(found, limit)
 
 
@@ -79,11 +84,11 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
         token_logprobs(logits, drawn, state.features().top_logprobs)
 
 
-def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int) -> int:
+def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int, width: int) -> int:
     """Bytes of the model's GPU that its largest steps leave."""
     taken: int | None = None
     try:
-        taken, fallback = _measure(model, rows, tokens, block_size)
+        taken, fallback = _measure(model, rows, tokens, block_size, width)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -98,11 +103,13 @@ def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int) -
     return min(left, estimate(model.device)) if fallback else left
 
 
-def _measure(model: LoadedModel, rows: int, tokens: int, block_size: int) -> tuple[int, str | None]:
+def _measure(
+    model: LoadedModel, rows: int, tokens: int, block_size: int, width: int
+) -> tuple[int, str | None]:
     """Bytes of the plans and of the largest steps; and why the kernels do not serve, if so."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(model.device)
-    scratch = KVCache(model.layers, 1, block_size, model.dtype, model.device)
+    scratch = KVCache(model.layers, width, block_size, model.dtype, model.device, width)
     attention = attention_for(model.layers, scratch, rows, tokens)
     taken = torch.cuda.memory_reserved(model.device) - before
     for count in (tokens, rows):

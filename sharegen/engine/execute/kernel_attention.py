@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.execute.back_end import StoreAndAttend
+from sharegen.engine.execute.back_end import Slots, StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
@@ -17,7 +17,7 @@ from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
-from sharegen.kernels.store import store
+from sharegen.kernels.store import store, store_narrow
 
 
 def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
@@ -81,7 +81,7 @@ class KernelAttention:
         layout: SharedLayout,
         chunk_starts: list[int],
         position: torch.Tensor,
-        slots: torch.Tensor,
+        slots: Slots,
     ) -> AttentionContext:
         for plan in self._prefill_plans.values():
             plan.update(layout, chunk_starts)
@@ -91,11 +91,11 @@ class KernelAttention:
             plan = self._prefill_plans[self._shape(q, k, v)]
             return prefill_attention(q, k, v, keys, values, plan, position, **how)
 
-        return StoreAndAttend(self.layers, self.cache, slots, store, attend)
+        return StoreAndAttend(self.layers, self.cache, slots, store, store_narrow, attend)
 
     def decode(
         self,
-        slots: torch.Tensor,
+        slots: Slots,
         block_tables: torch.Tensor,
         prefix_length: torch.Tensor,
         position: torch.Tensor,
@@ -107,7 +107,7 @@ class KernelAttention:
                 q, keys, values, plan, block_tables, prefix_length, position, **how
             )
 
-        return StoreAndAttend(self.layers, self.cache, slots, store, attend)
+        return StoreAndAttend(self.layers, self.cache, slots, store, store_narrow, attend)
 
     def _shape(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tiles.AttentionShape:
         return tiles.AttentionShape(

@@ -4,18 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from sharegen.engine.model.probe import LayerSpec
+from sharegen.errors import UsageError
+from sharegen.kernels.narrow import NarrowKV, exponent_bytes
+
+_FP8_CAPABILITY = (8, 9)
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """What the pool's blocks are made of.
+
+    token_bytes: of one token in such a block, in all layers. width: how many of the blocks take the
+    room of one in the model's dtype; 1 where all blocks are such.
+    """
+
+    token_bytes: int
+    width: int = 1
+
+    @property
+    def shared_token_bytes(self) -> int:
+        """Of a token in a block of full width, which several sequences read."""
+        return self.token_bytes * self.width
+
+
+def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
+    """Raise UsageError for FP8 on a GPU that cannot turn its numbers into others."""
+    if kv_cache_dtype != "auto" and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) < _FP8_CAPABILITY:
+            raise UsageError(
+                f"--kv-cache-dtype {kv_cache_dtype}: this GPU (sm_{major}{minor}) has no FP8: it "
+                "takes one of sm_89 or later, or auto"
+            )
+
+
+def block_format(
+    layers: Sequence[LayerSpec], dtype: torch.dtype, kv_cache_dtype: str
+) -> BlockFormat:
+    """Of a KV cache of this dtype ("auto": the model's, or "fp8") for a model's layers."""
+    numbers = sum(spec.num_kv_heads * (spec.key_size + spec.value_size) for spec in layers)
+    if kv_cache_dtype == "auto":
+        return BlockFormat(numbers * dtype.itemsize)
+    scales = sum(exponent_bytes(spec.num_kv_heads) for spec in layers)
+    return BlockFormat(numbers + scales, dtype.itemsize)
 
 
 class KVCache:
-    """keys[layer]: [num_blocks + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
+    """keys[layer]: [groups + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
 
-    tokens: int32 [num_blocks + 1, block_size], of outputs, where a penalty looks back at them.
-    The last block is scratch: rows of a batch that hold no sequence write there. Zeroed, since
+    A group is `width` of the pool's blocks; where these are narrow, narrow[layer] is the same
+    memory as narrow blocks (`kernels/narrow.py`), with scales beside it.
+    tokens: int32 [blocks + width, block_size], of outputs, where a penalty looks back at them.
+    The last group is scratch: rows of a batch that hold no sequence write there. Zeroed, since
     what a mask hides must still be finite.
     """
 
@@ -26,18 +72,39 @@ class KVCache:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        width: int = 1,
     ) -> None:
+        assert num_blocks % width == 0
         self.block_size = block_size
         self.dtype, self.device = dtype, device
+        self.width = width
         self.scratch_block = num_blocks
-        shape = (num_blocks + 1, block_size)
+        shape = (num_blocks // width + 1, block_size)
         self.keys = [
             _zeros((*shape, spec.num_kv_heads, spec.key_size), dtype, device) for spec in layers
         ]
         self.values = [
             _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device) for spec in layers
         ]
-        self.tokens = _zeros(shape, torch.int32, device)
+        self.narrow: list[NarrowKV] = []
+        if width > 1:
+            self.narrow = [self._narrow(*both) for both in zip(self.keys, self.values, strict=True)]
+        self.tokens = _zeros((num_blocks + width, block_size), torch.int32, device)
+
+    @property
+    def scratch_slot(self) -> int:
+        """A slot of full width that no sequence has."""
+        return self.scratch_block // self.width * self.block_size
+
+    def _narrow(self, keys: torch.Tensor, values: torch.Tensor) -> NarrowKV:
+        blocks = len(keys) * self.width
+        heads = keys.shape[2]
+        exponents = _zeros((blocks, heads, 2, self.block_size), torch.uint8, self.device)
+        return NarrowKV(
+            keys.view(-1).view(torch.float8_e4m3fn).view(blocks, *keys.shape[1:]),
+            values.view(-1).view(torch.float8_e4m3fn).view(blocks, *values.shape[1:]),
+            exponents,
+        )
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 
 from sharegen.engine.batch import Batch, DecodeBatch, Drawing, Int32, PrefillBatch
 from sharegen.engine.execute.agreement import Agreement
-from sharegen.engine.execute.back_end import Attention
+from sharegen.engine.execute.back_end import Attention, Slots
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
@@ -62,7 +62,7 @@ class Runner:
         self.device = model.device
         self._send = partial(send, model.device)
         rows = padded(max_sequences)
-        self._scratch_slot = cache.scratch_block * cache.block_size
+        self._scratch_slot = cache.scratch_block * cache.block_size  # of the rows' blocks
         self.tokens = self._full((rows,), 0, torch.int64)
         self.position = self._full((rows,), -1, torch.int32)
         self.last_position = self._full((rows,), -1, torch.int32)
@@ -97,14 +97,17 @@ class Runner:
         if batch.logprobs is not None:
             wanted = np.concatenate([wanted, batch.logprobs.rows])
         missing = max(1, self.padded(len(wanted))) - len(wanted)
-        ids, position, slots, logit_rows = self._send(
+        full = np.where(batch.narrow, -1, batch.slots)
+        narrow = np.where(batch.narrow, batch.slots, -1)
+        ids, position, logit_rows, *slots = self._send(
             np.pad(batch.token_ids, (0, padding)),
             np.pad(batch.positions, (0, padding)).astype(np.int32),
-            np.pad(batch.slots, (0, padding), constant_values=self._scratch_slot),
             np.pad(wanted, (0, missing)),
+            np.pad(full, (0, padding), constant_values=self.cache.scratch_slot),
+            *([np.pad(narrow, (0, padding), constant_values=-1)] if batch.narrow.any() else []),
         )
         chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
-        context = self.attention.prefill(batch.layout, chunk_starts, position, slots)
+        context = self.attention.prefill(batch.layout, chunk_starts, position, Slots(*slots))
         with active(context):
             logits = self.model.forward(ids, position, logit_rows)
         return self._draw_first(batch, logits, self._prompt_logprobs(batch, logits))
@@ -158,7 +161,8 @@ class Runner:
         size = self.cache.block_size
         blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
         slots = torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
-        context = self.attention.decode(slots, block_tables, prefix_length, position)
+        where = Slots(None, slots) if self.cache.narrow else Slots(slots)
+        context = self.attention.decode(where, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
         with active(context):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)

@@ -106,14 +106,16 @@ class Assignment(Generic[W]):
         tree = PrefixTree(self._block_size)
         told = [request.splits for request in requests if request.splits is not None]
         prompts = [request.prompt_token_ids for request in requests]
-        leaves = tree.insert(prompts, splits=told or None)
+        alone = [request.is_alone for request in requests]
+        leaves = tree.insert(prompts, splits=told or None, alone=alone)
         place = {node: i for i, node in enumerate(tree.nodes())}
         wanted = [i for i, request in enumerate(requests) if request.samples]
         wanted.sort(key=lambda i: place[leaves[i]])
         parts = workers if len(self._items) + len(wanted) < workers else 1
         items: list[tuple[_Item, float]] = []
         for i in wanted:
-            request, leaf = replace(requests[i], splits=leaves[i].splits()), leaves[i]
+            leaf = leaves[i]
+            request = replace(requests[i], splits=leaf.splits(), alone=leaf.alone)
             for part in range(min(parts, len(request.samples))):
                 samples = request.samples[part::parts]
                 work = leaf.length * _PREFILL + len(samples) * request.params.max_tokens

@@ -31,7 +31,7 @@ def prefill_step(
 ) -> PrefillStep:
     """The chunks packed one after the other; groups: whose prompts end with one of them."""
     starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
-    tokens, positions, slots = [], [], []
+    tokens, positions, slots, narrow = [], [], [], []
     queries = []
     last_row: dict[Node, int] = {}
     asked: list[Asked] = []
@@ -41,8 +41,9 @@ def prefill_step(
         within = np.arange(chunk.start, chunk.end, dtype=np.int64)
         tokens.append(node.tokens[chunk.start : chunk.end])
         positions.append(within + node.position)
-        slots.append(kv.blocks[within // block_size].astype(np.int64) * block_size
+        slots.append(kv.places[within // block_size].astype(np.int64) * block_size
                      + within % block_size)  # fmt: skip
+        narrow.append(np.full(len(within), kv.narrow))
         rows = range(first, first + len(within))
         queries.append(Queries(node, rows, chunk.start))
         last_row[node] = rows[-1]
@@ -56,6 +57,7 @@ def prefill_step(
         token_ids=np.concatenate(tokens).astype(np.int64),
         positions=np.concatenate(positions),
         slots=np.concatenate(slots),
+        narrow=np.concatenate(narrow),
         chunk_starts=starts.tolist(),
         layout=shared_layout(queries, stored),
         logit_rows=np.array([last_row[group.leaf] for group in groups], dtype=np.int64),
@@ -132,7 +134,7 @@ def _as_arrays(
     nodes = [entry[0] for entry in entries]
     # A contiguous node is read from its first block on: the others need no listing.
     placed = [stored[node] for node in nodes]
-    blocks = [kv.blocks[:1] if kv.contiguous else kv.blocks for kv in placed]
+    blocks = [kv.places[:1] if kv.contiguous else kv.places for kv in placed]
     rest = np.array([entry[1:] for entry in entries], dtype=np.int32).reshape(-1, 3)
     level: dict[Node | None, int] = {None: -1}
     for node in nodes:  # parents first
@@ -147,4 +149,5 @@ def _as_arrays(
         block_start=np.cumsum([0, *map(len, blocks)], dtype=np.int32),
         blocks=np.concatenate([np.empty(0, dtype=np.int32), *blocks]),
         contiguous=np.array([kv.contiguous for kv in placed], dtype=np.bool_),
+        narrow=np.array([kv.narrow for kv in placed], dtype=np.bool_),
     )

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 
-from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
@@ -127,7 +127,8 @@ class Scheduler:
         """Raise CapacityError for a request of which one sample does not fit the pool."""
         limit = most_tokens(request, self.context_length)
         prompt = len(request.prompt_token_ids)
-        need = self.pool.blocks_for(prompt) + self._blocks_at_end(limit)
+        # Of full width: what is narrow, the tree says.
+        need = self.pool.blocks_for(prompt) * self.pool.width + self._blocks_at_end(limit)
         if need > self.pool.num_blocks:
             raise CapacityError(
                 f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
@@ -138,7 +139,8 @@ class Scheduler:
     def _fits(self, request: Request, leaf: Node) -> bool:
         """Whether the prompt's path fits, too: a block is not shared by two nodes."""
         own = self._blocks_at_end(most_tokens(request, self.context_length))
-        return self.cache.blocks_of(leaf) + own <= self.pool.num_blocks
+        path = self.cache.room_for(leaf.path())
+        return path.groups * self.pool.width + path.blocks + own <= self.pool.num_blocks
 
     def _blocks_at_end(self, length: int) -> int:
         """Blocks of a sample with so many outputs, of which the last is never fed."""
@@ -369,7 +371,7 @@ class Scheduler:
 
         Returns whether it had to preempt.
         """
-        if self.cache.spare(1):
+        if self.cache.spare(Room(0, 1)):
             return False
         if self.cache.drop(unless=(s.group.leaf for s in self.rows.running())):
             return False
@@ -407,9 +409,9 @@ class Scheduler:
                 return  # its prompt was dropped: prefill comes first
             own = self._expected_blocks(sequence.group, len(sequence.tokens))
             if self.num_running == 0:
-                if not self.cache.spare(1):
+                if not self.cache.spare(Room(0, 1)):
                     self.cache.drop_all_but(sequence.group.leaf)
-            elif not self.cache.spare(own + growth):
+            elif not self.cache.spare(Room(0, own + growth)):
                 self._blocked = True
                 return
             block = self.pool.allocate()
@@ -467,11 +469,11 @@ class Scheduler:
 
         promised: blocks to leave for the growth of rows, and for samples that have no row yet.
         """
-        missing = self.cache.missing(group.leaf)
+        groups, blocks = missing = self.cache.missing(group.leaf)
         if self.num_running == 0 and not plan.chunks:
-            if not self.cache.spare(missing + 1):
+            if not self.cache.spare(Room(groups, blocks + 1)):
                 self.cache.drop_all_but(group.leaf)
-        elif missing and not self.cache.spare(missing + promised + 1):
+        elif any(missing) and not self.cache.spare(Room(groups, blocks + promised + 1)):
             return False
         for node in group.leaf.path():
             self.cache.place(node)

@@ -2,70 +2,112 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+)
 
-from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.block_pool import BlockPool, Room
 
-NUM_BLOCKS = 13
+NUM_GROUPS = 13
 
 
 class Pool(RuleBasedStateMachine):
-    """Owners hold lists of blocks; the pool must know them all, at any time."""
+    """Owners hold lists of blocks of two kinds; the pool must know them all, at any time."""
 
     owners = Bundle("owners")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = BlockPool(NUM_BLOCKS, 4)
+    @initialize(width=st.sampled_from([1, 2, 2, 4]))
+    def begin(self, width: int) -> None:
+        self.width = width
+        self.num_blocks = NUM_GROUPS * width
+        self.pool = BlockPool(self.num_blocks, 4, width)
         self.held: list[list[int]] = []
         self.peak = 0
 
     @property
     def free(self) -> set[int]:
-        return set(range(NUM_BLOCKS)) - {block for blocks in self.held for block in blocks}
+        return set(range(self.num_blocks)) - {block for blocks in self.held for block in blocks}
+
+    def group(self, number: int) -> set[int]:
+        return set(range(number * self.width, (number + 1) * self.width))
+
+    @property
+    def free_groups(self) -> list[int]:
+        free = self.free
+        return [number for number in range(NUM_GROUPS) if self.group(number) <= free]
+
+    @property
+    def singles(self) -> set[int]:
+        """Free blocks of groups that are broken."""
+        return self.free.difference(*map(self.group, self.free_groups))
 
     def hold(self, blocks: list[int]) -> list[int]:
         self.held.append(blocks)
-        self.peak = max(self.peak, NUM_BLOCKS - len(self.free))
+        self.peak = max(self.peak, self.num_blocks - len(self.free))
         return blocks
+
+    def one(self) -> int | None:
+        """The next block of a sequence, which must be the right one."""
+        singles, free = self.singles, self.free
+        block = self.pool.allocate()
+        expected = max(singles or free, default=None)
+        assert block == expected
+        return block
 
     @rule(target=owners)
     def allocate(self) -> list[int]:
-        free = self.free
-        block = self.pool.allocate()
-        if not free:
-            assert block is None
-            return []
-        assert block == max(free)
-        return self.hold([block])
+        block = self.one()
+        return [] if block is None else self.hold([block])
 
     @rule(target=owners, count=st.integers(1, 6))
     def allocate_node(self, count: int) -> list[int]:
-        free = sorted(self.free)
+        free, singles = sorted(self.free), sorted(self.singles)
         found = self.pool.allocate_node(count)
         if len(free) < count:
             assert found is None
             return []
         assert found is not None
-        blocks, contiguous = found
+        blocks, contiguous = found[0].tolist(), found[1]
         runs = [b for b in free if set(range(b, b + count)) <= set(free)]
         if runs:
             assert contiguous and blocks == list(range(runs[0], runs[0] + count))
         else:
-            assert not contiguous and blocks == free[:count]
+            rest = [block for block in free if block not in singles]
+            assert not contiguous and blocks == sorted((singles + rest)[:count])
+        return self.hold(blocks)
+
+    @rule(target=owners, count=st.integers(1, 4))
+    def allocate_groups(self, count: int) -> list[int]:
+        free = self.free_groups
+        found = self.pool.allocate_groups(count)
+        if len(free) < count:
+            assert found is None
+            return []
+        assert found is not None
+        blocks, contiguous = found[0].tolist(), found[1]
+        runs = [g for g in free if set(range(g, g + count)) <= set(free)]
+        groups = list(range(runs[0], runs[0] + count)) if runs else free[:count]
+        assert contiguous == bool(runs)
+        assert blocks == [block for group in groups for block in sorted(self.group(group))]
         return self.hold(blocks)
 
     @rule(blocks=owners)
     def grow(self, blocks: list[int]) -> None:
         """A sequence asks for its next block."""
         if any(own is blocks for own in self.held) and self.free:
-            block = self.pool.allocate()
+            block = self.one()
             assert block is not None
             blocks.append(block)
-            self.peak = max(self.peak, NUM_BLOCKS - len(self.free))
+            self.peak = max(self.peak, self.num_blocks - len(self.free))
 
     @rule(target=owners, blocks=owners)
     def fork(self, blocks: list[int]) -> list[int]:
@@ -81,34 +123,67 @@ class Pool(RuleBasedStateMachine):
         self.pool.free(blocks)
         self.held = [own for own in self.held if own is not blocks]
 
+    @rule(groups=st.integers(0, NUM_GROUPS), blocks=st.integers(0, 30), some=st.data())
+    def ask(self, groups: int, blocks: int, some: st.DataObject) -> None:
+        """Whether there is room, and whether there would be without some of the owners."""
+        given_up = [own for own in self.held if some.draw(st.booleans())]
+        assert self.pool.has(Room(groups, blocks)) == self.fits(groups, blocks)
+        before, self.held = self.held, [o for o in self.held if all(o is not g for g in given_up)]
+        would_fit, self.held = self.fits(groups, blocks), before
+        assert self.pool.would_have(Room(groups, blocks), given_up) == would_fit
+
+    def fits(self, groups: int, blocks: int) -> bool:
+        enough = len(self.free) - groups * self.width >= blocks
+        return len(self.free_groups) >= groups and enough
+
     @invariant()
     def the_books_agree(self) -> None:
         self.pool.check_integrity(self.held)
         assert self.pool.num_free == len(self.free)
-        assert self.pool.num_used == NUM_BLOCKS - len(self.free)
+        assert self.pool.num_free_groups == len(self.free_groups)
+        assert self.pool.num_used == self.num_blocks - len(self.free)
         assert self.pool.peak_used == self.peak
 
     def teardown(self) -> None:
         for blocks in self.held:
             self.pool.free(blocks)
         self.pool.check_integrity([])
-        assert self.pool.num_free == NUM_BLOCKS
-        assert self.pool.allocate_node(NUM_BLOCKS) == (list(range(NUM_BLOCKS)), True)
+        assert self.pool.num_free == self.num_blocks
+        found = self.pool.allocate_groups(NUM_GROUPS)
+        assert found is not None and found[1]
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestPool.settings = settings(max_examples=90, stateful_step_count=40, deadline=None)
+
+
+def node(found: tuple[np.ndarray, bool] | None) -> tuple[list[int], bool]:
+    assert found is not None
+    return found[0].tolist(), found[1]
 
 
 def test_nodes_come_from_the_low_end_and_sequences_from_the_high_end() -> None:
     pool = BlockPool(10, 4)
-    assert pool.allocate_node(3) == ([0, 1, 2], True)
+    assert node(pool.allocate_groups(3)) == ([0, 1, 2], True)
     assert [pool.allocate(), pool.allocate()] == [9, 8]
-    assert pool.allocate_node(2) == ([3, 4], True)
+    assert node(pool.allocate_groups(2)) == ([3, 4], True)
     pool.free([0, 1, 2])
-    assert pool.allocate_node(4) == ([0, 1, 2, 5], False)  # no run of four is left
-    assert pool.allocate_node(2) == ([6, 7], True)
-    assert pool.allocate() is None and pool.allocate_node(1) is None
+    assert node(pool.allocate_groups(4)) == ([0, 1, 2, 5], False)  # no run of four is left
+    assert node(pool.allocate_groups(2)) == ([6, 7], True)
+    assert pool.allocate() is None and pool.allocate_groups(1) is None
+
+
+def test_a_sequence_takes_what_is_left_of_a_broken_pair_first() -> None:
+    pool = BlockPool(10, 4, width=2)
+    assert node(pool.allocate_groups(2)) == ([0, 1, 2, 3], True)
+    assert [pool.allocate() for _ in range(4)] == [9, 8, 7, 6]
+    pool.free([9, 6])
+    assert pool.num_free == 4 and pool.num_free_groups == 1  # 4 and 5 are the pair
+    assert pool.has(Room(1, 2)) and not pool.has(Room(2, 0)) and not pool.has(Room(1, 3))
+    assert [pool.allocate(), pool.allocate(), pool.allocate()] == [9, 6, 5]
+    assert pool.allocate_groups(1) is None  # a free block, of no free pair
+    pool.free([5])
+    assert node(pool.allocate_groups(1)) == ([4, 5], True)
 
 
 def test_blocks_for_tokens() -> None:
@@ -138,8 +213,8 @@ def assert_broken(pool: BlockPool, owned: list[list[int]], message: str) -> None
 
 
 def test_the_check_finds_every_kind_of_damage() -> None:
-    def fresh() -> BlockPool:
-        pool = BlockPool(6, 4)
+    def fresh(width: int = 1) -> BlockPool:
+        pool = BlockPool(6, 4, width)
         assert pool.allocate_node(2) is not None and pool.allocate() == 5
         pool.check_integrity([[0, 1], [5]])
         return pool
@@ -151,8 +226,17 @@ def test_the_check_finds_every_kind_of_damage() -> None:
     lost.num_free -= 1
     assert_broken(lost, [[0, 1], [5]], "free count")
     lost = fresh()
-    lost._heap.remove(-3)
+    lost._groups.heap.remove(-3)
     assert_broken(lost, [[0, 1], [5]], "lost")
     double = fresh()
-    double._heap.append(-3)
+    double._groups.heap.append(-3)
     assert_broken(double, [[0, 1], [5]], "twice")
+    lost = fresh(width=2)
+    lost._singles.heap.remove(-4)
+    assert_broken(lost, [[0, 1], [5]], "lost")
+    lost = fresh(width=2)
+    lost.num_free_groups += 1
+    assert_broken(lost, [[0, 1], [5]], "free groups")
+    lost = fresh(width=2)
+    lost._used[2] += 1
+    assert_broken(lost, [[0, 1], [5]], "in use")

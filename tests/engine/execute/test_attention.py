@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sharegen.engine.execute.attention import ReferenceAttention, attention_for
+from sharegen.engine.execute.back_end import Slots
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import (
     active,
@@ -79,6 +80,7 @@ def layout(length: int, blocks: list[int], rows: int) -> SharedLayout:
         block_start=np.array([0, len(blocks)] if length else [0], np.int32),
         blocks=np.array(blocks, np.int32),
         contiguous=some == -1,
+        narrow=some == -1,
     )
 
 
@@ -162,7 +164,9 @@ def test_prefill_then_decode_is_attention_over_the_whole_text(
     places = [blocks[t // BLOCK_SIZE] * BLOCK_SIZE + t % BLOCK_SIZE for t in range(ROOT)]
     q, k, v = random(ROOT)
     position = torch.arange(ROOT, dtype=torch.int32)
-    context = reference.prefill(layout(0, [], ROOT), [0, ROOT], position, torch.tensor(places))
+    context = reference.prefill(
+        layout(0, [], ROOT), [0, ROOT], position, Slots(torch.tensor(places))
+    )
     out = context.attend(layer_idx, q, k, v)
     for t in range(ROOT):
         expected = dense(q[t], k[: t + 1], v[: t + 1], spec.window, spec.scaling)
@@ -180,7 +184,7 @@ def test_prefill_then_decode_is_attention_over_the_whole_text(
         ]
         slots = tables[:, step // BLOCK_SIZE].long() * BLOCK_SIZE + step % BLOCK_SIZE
         position = torch.tensor([ROOT + step, ROOT + step, -1], dtype=torch.int32)
-        context = reference.decode(slots, tables, prefix, position)
+        context = reference.decode(Slots(slots), tables, prefix, position)
         out = context.attend(layer_idx, q, k, v)
         for row, (keys, values) in enumerate(own):
             expected = dense(q[row], keys, values, spec.window, spec.scaling)
@@ -191,7 +195,7 @@ def test_prefill_then_decode_is_attention_over_the_whole_text(
 def test_layers_keep_to_their_own_caches(cache: KVCache, reference: ReferenceAttention) -> None:
     q, k, v = torch.randn(1, 4, 8), torch.randn(1, 2, 8), torch.randn(1, 2, 6)
     position = torch.zeros(1, dtype=torch.int32)
-    context = reference.prefill(layout(0, [], 1), [0, 1], position, torch.tensor([6]))
+    context = reference.prefill(layout(0, [], 1), [0, 1], position, Slots(torch.tensor([6])))
     context.attend(1, q, k, v)
     assert torch.equal(cache.keys[1][1, 2], k[0]) and torch.equal(cache.values[1][1, 2], v[0])
     assert cache.keys[0].count_nonzero() == cache.values[0].count_nonzero() == 0
