@@ -1,4 +1,4 @@
-"""`sharegen bench decode --workers N`: the same job on one engine and on N, one after the other.
+"""`sharegen bench decode --workers N`: the same job on N engines, and then on one of them.
 
 The engines run as those of any job with workers do, in processes of their own; only their weights
 are random, and each makes its own.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -37,10 +37,11 @@ def decode_on_workers(
     device: str,
     compile_model: bool,
 ) -> dict[str, Any]:
-    """Run one workload on one engine and on `workers`; prints a table, returns the numbers.
+    """Run one workload on `workers` engines, then on the first of them; returns the numbers.
 
-    As for `decode`; max_sequences: rows of each engine. Each job is run once before it is timed,
-    from the first request sent to the last completion received, when all engines stand.
+    Prints a table to stderr, and the stages as they pass. As for `decode`; max_sequences: rows of
+    each engine. Each job is run once before it is timed, from the first request sent to the last
+    completion received.
     """
     job = workload(load)
     params = SamplingParams(
@@ -51,12 +52,20 @@ def decode_on_workers(
     config = EngineConfig(max_sequences=max_sequences, compile=compile_model)
     model = partial(random_model, shape, dtype=getattr(torch, dtype), quantization=quantization)
     setting = Setting(model, None, config, device=device)
-    several = places(setting, workers)  # refused before anything is measured
-    one = _measure([replace(several[0], threads=0)], requests)
-    many = _measure(several, requests)
+    settings = places(setting, workers)
+    _say(f"{workers} engines start")
+    started = time.perf_counter()
+    with closing(Driver(settings)) as driver:
+        driver.gather()
+        start_seconds = time.perf_counter() - started
+        _say(f"they stand after {start_seconds:.1f} s")
+        many = _measure(driver, requests, workers)
+        driver.dismiss(but=1)
+        one = _measure(driver, requests, 1)
     alone = PrefixTree.build(prompts, config.block_size).num_tokens
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"quantization": quantization, "workers": workers, "max_sequences": max_sequences}
+    result["start_seconds"] = start_seconds
     result |= {f"one_{name}": value for name, value in one.items()} | many
     result["prompt_tokens_duplicated"] = many["prompt_tokens_computed"] - alone
     result["speedup"] = one["seconds"] / many["seconds"]
@@ -66,28 +75,29 @@ def decode_on_workers(
     return result
 
 
-def _measure(settings: list[Setting], requests: list[Request]) -> dict[str, Any]:
+def _measure(driver: Driver, requests: list[Request], workers: int) -> dict[str, Any]:
     """A job's seconds, wall and of the driver alone, when it has been run once before.
 
     Raises SharegenError where not all workers live to the end.
     """
+    for _ in driver.generate(requests):
+        pass
+    before = driver.stats.prompt_tokens_computed
+    own = time.process_time()
     started = time.perf_counter()
-    with closing(Driver(settings)) as driver:
-        driver.gather()
-        start_seconds = time.perf_counter() - started
-        tokens = sum(len(done.token_ids) for done in driver.generate(requests))
-        before = driver.stats.prompt_tokens_computed
-        own = time.process_time()
-        started = time.perf_counter()
-        tokens = sum(len(done.token_ids) for done in driver.generate(requests))
-        seconds = time.perf_counter() - started
-        if len(driver.pids) < len(settings):
-            raise SharegenError("a worker is gone: there is nothing to compare")
-        return {
-            "start_seconds": start_seconds,
-            "seconds": seconds,
-            "driver_seconds": time.process_time() - own,
-            "tokens": tokens,
-            "tokens_per_second": tokens / seconds,
-            "prompt_tokens_computed": driver.stats.prompt_tokens_computed - before,
-        }
+    tokens = sum(len(done.token_ids) for done in driver.generate(requests))
+    seconds = time.perf_counter() - started
+    if len(driver.pids) < workers:
+        raise SharegenError("a worker is gone: there is nothing to compare")
+    _say(f"{workers}: {tokens:,} tokens in {seconds:.2f} s")
+    return {
+        "seconds": seconds,
+        "driver_seconds": time.process_time() - own,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+        "prompt_tokens_computed": driver.stats.prompt_tokens_computed - before,
+    }
+
+
+def _say(stage: str) -> None:
+    print(stage, file=sys.stderr, flush=True)

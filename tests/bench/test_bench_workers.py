@@ -38,7 +38,7 @@ def test_two_beside_one(
     monkeypatch.setattr("sharegen.engine.parallel.driver.Processes", place)
     assert run("--shape", shape, "--workload", "40,20,4,6,5", "--workers", "2") == 0
     result = json.loads(capsys.readouterr().out)
-    assert len(started) == 2 and result["workers"] == 2
+    assert len(started) == 1 and result["workers"] == 2
     assert result["one_tokens"] == result["tokens"] == 4 * 6 * 5
     assert result["one_prompt_tokens_computed"] == 40 + 4 * 20
     assert result["prompt_tokens_duplicated"] == 40

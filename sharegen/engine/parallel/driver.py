@@ -90,6 +90,14 @@ class Driver:
         while len(self._ready) < len(self._workers):
             self._listen()
 
+    def dismiss(self, but: int) -> None:
+        """End all workers but the first so many, between two jobs."""
+        for worker in list(self._workers)[but:]:
+            del self._workers[worker]
+            self._ready.pop(worker, None)
+            self._counts.leave(worker)
+            self._workplace.end(worker)
+
     @property
     def pids(self) -> list[int]:
         return [worker.pid for worker in self._workers]

@@ -247,6 +247,8 @@ def test_through_the_llm(folder: Path) -> None:
         with LLM(folder, workers=workers, max_sequences=8, device="cpu") as llm:
             calls = [llm.generate(prompts, SamplingParams(n=3, max_tokens=9)) for _ in range(2)]
             texts.append([[s.text for output in call for s in output.outputs] for call in calls])
+            streamed = llm.stream(iter(prompts), SamplingParams(n=2, max_tokens=5))
+            texts[-1].append([str(c.text) for _, c in sorted(streamed, key=_place)])
             if workers == 2:
                 for refused in (lambda: llm.fork((0, 0)), llm.running):
                     with pytest.raises(UsageError, match="leave out workers"):
@@ -255,6 +257,10 @@ def test_through_the_llm(folder: Path) -> None:
                     next(llm.stream(prompts, keep=True))
     assert texts[0] == texts[1]
     assert texts[0][0] != texts[0][1]
+
+
+def _place(streamed: tuple[int, Completion]) -> tuple[int, int]:
+    return streamed[0], streamed[1].sample
 
 
 @pytest.mark.parametrize("count", [0, -1, 4096])
