@@ -149,7 +149,7 @@ def make_plan(
         branches=_branches(tree, ids, samples),
         workers=workers,
         copied=copied_by_workers(tree, workers),
-        rule=None if rule is None else str(rule),
+        rule=None if rule is None else rule.named,
         wave=wave,
         resident=in_waves >= min(max_sequences, wave * len(prompts)),
     )

@@ -241,8 +241,8 @@ class _Job:
                 for completion in self.engine.generate(requests):
                     key = completion.request.key
                     problem, dtype = by_key[key].problem, self.model.dtype
-                    record = record_of(completion, problem, self.configuration, dtype)
                     with held.held():
+                        record = record_of(completion, problem, self.configuration, dtype)
                         journal.append(record)
                         drawn += 1
                     pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
@@ -255,7 +255,7 @@ class _Job:
                     if self.verification is not None and self.verification.wants(completion):
                         self.verification.note(completion)
                     if progress is not None:
-                        progress.advance(left[key] == 0)
+                        progress.advance(stopping is None and left[key] == 0)
             ended = time.monotonic()
             if stopping is not None:
                 stopping.finish()

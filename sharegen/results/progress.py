@@ -87,6 +87,7 @@ class Progress:
         """A problem of which so many samples were asked is decided, and so many are not drawn."""
         self._settled += asked
         self.saved += saved
+        self.problems_done += 1
         if self._live is not None:
             self._live.update(self._live.task_ids[0], total=self.expected)
 

@@ -50,10 +50,8 @@ class Measured:
 
 def measure(run: Run) -> Measured:
     """Everything that takes time to compute."""
-    outcomes, enough = run.outcomes, None
-    if run.stopped is not None:
-        outcomes = tuple(outcome.first(run.stopped.first) for outcome in outcomes)
-        enough = run.stopped.enough
+    outcomes = run.fixed
+    enough = None if run.stopped is None else run.stopped.enough
     budget = sample_budget(outcomes)
     passed: Curve | None
     if budget and enough is not None and run.stopped is not None:

@@ -112,6 +112,13 @@ class Run:
     notes: tuple[str, ...] = field(default=())
     stopped: Stopped | None = None
 
+    @cached_property
+    def fixed(self) -> tuple[Outcome, ...]:
+        """The problems with the samples that each has whatever they say: no biased choice."""
+        if self.stopped is None:
+            return self.outcomes
+        return tuple(outcome.first(self.stopped.first) for outcome in self.outcomes)
+
     @property
     def samples(self) -> Iterable[Sample]:
         return (sample for outcome in self.outcomes for sample in outcome.samples)

@@ -243,13 +243,13 @@ def _level_order(level: str) -> tuple[int, list[tuple[int, str]]]:
 def _solved_of(run: Run, level: str) -> tuple[int, int, float]:
     """Problems solved by any sample, problems, mean share of right samples."""
     judged = [o for o in run.outcomes if o.difficulty == level and o.judged]
-    shares = [outcome.right / outcome.judged for outcome in judged]
-    return sum(share > 0 for share in shares), len(shares), float(np.mean(shares or [0.0]))
+    shares = [o.right / o.judged for o in run.fixed if o.difficulty == level and o.judged]
+    return sum(o.right > 0 for o in judged), len(judged), float(np.mean(shares or [0.0]))
 
 
 def _share_counts(run: Run) -> np.ndarray:
     counts = np.zeros(len(_SHARES), dtype=int)
-    for outcome in run.outcomes:
+    for outcome in run.fixed:
         if outcome.judged:
             tenth = min(10 * outcome.right // outcome.judged, 9) + 1
             at = 0 if not outcome.right else -1 if outcome.right == outcome.judged else tenth
