@@ -54,7 +54,7 @@ def test_running_samples_end_and_their_blocks_are_free(lag: int) -> None:
     assert_empty(engine)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_prompt_that_waits_or_is_in_flight_is_cancelled(lag: int) -> None:
     """One cancelled before it is computed, one in mid-prompt, one whose first tokens are drawn."""
     for steps in range(7):
@@ -110,7 +110,7 @@ def test_what_was_cancelled_cannot_be_forked() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 3, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 4, 5, 6, 7))]
+    "seed", [3, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 1, 2, 4, 5, 6, 7))]
 )
 def test_random_cancellations_change_nothing_else(seed: int) -> None:
     """Whatever is cancelled, whenever, in little memory: the rest draws what it draws alone."""

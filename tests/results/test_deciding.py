@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import permutations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sharegen.common.stop_rule import StopRule
@@ -32,14 +32,13 @@ def winner(answers: list[str | None]) -> str | None:
 
 
 @given(ANSWERS)
-@settings(max_examples=300)
 def test_the_winner_decided_early_is_the_full_votes(answers: list[str | None]) -> None:
     found = deciding("decided", answers)
     assert found.is_decided and found.standing.leader == winner(answers)
     assert winner(answers[: found.counted]) == winner(answers)
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("samples", [1, 2, 3, 4, 5, pytest.param(6, marks=pytest.mark.slow)])
 def test_decided_is_neither_too_early_nor_too_late(samples: int) -> None:
     """By enumeration: decided where all ways to go on have one winner, and where no other is."""
     alphabet = ["a", "b", None]
