@@ -49,17 +49,18 @@ def check_execution(configuration: Configuration, isolation: Isolation | None) -
 class Judge:
     """Verdicts on the samples of one journal, as they come; they go to its score file.
 
-    samples: the journal, which may be empty yet. Close it: what runs then ends, and is run again
-    by the next one.
+    samples: the journal, which may be empty yet. overwrite: the verdicts on an earlier one go.
+    Close it: what runs then ends, and is run again by the next one.
     """
 
-    def __init__(self, samples: Samples, isolation: Isolation) -> None:
+    def __init__(self, samples: Samples, isolation: Isolation, overwrite: bool = False) -> None:
         limits = Limits()
         self._samples = samples
         self._problems = ProblemSet(dataset_of(samples, None, None, None))
         self._running: dict[tuple[str, int], Record] = {}
         self._crew = Crew(isolation, limits, available_cores())
-        self._file = ScoreFile(samples.path, settings_of(samples, self._problems, limits))
+        settings = settings_of(samples, self._problems, limits)
+        self._file = ScoreFile(samples.path, settings, overwrite)
 
     def __enter__(self) -> Self:
         return self
@@ -88,11 +89,16 @@ class Judge:
 
 @contextmanager
 def judging(
-    path: Path, others: Sequence[Path], run: RunFile, isolation: Isolation | None
+    path: Path,
+    others: Sequence[Path],
+    run: RunFile,
+    isolation: Isolation | None,
+    overwrite: bool = False,
 ) -> Iterator[Judge | None]:
     """What judges the programs of a run into the journal at `path`, if anything does.
 
-    others: journals beside it. What earlier runs left without a verdict is judged first.
+    others: journals beside it. overwrite: the journal was started anew. What earlier runs left
+    without a verdict is judged first.
     """
     if isolation is None:
         yield None
@@ -103,5 +109,5 @@ def judging(
             dataset = dataset_of(samples, None, None, None)
             score_programs(samples, dataset, lambda: isolation, Limits(), available_cores())
     samples = Samples(path, Configuration.from_settings(run.settings), run.identity)
-    with Judge(samples, isolation) as judge:
+    with Judge(samples, isolation, overwrite) as judge:
         yield judge

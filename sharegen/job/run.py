@@ -116,7 +116,7 @@ def run_job(
             _make_folder(path)
             job = _Job(content, path, watcher, verify, share, others)
             with closing(job), job.open_journal(overwrite) as journal:
-                with judging(path, others, journal.run, execute) as judge:
+                with judging(path, others, journal.run, execute, overwrite) as judge:
                     drawn = job.sample(journal, strict, retry_failed, held, judge)
                 return Outcome(path, journal.run, job.workload, drawn, (path, *others))
         except CapacityError as error:

@@ -20,14 +20,14 @@ def stopping_rows(
     """
     asked = stopped.samples * len(stopped.problems)
     saved = asked - len(drawn)
-    rows = [("stopped", stopped.in_words())]
+    rows = [("rule", stopped.in_words())]
     if asked and drawn:
         tokens = round(sum(_tokens_saved(drawn, stopped)))
         cancelled, spent = run.stats.get("cancelled", 0), run.stats.get("cancelled_tokens", 0)
         line = f"[bold]{saved:,} of {asked:,} samples[/] ({saved / asked:.1%}), about"
         line += f" {max(0, tokens - spent):,} tokens"
         if cancelled:
-            line += f"; {cancelled:,} more had begun and were cancelled, after {spent:,} tokens"
+            line += f"; {cancelled:,} of them had begun and were cancelled, after {spent:,} tokens"
         rows.append(("saved", line))
     if stopped.rule.votes:
         rows.append(("the vote over all", _full_vote(drawn, votes, stopped)))

@@ -60,7 +60,7 @@ def test_what_was_saved_and_what_is_known_of_the_full_vote(tmp_path: Path) -> No
     votes = tally(counted(drawn, stopped))
     run = RunFile(stats={"cancelled": 2, "cancelled_tokens": 9})
     rows = dict(stopping_rows(run, drawn, votes, stopped))
-    assert rows["saved"].startswith("[bold]6 of 24 samples[/] (25.0%), about 51 tokens; 2 more")
+    assert rows["saved"].startswith("[bold]6 of 24 samples[/] (25.0%), about 51 tokens; 2 of")
     assert rows["the vote over all"] == "is known of 3 of 4 problems, and has the same winner in 3"
 
 
