@@ -27,7 +27,7 @@ from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Drawn, Setting
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import SharegenError, UsageError
-from sharegen.job.run import paths_of
+from sharegen.job.share import paths_of
 from sharegen.results.journal import Journal, Record
 from sharegen.workload.problem import content_hash, random_key
 

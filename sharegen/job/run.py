@@ -7,7 +7,6 @@ from the journal alone, without loading a model.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -31,7 +29,7 @@ from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.recording import record_of
-from sharegen.job.share import Share, share_of
+from sharegen.job.share import Share, paths_of, share_of
 from sharegen.job.stopping import Stopping
 from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
@@ -407,18 +405,6 @@ class _Job:
                 "progress": pace.close(seconds, self.engine.stats.generated_tokens),
             },
         )
-
-
-def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged, list[bool]]:
-    """Where the path of each prompt is split, and whether one sample alone reads its last node.
-
-    tree: of those that are not empty.
-    """
-    leaves = {place: node for node in tree.nodes() for place in node.requests}
-    places = itertools.count()
-    found = [leaves[next(places)] if prompt else None for prompt in prompts]
-    alone = [leaf is not None and leaf.alone for leaf in found]
-    return Ragged(leaf.splits() if leaf else () for leaf in found), alone
 
 
 def _make_folder(path: Path) -> None:

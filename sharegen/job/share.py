@@ -6,10 +6,12 @@ the same here and in a run of the whole job.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sharegen.common.ragged import Ragged
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import NothingToDo
@@ -60,6 +62,18 @@ def cut_job(
     fitting = (place for place, i in enumerate(asked) if len(prompts[i]) < context_length)
     tree.restrict({place: asked[place] for place in fitting})
     return tree, cut(tree, configuration.sampling.problem_tokens, num_parts)
+
+
+def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged, list[bool]]:
+    """Where the path of each prompt is split, and whether one sample alone reads its last node.
+
+    tree: of those that are not empty.
+    """
+    leaves = {place: node for node in tree.nodes() for place in node.requests}
+    places = itertools.count()
+    found = [leaves[next(places)] if prompt else None for prompt in prompts]
+    alone = [leaf is not None and leaf.alone for leaf in found]
+    return Ragged(leaf.splits() if leaf else () for leaf in found), alone
 
 
 def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> Share:

@@ -27,7 +27,7 @@ _LARGE = 4  # times the mean: work that is dealt first, wherever it is in the tr
 
 @dataclass
 class _Item:
-    """A request, or some samples of one, as it is dealt; left: what is of it, a bit a sample."""
+    """A request, or some samples of one, as it is dealt; left: of its samples, a bit each."""
 
     request: Request
     left: int
