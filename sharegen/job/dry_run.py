@@ -54,10 +54,12 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     device = resolve_device(machine.device)
     tree = PrefixTree.build(prompts, machine.block_size, splits=splits, alone=alone)
     blocks = blocks_of(configuration, model)
+    workers = _workers(configuration, len(prompts))
     memory = machine.kv_cache_memory
     if memory is None:
         limit = kv_cache_limit(configuration, model, device, tree)
-        memory = min(_free_memory(model, device), limit)
+        sharing = workers if device.type == "cpu" else 1
+        memory = min(_free_memory(model, device) // sharing, limit)
     samples = configuration.sampling.samples
     plan = make_plan(
         tree,
@@ -68,7 +70,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         num_blocks=memory // (blocks.shared_token_bytes * machine.block_size) * blocks.width,
         kv_bytes_per_token=blocks.token_bytes,
         max_sequences=max_sequences(configuration, device),
-        workers=_workers(configuration, len(prompts)),
+        workers=workers,
         rule=configuration.sampling.rule,
         width=blocks.width,
     )
@@ -81,11 +83,15 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
 
 
 def _workers(configuration: Configuration, problems: int) -> int:
-    """The engines that are asked for; on a CPU `auto` takes at most one a core."""
+    """The engines that are asked for; on a CPU `auto` takes at most one a core.
+
+    How many a cluster has room for is not asked.
+    """
     from sharegen.engine.parallel.place import cores
 
-    if configuration.machine.workers is None:
-        return 1
+    asked = configuration.machine.workers
+    if asked is None or configuration.machine.ray is not None:
+        return asked if isinstance(asked, int) else 1
     return Staff.of(configuration, problems).count or cores()
 
 
