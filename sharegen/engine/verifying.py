@@ -12,8 +12,8 @@ import inspect
 import math
 import os
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from heapq import nsmallest
 
 import torch
@@ -44,22 +44,63 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Verified:
-    """How far the engine's log-probabilities are from those of the model's own attention.
+class Found:
+    """What a model says at a step: log-probabilities by token id, and its likeliest token."""
 
-    steps: compared; skipped: the others, for which the model's own attention found no memory.
-    largest, mean: absolute differences, in nats. reference: the back end compared with.
-    among_back_ends: the largest difference of the model's back ends from each other at the same
-    steps, the yardstick; no_yardstick: why there is none.
+    logprobs: dict[int, float]
+    likeliest: int
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far the engine's log-probabilities are from a model's.
+
+    steps: compared. largest, mean, p99: of the absolute differences, in nats, p99 their 99th
+    percentile. changed: the share of the steps whose likeliest token is another one.
     """
 
     steps: int
-    skipped: int
     largest: float
     mean: float
+    p99: float
+    changed: float
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], found: Sequence[Found | None]) -> Distance:
+        """found: at each step, None where nothing was."""
+        pairs = [(step, own) for step, own in zip(steps, found, strict=True) if own is not None]
+        differences = sorted(
+            _difference(step.numbers[token], logprob)
+            for step, own in pairs
+            for token, logprob in own.logprobs.items()
+        )
+        changed = sum(_is_another(step, own) for step, own in pairs)
+        if not differences:
+            return cls(0, 0.0, 0.0, 0.0, 0.0)
+        return cls(
+            steps=len(pairs),
+            largest=differences[-1],
+            mean=sum(differences) / len(differences),
+            p99=differences[math.ceil(0.99 * len(differences)) - 1],
+            changed=changed / len(pairs),
+        )
+
+
+@dataclass(frozen=True)
+class Verified(Distance):
+    """How far the engine's log-probabilities are from those of the model's own attention.
+
+    skipped: steps for which the model's own attention found no memory. reference: the back end
+    compared with. among_back_ends: the largest difference of the model's back ends from each other
+    at the same steps, the yardstick; no_yardstick: why there is none. from_checkpoint: of a job
+    with quantised weights, how far it is from the weights as the checkpoint has them.
+    """
+
+    skipped: int
     reference: str
     among_back_ends: float | None
     no_yardstick: str | None
+    from_checkpoint: Distance | None = None
 
 
 class Verification:
@@ -149,11 +190,10 @@ class Verification:
             torch.cuda.empty_cache()
         by_back_end = {
             name: found
-            for name in _back_ends(model)
+            for name in back_ends(model)
             if (found := _numbers(model, name, self.steps)) is not None
         }
         reference, found = next(iter(by_back_end.items()))
-        differences = _differences([step.numbers for step in self.steps], found)
         among: float | None = None
         why: str | None = f"only {reference} computes this model's attention"
         if len(by_back_end) > 1:
@@ -161,23 +201,21 @@ class Verification:
             why = f"{name} attention needs more memory than there is"
             if None not in other:
                 among, why = max(_differences(other, found)), None
-        compared = sum(numbers is not None for numbers in found)
+        distance = Distance.of(self.steps, found)
         return Verified(
-            steps=compared,
-            skipped=len(found) - compared,
-            largest=max(differences, default=0.0),
-            mean=sum(differences) / max(1, len(differences)),
+            **asdict(distance),
+            skipped=len(found) - distance.steps,
             reference=reference,
             among_back_ends=among,
             no_yardstick=why,
         )
 
 
-_Numbers = list[dict[int, float] | None]
-"""Of each step its log-probabilities by token id; None where memory did not suffice."""
+_Numbers = list[Found | None]
+"""Of each step what the module says; None where memory did not suffice."""
 
 
-def _back_ends(model: LoadedModel) -> list[str]:
+def back_ends(model: LoadedModel) -> list[str]:
     """The reference, then the yardstick. SDPA has no softcap and no sinks."""
     special = any(layer.softcap is not None or layer.has_sinks for layer in model.layers)
     return ["eager"] if special else ["sdpa", "eager"]
@@ -193,12 +231,8 @@ def _numbers(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers |
         except ValueError:
             return None
         try:
-            by_sample: dict[tuple[int, int], list[int]] = {}
-            for i, step in enumerate(steps):
-                completion = step.completion
-                by_sample.setdefault((completion.request.key, completion.sample), []).append(i)
             numbers: _Numbers = [None] * len(steps)
-            for places in by_sample.values():
+            for places in by_sample(steps):
                 own = _of_sample(model, back_end, [steps[i] for i in places])
                 for i, found in zip(places, own, strict=True):
                     numbers[i] = found
@@ -207,25 +241,46 @@ def _numbers(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers |
             module.set_attn_implementation(before)
 
 
-def _of_sample(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers:
-    """The steps of one sample: one forward over its prompt and its tokens up to the last step."""
+def by_sample(steps: Sequence[Step]) -> list[list[int]]:
+    """Which of the steps are of one sample, for each sample that has any."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for i, step in enumerate(steps):
+        found.setdefault((step.completion.request.key, step.completion.sample), []).append(i)
+    return list(found.values())
+
+
+def tokens_up_to(steps: Sequence[Step]) -> list[int]:
+    """The prompt of the sample that the steps are of, and its tokens before the last of these."""
     completion = steps[0].completion
     prompt = list(completion.request.prompt_token_ids)
-    tokens = prompt + completion.token_ids[: max(step.index for step in steps)]
-    if back_end == "eager" and _eager_bytes(model, len(tokens)) > _free_bytes(model.device):
+    return prompt + completion.token_ids[: max(step.index for step in steps)]
+
+
+def row_of(step: Step) -> int:
+    """Where in the sequence the token stands after which the step drew."""
+    return len(step.completion.request.prompt_token_ids) - 1 + step.index
+
+
+def _of_sample(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers:
+    """The steps of one sample: one forward over its prompt and its tokens up to the last step."""
+    tokens = tokens_up_to(steps)
+    if back_end == "eager" and eager_bytes(model, len(tokens)) > free_bytes(model.device):
         return [None] * len(steps)
-    rows = torch.tensor([len(prompt) - 1 + step.index for step in steps], device=model.device)
+    rows = torch.tensor([row_of(step) for step in steps], device=model.device)
     try:
         logits = _logits(model, torch.tensor(tokens, device=model.device), rows)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         return [None] * len(steps)
-    logprobs = logits.float().log_softmax(-1)
-    return [
-        dict(zip(step.numbers, row[list(step.numbers)].tolist(), strict=True))
-        for step, row in zip(steps, logprobs, strict=True)
-    ]
+    return list(found_in(logits, steps))
+
+
+def found_in(logits: torch.Tensor, steps: Sequence[Step]) -> Iterator[Found]:
+    """logits: [steps, vocabulary]"""
+    for step, row in zip(steps, logits.float().log_softmax(-1), strict=True):
+        numbers = row[list(step.numbers)].tolist()
+        yield Found(dict(zip(step.numbers, numbers, strict=True)), int(row.argmax()))
 
 
 @torch.inference_mode()
@@ -237,13 +292,13 @@ def _logits(model: LoadedModel, ids: torch.Tensor, rows: torch.Tensor) -> torch.
     return module(input_ids=ids[None], use_cache=False).logits[0, rows]
 
 
-def _eager_bytes(model: LoadedModel, length: int) -> int:
+def eager_bytes(model: LoadedModel, length: int) -> int:
     """What a layer of eager attention takes: scores, masked ones, and their softmax in float32."""
     heads = max(layer.num_heads for layer in model.layers)
     return heads * length * length * (2 * model.dtype.itemsize + 8)
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -251,11 +306,21 @@ def _free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _differences(given: Iterable[dict[int, float] | None], found: _Numbers) -> list[float]:
+def _differences(given: _Numbers, found: _Numbers) -> list[float]:
     """Absolute differences of all numbers of all steps that both sides have."""
     return [
-        0.0 if numbers[token] == own[token] else abs(numbers[token] - own[token])
-        for numbers, own in zip(given, found, strict=True)
-        if numbers is not None and own is not None
-        for token in own
+        _difference(other.logprobs[token], logprob)
+        for other, own in zip(given, found, strict=True)
+        if other is not None and own is not None
+        for token, logprob in own.logprobs.items()
     ]
+
+
+def _difference(one: float, other: float) -> float:
+    return 0.0 if one == other else abs(one - other)  # infinite ones may be equal
+
+
+def _is_another(step: Step, found: Found) -> bool:
+    """Whether the engine has another likeliest token; of equals it may be either."""
+    numbers = step.numbers
+    return numbers.get(found.likeliest, -math.inf) < max(numbers.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from sharegen.engine.execute.kv_cache import BlockFormat
     from sharegen.engine.model.loaded import LoadedModel
+    from sharegen.engine.verifying import Distance, Step
 
 
 def load(
@@ -50,6 +52,26 @@ def load(
         ranks=None if size == 1 else Ranks(0, size, device),
     )
     return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
+
+
+def distance_from_stored(
+    configuration: Configuration, model: LoadedModel, steps: Sequence[Step]
+) -> Distance:
+    """How far steps of a job are from the weights as the checkpoint has them.
+
+    model: the job's, released.
+    """
+    from sharegen.engine.from_checkpoint import distance_from_checkpoint
+    from sharegen.engine.model.load import load_as_stored
+
+    assert configuration.model is not None
+    stored = load_as_stored(
+        configuration.model,
+        model.dtype,
+        configuration.adapter,
+        configuration.trust_remote_code,
+    )
+    return distance_from_checkpoint(stored, model, steps)
 
 
 def max_sequences(configuration: Configuration, device: torch.device) -> int:

@@ -24,7 +24,14 @@ from sharegen.job.engines import Staff, sampling_params, start
 from sharegen.job.identity import Content, of_ranks
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.judging import Judge, check_execution, judging
-from sharegen.job.machine import blocks_of, kv_cache_limit, load, single, versions
+from sharegen.job.machine import (
+    blocks_of,
+    distance_from_stored,
+    kv_cache_limit,
+    load,
+    single,
+    versions,
+)
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
@@ -277,7 +284,11 @@ class _Job:
         self.engine.close()
         if self.staff.apart:
             self.model, _ = load(self.configuration)
-        return self.verification.check(self.model)
+        verified = self.verification.check(self.model)
+        if verified is None or self.configuration.machine.quantization is None:
+            return verified
+        distance = distance_from_stored(self.configuration, self.model, self.verification.steps)
+        return replace(verified, from_checkpoint=distance)
 
     def _finished(self, journal: Journal, retry_failed: bool) -> Keys:
         """The samples that need not be drawn, here and in the journals beside."""

@@ -167,6 +167,14 @@ def _verified(found: Mapping[str, Any]) -> str:
         text += f"; its own back ends differ among themselves by {among:.2g}"
     else:
         text += f"; there is no yardstick: {visible(str(found['no_yardstick']))}"
+    far = found.get("from_checkpoint")
+    if far is not None:
+        text += (
+            f"; from those of the weights as the checkpoint has them by {far['mean']:.2g} on "
+            f"average, {far['p99']:.2g} at the 99th percentile and {far['largest']:.2g} at most, "
+            f"and the likeliest token is another one in {far['changed']:.1%} of {far['steps']:,} "
+            "steps"
+        )
     return text + (f"; {without}" if without else "")
 
 

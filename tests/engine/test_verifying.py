@@ -101,14 +101,14 @@ def test_lower_precision_is_as_far_as_the_back_ends_are(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GQA, a window, softcap and sinks; on a GPU by the kernels, in both phases."""
-    own = verifying._back_ends
+    own = verifying.back_ends
 
     def two(model: LoadedModel) -> list[str]:
         """Beside eager alone, the same in float32: what a fused back end of the model would do."""
         names = own(model)
         return names if len(names) > 1 else [*names, "eager_in_float32"]
 
-    monkeypatch.setattr(verifying, "_back_ends", two)
+    monkeypatch.setattr(verifying, "back_ends", two)
     monkeypatch.setattr(kernel_attention, "load_costs", lambda _: Decided(every=2))
     module = make_tiny(name).to(device, torch.bfloat16)
     for router in module.modules():
@@ -289,7 +289,7 @@ def test_asking_changes_no_token() -> None:
 
 
 def test_eager_that_would_not_fit_leaves_no_yardstick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verifying, "_free_bytes", lambda device: 50_000)
+    monkeypatch.setattr(verifying, "free_bytes", lambda device: 50_000)
     found = verified(load_model(make_tiny("llama")), 40)
     assert found.steps == 40 and found.largest < 1e-4 and found.among_back_ends is None
     assert found.no_yardstick == "eager attention needs more memory than there is"
@@ -299,11 +299,11 @@ def test_steps_for_which_the_only_back_end_has_no_memory_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """4 heads, 16 bytes a score: sequences of more than 40 tokens do not fit."""
-    monkeypatch.setattr(verifying, "_free_bytes", lambda device: 4 * 16 * 40 * 40)
+    monkeypatch.setattr(verifying, "free_bytes", lambda device: 4 * 16 * 40 * 40)
     found = verified(load_model(make_tiny("gemma2")), 40)
     assert found.steps > 0 and found.skipped > 0 and found.steps + found.skipped == 40
     assert found.largest < 1e-4
-    monkeypatch.setattr(verifying, "_free_bytes", lambda device: 0)
+    monkeypatch.setattr(verifying, "free_bytes", lambda device: 0)
     found = verified(load_model(make_tiny("gemma2")), 40)
     assert (found.steps, found.skipped, found.largest) == (0, 40, 0.0)
 

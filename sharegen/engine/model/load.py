@@ -171,6 +171,25 @@ def _prepare_part(
     return loaded
 
 
+def load_as_stored(
+    model: str | os.PathLike[str],
+    dtype: torch.dtype,
+    adapter: str | os.PathLike[str] | None = None,
+    trust_remote_code: bool = False,
+) -> PreTrainedModel:
+    """The Hugging Face model alone, on the CPU, with its weights as the checkpoint has them.
+
+    Of weights in safetensors of that dtype nothing is read before it is used. Raises ModelError.
+    """
+    source = checkpoint.locate(model, trust_remote_code)
+    config = checkpoint.load_config(source)
+    cpu = torch.device("cpu")
+    if adapter is None:
+        return checkpoint.load_weights(source, config, dtype, cpu)
+    lora = checkpoint.locate_adapter(adapter)
+    return _load_with_adapter(source, config, dtype, cpu, None, lora)
+
+
 def _load_with_adapter(
     source: Source,
     config: Any,
