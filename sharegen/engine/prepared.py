@@ -86,9 +86,9 @@ class Prepared:
             asked=config.kv_cache_memory,
             limit=config.kv_cache_limit,
         )
-        groups = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
-        groups = groups if model.ranks is None else model.ranks.least(groups)
-        self.num_blocks = groups * blocks.width
+        bundles = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
+        bundles = bundles if model.ranks is None else model.ranks.least(bundles)
+        self.num_blocks = bundles * blocks.width
         self.cache = KVCache(
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
             blocks.width,

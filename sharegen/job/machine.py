@@ -109,8 +109,8 @@ def kv_cache_limit(
     sampling = configuration.sampling
     rows = max_sequences(configuration, device)
     blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows, made_of.width)
-    groups = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
-    return groups * made_of.shared_token_bytes * tree.block_size
+    bundles = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
+    return bundles * made_of.shared_token_bytes * tree.block_size
 
 
 def versions() -> dict[str, str]:

@@ -6,8 +6,6 @@ batch of a job, so that `sharegen plan` can tell the decision and its reason.
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import torch
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -40,7 +38,8 @@ def readings(
         if wanted > 0:
             queries.append(Queries(node, range(seated, seated + wanted), node.length))
             seated += wanted
-    layout = shared_layout(queries, defaultdict(NodeKV))  # nowhere yet
+    nowhere = {node: NodeKV(narrow=node.alone) for node in tree.nodes()}
+    layout = shared_layout(queries, nowhere)
     tile = tiles.beside_tile(shape, limit)
     apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)
     once, each = costs.shared(layout, shape, tile, programs), costs.apart(layout, shape)

@@ -109,8 +109,8 @@ def test_of_the_same_memory_more_blocks_and_the_bytes_add_up() -> None:
     cache = CheckedEngine(model, None, config).runner.cache
     numbers = sum(t.nbytes for t in (*cache.keys, *cache.values))
     taken = numbers + sum(narrow.exponents.nbytes for narrow in cache.narrow)
-    group = block_format(model.layers, model.dtype, "fp8").shared_token_bytes * config.block_size
-    assert memory - group < taken - group <= memory  # without what is scratch
+    bundle = block_format(model.layers, model.dtype, "fp8").shared_token_bytes * config.block_size
+    assert memory - bundle < taken - bundle <= memory  # without what is scratch
 
 
 def test_a_gpu_without_fp8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,15 +186,15 @@ def test_resuming(lookahead: int) -> None:
 
 @pytest.mark.slow
 def test_the_worst_fragmentation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences break a group each, while there is one, and prompts want whole ones."""
+    """Sequences break a bundle each, while there is one, and prompts want whole ones."""
     whole = results()
     plain = BlockPool.allocate
 
     def breaking(pool: BlockPool) -> int | None:
-        groups = np.flatnonzero(pool._used == 0)
-        if not len(groups):
+        bundles = np.flatnonzero(pool._used == 0)
+        if not len(bundles):
             return plain(pool)
-        block = int(groups[-1]) * pool.width + 1
+        block = int(bundles[-1]) * pool.width + 1
         pool._take(np.array([block], dtype=np.int32))
         return block
 

@@ -203,10 +203,7 @@ NODES = [(50, 0, 4), (30, 0, 2), (33, 2, 4), (17, 3, 4)]
 SUFFIXES = [1, 25, 40, 60]
 
 
-@each_dtype
-@each_reading
-@pytest.mark.parametrize("nodes", [(), (3,), (0, 1, 2, 3)], ids=["suffixes", "a leaf", "all"])
-def test_trees(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dtype) -> None:
+def check_tree(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(4, 2, dtype), NODES, SUFFIXES, padding=2, scattered=(2,))
     made = some_narrow(batch, nodes)
     expected = naive_decode(made.read, scale=0.125)
@@ -214,6 +211,18 @@ def test_trees(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dty
     assert_close(out, expected)
     assert (out[-2:] == 0).all()
     assert_close(by_reference(made, scale=0.125), expected)
+
+
+def test_a_tree() -> None:
+    check_tree((3,), READINGS["some apart"], torch.float32)
+
+
+@slow_in_interpreter
+@each_dtype
+@each_reading
+@pytest.mark.parametrize("nodes", [(), (3,), (0, 1, 2, 3)], ids=["suffixes", "a leaf", "all"])
+def test_trees(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dtype) -> None:
+    check_tree(nodes, costs, dtype)
 
 
 LIMITS = [{"window": 1}, {"window": 60}, {"attention_chunk": 32}, {"window": 45, "softcap": 0.5}]
@@ -294,6 +303,7 @@ def test_split_suffixes(apart: bool, dtype: torch.dtype) -> None:
     assert_close(out, naive_decode(made.read, scale=0.125))
 
 
+@slow_in_interpreter
 def test_a_narrow_key_of_nan_is_seen_by_its_rows_alone() -> None:
     batch = random_batch(make_shape(4, 2, torch.float32), NODES[:1], SUFFIXES, padding=1)
     made = some_narrow(batch, ())
@@ -309,6 +319,7 @@ def test_a_narrow_key_of_nan_is_seen_by_its_rows_alone() -> None:
         assert_close(out[others], before[others].double())
 
 
+@slow_in_interpreter
 @each_dtype
 @pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
 def test_chunks_of_prompts_over_narrow_nodes(scattered: bool, dtype: torch.dtype) -> None:

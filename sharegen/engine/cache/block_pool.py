@@ -6,9 +6,9 @@ from the high end, so that the two do not fragment each other. A block that a se
 fork's node share is counted once per owner and freed with the last.
 
 Where the KV of one sample alone is narrower than what several read, a block is one of the narrow
-kind, and `width` neighbours of them, a *group*, are one of full width. There is one pool of both:
-groups that are free and blocks that are free are counted apart, and a sequence takes what is left
-of a broken group before it breaks another.
+kind, and `width` neighbours of them, a *bundle*, are one of full width. There is one pool of both:
+bundles that are free and blocks that are free are counted apart, and a sequence takes what is left
+of a broken bundle before it breaks another.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Blocks = npt.NDArray[np.int32]
 
 
 class Room(NamedTuple):
-    """What someone asks for: so many whole groups, and so many blocks beside them."""
+    """What someone asks for: so many whole bundles, and so many blocks beside them."""
 
-    groups: int
+    bundles: int
     blocks: int
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in groups of `width`."""
+    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in bundles of `width`."""
 
     def __init__(self, num_blocks: int, block_size: int, width: int = 1) -> None:
         assert num_blocks > 0 and block_size > 0 and num_blocks % width == 0
@@ -41,11 +41,11 @@ class BlockPool:
         self.block_size = block_size
         self.width = width
         self.num_free = num_blocks
-        self.num_free_groups = num_blocks // width
+        self.num_free_bundles = num_blocks // width
         self.peak_used = 0
         self._owners = np.zeros(num_blocks, dtype=np.int32)
-        self._used = np.zeros(num_blocks // width, dtype=np.int32)  # blocks in use, by group
-        self._groups = _Highest(range(len(self._used)), len(self._used))  # whole ones
+        self._used = np.zeros(num_blocks // width, dtype=np.int32)  # blocks in use, by bundle
+        self._bundles = _Highest(range(len(self._used)), len(self._used))  # whole ones
         self._singles = _Highest((), num_blocks)  # what is left of broken ones
 
     @property
@@ -58,7 +58,7 @@ class BlockPool:
 
     def has(self, room: Room) -> bool:
         """Whether so much is free."""
-        return self._suffices(self.num_free_groups, self.num_free, room)
+        return self._suffices(self.num_free_bundles, self.num_free, room)
 
     def would_have(self, room: Room, owned: Iterable[Iterable[int]]) -> bool:
         """Whether so much would be free if some owners gave up what they hold.
@@ -68,25 +68,25 @@ class BlockPool:
         held = Counter(int(block) for blocks in owned for block in blocks)
         blocks = np.array([b for b, n in held.items() if self._owners[b] == n], dtype=np.int64)
         used = self._used - np.bincount(blocks // self.width, minlength=len(self._used))
-        groups = int((used == 0).sum())
-        return self._suffices(groups, self.num_free + len(blocks), room)
+        bundles = int((used == 0).sum())
+        return self._suffices(bundles, self.num_free + len(blocks), room)
 
-    def _suffices(self, groups: int, blocks: int, room: Room) -> bool:
-        return groups >= room.groups and blocks >= room.groups * self.width + room.blocks
+    def _suffices(self, bundles: int, blocks: int, room: Room) -> bool:
+        return bundles >= room.bundles and blocks >= room.bundles * self.width + room.blocks
 
     def allocate(self) -> int | None:
-        """One block from the high end, of a broken group first; None when all are taken."""
+        """One block from the high end, of a broken bundle first; None when all are taken."""
         block = self._singles.pop()
         while block is not None and not self._is_single(block):
             block = self._singles.pop()
         if block is None:
-            group = self._groups.pop()
-            while group is not None and self._used[group]:
-                group = self._groups.pop()
-            if group is None:
+            bundle = self._bundles.pop()
+            while bundle is not None and self._used[bundle]:
+                bundle = self._bundles.pop()
+            if bundle is None:
                 return None
-            self.num_free_groups -= 1
-            first = group * self.width
+            self.num_free_bundles -= 1
+            first = bundle * self.width
             block = first + self.width - 1
             for rest in range(first, block):
                 self._singles.add(rest)
@@ -100,7 +100,7 @@ class BlockPool:
         """`count` blocks for a node and whether they are one ascending run.
 
         First fit from the low end; where no run is long enough scattered from the low end, blocks
-        of broken groups first; None when fewer than `count` blocks are free.
+        of broken bundles first; None when fewer than `count` blocks are free.
         """
         if count > self.num_free:
             return None
@@ -115,17 +115,17 @@ class BlockPool:
         self._take(blocks)
         return blocks, start is not None
 
-    def allocate_groups(self, count: int) -> tuple[Blocks, bool] | None:
-        """The blocks of `count` whole groups for a node, and whether these are one ascending run.
+    def allocate_bundles(self, count: int) -> tuple[Blocks, bool] | None:
+        """The blocks of `count` whole bundles for a node, and whether these are one ascending run.
 
-        First fit as above; None when fewer than `count` groups are free.
+        First fit as above; None when fewer than `count` bundles are free.
         """
-        if count > self.num_free_groups:
+        if count > self.num_free_bundles:
             return None
         free = self._used == 0
         start = _first_run(free, count)
-        groups = np.flatnonzero(free)[:count] if start is None else np.arange(start, start + count)
-        blocks = (groups[:, None] * self.width + np.arange(self.width)).astype(np.int32).ravel()
+        bundles = np.flatnonzero(free)[:count] if start is None else np.arange(start, start + count)
+        blocks = (bundles[:, None] * self.width + np.arange(self.width)).astype(np.int32).ravel()
         self._take(blocks)
         return blocks, start is not None
 
@@ -141,13 +141,13 @@ class BlockPool:
         self._owners[given] -= 1
         free = given[self._owners[given] == 0]
         self.num_free += len(free)
-        groups = free // self.width
-        np.subtract.at(self._used, groups, 1)
-        whole = np.unique(groups[self._used[groups] == 0])
-        self.num_free_groups += len(whole)
-        for group in whole.tolist():
-            self._groups.add(group)
-        for block in free[self._used[groups] > 0].tolist():
+        bundles = free // self.width
+        np.subtract.at(self._used, bundles, 1)
+        whole = np.unique(bundles[self._used[bundles] == 0])
+        self.num_free_bundles += len(whole)
+        for bundle in whole.tolist():
+            self._bundles.add(bundle)
+        for block in free[self._used[bundles] > 0].tolist():
             self._singles.add(block)
 
     def check_integrity(self, owned: Iterable[Iterable[int]]) -> None:
@@ -162,19 +162,19 @@ class BlockPool:
         used = (~free).reshape(-1, self.width).sum(1)
         assert self.num_free == int(free.sum()), "free count is off"
         assert self._used.tolist() == used.tolist(), "blocks in use are off"
-        assert self.num_free_groups == int((used == 0).sum()), "free groups are off"
+        assert self.num_free_bundles == int((used == 0).sum()), "free bundles are off"
         whole = np.repeat(used == 0, self.width)
-        self._groups.check(np.flatnonzero(used == 0))
+        self._bundles.check(np.flatnonzero(used == 0))
         self._singles.check(np.flatnonzero(free & ~whole))
 
     def _take(self, blocks: Blocks) -> None:
-        """Give free blocks, all different, their first owner; what is left of groups is listed."""
-        groups = np.unique(blocks // self.width)
-        broken = groups[self._used[groups] == 0]
+        """Give free blocks, all different, their first owner; what is left of bundles is listed."""
+        bundles = np.unique(blocks // self.width)
+        broken = bundles[self._used[bundles] == 0]
         self._owners[blocks] = 1
         np.add.at(self._used, blocks // self.width, 1)
         self.num_free -= len(blocks)
-        self.num_free_groups -= len(broken)
+        self.num_free_bundles -= len(broken)
         self.peak_used = max(self.peak_used, self.num_used)
         if self.width > 1:
             rest = (broken[:, None] * self.width + np.arange(self.width)).ravel()

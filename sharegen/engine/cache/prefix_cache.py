@@ -113,13 +113,13 @@ class PrefixCache(Generic[Kept]):
 
     def room_for(self, nodes: Iterable[Node]) -> Room:
         """What the nodes take: each begins a block of its own."""
-        groups = blocks = 0
+        bundles = blocks = 0
         for node in nodes:
             kv = self.stored.get(node) or self._unplaced(node)
             count = self.pool.blocks_for(node.length)
             blocks += count if kv.narrow else 0
-            groups += 0 if kv.narrow else count
-        return Room(groups, blocks)
+            bundles += 0 if kv.narrow else count
+        return Room(bundles, blocks)
 
     def missing(self, leaf: Node) -> Room:
         """What the path needs besides what it has."""
@@ -129,7 +129,7 @@ class PrefixCache(Generic[Kept]):
         """Give a node its blocks, which must be free, unless it has them."""
         if node not in self._placed:
             kv = self.stored[node]
-            allocate = self.pool.allocate_node if kv.narrow else self.pool.allocate_groups
+            allocate = self.pool.allocate_node if kv.narrow else self.pool.allocate_bundles
             found = allocate(self.pool.blocks_for(node.length))
             assert found is not None, "a checked request does not fit the empty pool"
             kv.blocks, kv.contiguous = found

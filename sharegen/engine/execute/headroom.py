@@ -52,7 +52,7 @@ def kv_cache_memory(
 ) -> int:
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
-    rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's groups.
+    rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's bundles.
     Raises CapacityError where there is not as much as is asked, or on a GPU no memory for such
     steps beside the model.
     """

@@ -56,12 +56,12 @@ def block_format(
 
 
 class KVCache:
-    """keys[layer]: [groups + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
+    """keys[layer]: [bundles + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
 
-    A group is `width` of the pool's blocks; where these are narrow, narrow[layer] is the same
+    A bundle is `width` of the pool's blocks; where these are narrow, narrow[layer] is the same
     memory as narrow blocks (`kernels/narrow.py`), with scales beside it.
     tokens: int32 [blocks + width, block_size], of outputs, where a penalty looks back at them.
-    The last group is scratch: rows of a batch that hold no sequence write there. Zeroed, since
+    The last bundle is scratch: rows of a batch that hold no sequence write there. Zeroed, since
     what a mask hides must still be finite.
     """
 

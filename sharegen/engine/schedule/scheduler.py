@@ -140,7 +140,7 @@ class Scheduler:
         """Whether the prompt's path fits, too: a block is not shared by two nodes."""
         own = self._blocks_at_end(most_tokens(request, self.context_length))
         path = self.cache.room_for(leaf.path())
-        return path.groups * self.pool.width + path.blocks + own <= self.pool.num_blocks
+        return path.bundles * self.pool.width + path.blocks + own <= self.pool.num_blocks
 
     def _blocks_at_end(self, length: int) -> int:
         """Blocks of a sample with so many outputs, of which the last is never fed."""
@@ -469,11 +469,11 @@ class Scheduler:
 
         promised: blocks to leave for the growth of rows, and for samples that have no row yet.
         """
-        groups, blocks = missing = self.cache.missing(group.leaf)
+        bundles, blocks = missing = self.cache.missing(group.leaf)
         if self.num_running == 0 and not plan.chunks:
-            if not self.cache.spare(Room(groups, blocks + 1)):
+            if not self.cache.spare(Room(bundles, blocks + 1)):
                 self.cache.drop_all_but(group.leaf)
-        elif any(missing) and not self.cache.spare(Room(groups, blocks + promised + 1)):
+        elif any(missing) and not self.cache.spare(Room(bundles, blocks + promised + 1)):
             return False
         for node in group.leaf.path():
             self.cache.place(node)
