@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,13 @@ def recipe(folder: Path, text: str) -> Path:
 
 def test_unknown_recipe_names_the_nearest(sharegen: Command) -> None:
     check(sharegen("run", "self-consistancy"), 2, "self-consistancy", "'self-consistency'")
+
+
+def test_ray_that_is_not_installed(sharegen: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "sharegen.engine.parallel.cluster", raising=False)
+    ran = sharegen("run", "self-consistency", "--ray", "auto", "-q")
+    check(ran, 2, "Ray is not installed: pip install 'sharegen[ray]'")
 
 
 def test_recipe_file_that_is_not_there(sharegen: Command) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -107,9 +108,10 @@ class Member:
         )(Actor).remote()
         self._said = said
         self._sent = 0
-        self._fault: RayError | None = None
-        self._where = self._actor.where.remote()
-        self._work = self._actor.work.remote(__version__, pickle.dumps(setting))
+        self._fault: Exception | None = None
+        self._where: Future[tuple[str, int]] = self._actor.where.remote().future()
+        work = self._actor.work.remote(__version__, pickle.dumps(setting))
+        self._work: Future[None] = work.future()
         self._ask()
 
     def _ask(self) -> None:
@@ -119,14 +121,10 @@ class Member:
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """The address of its node and its process there; None while it has none, or never had."""
-        done, _ = ray.wait([self._where], timeout=0)
-        if not done:
+        """The address of its node and its process there; None where it has not come so far."""
+        if not self._where.done() or self._where.exception() is not None:
             return None
-        try:
-            return ray.get(self._where)
-        except RayError:
-            return None
+        return self._where.result()
 
     @property
     def pid(self) -> int:
@@ -142,12 +140,12 @@ class Member:
         """The messages of a reply, and None behind the last one."""
         try:
             said = reply.result()
-        except RayError as error:
+            if said[-1] != _OVER:
+                self._ask()
+        except (RayError, ConnectionError) as error:
             self._fault = error
             yield None
             return
-        if said[-1] != _OVER:
-            self._ask()
         for message in said:
             yield None if message == _OVER else self._signed(pickle.loads(message))
 
@@ -159,16 +157,20 @@ class Member:
 
     @property
     def _node(self) -> str:
-        place = self.place
-        return f"node {place[0]}" if place else "a node"
+        if self.place is not None:
+            return f"node {self.place[0]}"
+        found = re.search(r"\bip: (\S+)", str(self._fault))  # of an actor that died as it began
+        return f"node {found[1]}" if found else "a node"
 
     def why(self) -> str:
         """In words, how a worker that no longer answers has ended."""
         if self._fault is None:
             try:
-                ray.get(self._work, timeout=5)
-            except RayError as error:
+                self._work.result(timeout=5)
+            except (RayError, ConnectionError) as error:
                 self._fault = error
+            except TimeoutError:
+                return f"{self._node}: it no longer answers"
         return f"{self._node}: {_words(self._fault)}"
 
     def end(self) -> None:
@@ -183,16 +185,15 @@ def _words(fault: BaseException | None) -> str:
     text = str(fault)
     if isinstance(fault, RayTaskError):
         cause = fault.cause
-        return (
-            str(cause) if isinstance(cause, SharegenError) else f"{type(cause).__name__}: {cause}"
-        )
+        kind = "" if isinstance(cause, SharegenError) else f"{type(cause).__name__}: "
+        return f"{kind}{cause}"
     if "node has died" in text:
         return "it left the cluster"
     if "NODE_OUT_OF_MEMORY" in text:
-        return "it ran out of memory, and Ray ended the worker"
+        return "it was out of memory, and Ray ended the worker"
     if "worker process has died" in text:
-        return "the worker was killed, perhaps for want of memory, or it crashed"
-    last = text.strip().splitlines()[-1].strip()
+        return "it was killed, perhaps for want of memory, or it crashed"
+    last = (text.strip() or type(fault).__name__).splitlines()[-1].strip()
     if "failed to import" in text:
         return f"{last}: install sharegen {__version__} there"
     return last

@@ -129,7 +129,9 @@ def _connect(address: str) -> None:
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(f"ray {address}: {error}") from None
+        text = str(error)
+        said = text.strip().splitlines()[-1] if "Traceback" in text else text  # of the server's
+        raise ClusterError(f"ray {address}: {said}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray ends the process at once
@@ -174,16 +176,19 @@ def staffed(cluster: Cluster, setting: Setting, workers: int | None) -> Driver:
     if setting.device == "cuda":
         room = cluster.room("GPU", setting.ranks)
         if workers is None and not room:
-            raise UsageError("the cluster has no GPU: say how many workers are to wait for one")
+            gpus = "a GPU" if setting.ranks == 1 else f"{setting.ranks} GPUs"
+            raise UsageError(
+                f"no node of the cluster has {gpus}: say how many workers are to wait for one"
+            )
         return _driver(cluster, setting, workers or room, room)
     if workers is not None:
-        cpus = _cpus_each(workers)
+        cpus = _cpus_each(workers, setting.ranks)
         room = cluster.room("CPU", cpus)
         return _driver(cluster, replace(setting, threads=cpus), workers, room)
-    setting = replace(setting, threads=1)
+    setting = replace(setting, threads=setting.ranks)
     driver = Driver([setting], cluster)
     cluster.memory = 2 * driver.ready.resident
-    for _ in range(cluster.room("CPU", 1) - 1):
+    for _ in range(cluster.room("CPU", setting.ranks) - 1):
         driver.hire(setting)
     return driver
 
@@ -203,8 +208,8 @@ def _driver(cluster: Cluster, setting: Setting, workers: int, room: int) -> Driv
     return Driver([setting] * workers, cluster)
 
 
-def _cpus_each(workers: int) -> int:
-    """The most CPUs that so many workers can have each; 1 where there are fewer."""
+def _cpus_each(workers: int, least: int) -> int:
+    """The most CPUs that so many workers can have each; `least` where there are fewer."""
     cpus = [int(node.get("CPU", 0)) for node in _nodes()]
-    shares = range(1, max(cpus, default=1) + 1)
-    return max((s for s in shares if sum(n // s for n in cpus) >= workers), default=1)
+    shares = range(least, max(cpus, default=0) + 1)
+    return max((s for s in shares if sum(n // s for n in cpus) >= workers), default=least)
