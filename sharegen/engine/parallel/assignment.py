@@ -168,7 +168,9 @@ class Assignment(Generic[W]):
             room = most - self._held[worker]
             if room < 1:
                 break
-            for number in self._dealer.deal(worker, room * self._dealer.undealt / self._undealt):
+            dealt = self._dealer.deal(worker, room * self._dealer.undealt / self._undealt)
+            assert dealt, "samples are left to deal, and no item has them"
+            for number in dealt:
                 weight = self._items[number].weight
                 if not weight:  # cancelled before anyone had it
                     self._drop(worker, number)
