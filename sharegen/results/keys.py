@@ -79,7 +79,7 @@ class Keys(MutableSet[Key]):
         return [i for i in samples if Key(problem_id, prompt_hash, i) not in self]
 
     def __repr__(self) -> str:
-        return f"Keys({sorted(self)})"
+        return f"Keys({list(self)})"
 
 
 def _place(key: Key) -> tuple[_Page, int]:

@@ -108,8 +108,8 @@ def test_a_failed_sample_is_a_line_with_its_error(
 def test_failed_samples_are_drawn_again_when_asked(
     configure: Any, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loads_poisoned(configuration: Configuration, weights: bool) -> Any:
-        model, tokenizer = load(configuration, weights)
+    def loads_poisoned(configuration: Configuration, *how: Any) -> Any:
+        model, tokenizer = load(configuration, *how)
         [token] = tokenizer.encode(" é", add_special_tokens=False)
         poison(model, token)
         return model, tokenizer
