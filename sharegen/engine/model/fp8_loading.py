@@ -93,7 +93,7 @@ class _Quantizer(HfQuantizer):
                 if settings.stored is None:
                     self.rows[name] = quantise(weight, place.is_transposed, settings.device)
                 else:
-                    self.rows[name] = Rows(_as_stored(weight).to(settings.device), torch.empty(0))
+                    self.rows[name] = Rows(_as_stored(weight.to(settings.device)), torch.empty(0))
         except ModelError as error:  # transformers would log it, and raise another
             settings.error = settings.error or error
         return torch.empty(expected, device="meta")
