@@ -114,7 +114,8 @@ def _numbers(
         table.add_row("[dim]out of memory[/]",
                       f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip
     if stats.get("verified"):
-        table.add_row("[dim]verified[/]", _verified(stats["verified"]))
+        has_fp8 = run.configuration.get("kv_cache_dtype") == "fp8"
+        table.add_row("[dim]verified[/]", _verified(stats["verified"], has_fp8))
     told, known = stats.get("samples_recorded"), run.counts.get("samples")
     if told is not None and known is not None and told < known:
         note = "a run that was killed left no counts"
@@ -152,8 +153,11 @@ def _levels(levels: str) -> str:
     return f"level {names[0]}" if len(names) == 1 else f"levels {', '.join(names)}"
 
 
-def _verified(found: Mapping[str, Any]) -> str:
-    """How near the model's own attention the steps were that a run with --verify looked at."""
+def _verified(found: Mapping[str, Any], has_fp8: bool) -> str:
+    """How near the model's own attention the steps were that a run with --verify looked at.
+
+    has_fp8: whether the KV cache was FP8.
+    """
     skipped = found["skipped"]
     without = f"{skipped:,} steps need more memory than there is" if skipped else ""
     if not found["steps"]:
@@ -169,13 +173,19 @@ def _verified(found: Mapping[str, Any]) -> str:
         text += f"; there is no yardstick: {visible(str(found['no_yardstick']))}"
     far = found.get("from_checkpoint")
     if far is not None:
-        text += (
-            f"; from those of the weights as the checkpoint has them by {far['mean']:.2g} on "
-            f"average, {far['p99']:.2g} at the 99th percentile and {far['largest']:.2g} at most, "
-            f"and the likeliest token is another one in {far['changed']:.1%} of {far['steps']:,} "
-            "steps"
-        )
+        text += f"; from those of the weights as the checkpoint has them by {_distance(far)}"
+    elif has_fp8:
+        text += f"; that is {_distance(found)}"
     return text + (f"; {without}" if without else "")
+
+
+def _distance(far: Mapping[str, Any]) -> str:
+    """How far the log-probabilities of some steps are from others, where that is no rounding."""
+    return (
+        f"{far['mean']:.2g} on average, {far['p99']:.2g} at the 99th percentile and "
+        f"{far['largest']:.2g} at most, and the likeliest token is another one in "
+        f"{far['changed']:.1%} of {far['steps']:,} steps"
+    )
 
 
 def _bad_rows(records: list[Record]) -> int:

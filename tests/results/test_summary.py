@@ -69,6 +69,9 @@ def test_what_comes_next_can_be_pasted_into_a_shell(
     assert lines[-3] == f"journal  {path}"
 
 
+FAR = {"steps": 60, "mean": 0.05, "p99": 0.3, "largest": 0.9, "changed": 0.1}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -78,6 +81,10 @@ def test_what_comes_next_can_be_pasted_into_a_shell(
          "(mean 3e-06); there is no yardstick: only eager computes it"),
         ({"skipped": 3}, "by 9.5e-06; 3 steps need more memory than there is"),
         ({"steps": 0, "skipped": 64}, "verified nothing: 64 steps need more memory than there is"),
+        ({"from_checkpoint": FAR},
+         "by 9.5e-06; from those of the weights as the checkpoint has them by 0.05 on average, 0.3 "
+         "at the 99th percentile and 0.9 at most, and the likeliest token is another one in 10.0% "
+         "of 60 steps"),
     ],
 )  # fmt: skip
 def test_what_was_verified(summarise, changes: dict[str, object], said: str) -> None:  # type: ignore[no-untyped-def]
@@ -85,6 +92,13 @@ def test_what_was_verified(summarise, changes: dict[str, object], said: str) -> 
                 "among_back_ends": 9.5e-6, "no_yardstick": None, "reference": "sdpa"}  # fmt: skip
     run = RunFile(stats={"verified": verified | changes})
     assert said in " ".join(summarise([sample("p", 0, "7")], run, p="?").split())
+
+
+def test_how_far_an_fp8_kv_cache_is(summarise) -> None:  # type: ignore[no-untyped-def]
+    verified = FAR | {"skipped": 0, "among_back_ends": 9.5e-6, "no_yardstick": None}
+    run = RunFile({"kv_cache_dtype": "fp8"}, stats={"verified": verified})
+    said = " ".join(summarise([sample("p", 0, "7")], run, p="?").split())
+    assert "; that is 0.05 on average, 0.3 at the 99th percentile and 0.9 at most, and the" in said
 
 
 @pytest.mark.parametrize(
