@@ -49,6 +49,8 @@ _INTO_COLUMNS = {"gate_proj", "up_proj", "fc1", "c_fc", "dense_h_to_4h"}
 _PAIRED_COLUMNS = {"gate_up_proj", "input_linear"}  # gate, then up
 _OUT_OF_COLUMNS = {"down_proj", "fc2", "c_proj", "dense_4h_to_h", "output_linear"}
 
+_ALIGNMENT = 16  # bytes that tensor cores take at once; grouped products refuse rows of others
+
 # Experts' weights are [experts, out, in]; of these [experts, in, out], and gate and up of the
 # first lie side by side, column by column.
 _INTERLEAVED = {"gpt_oss"}
@@ -144,6 +146,8 @@ def partition(model: PreTrainedModel, recording: Recording, name: str, size: int
     Raises ModelError, in one line, for an architecture or a number of heads that is not cut.
     """
     kind = model.config.get_text_config().model_type
+    if not type(model).__module__.startswith("transformers."):
+        raise _refusal(name, size, "it brings its own code")
     if kind not in DIVISIBLE:
         raise _refusal(name, size, f"sharegen has no plan for {kind}")
     for layer in recording.layers:
@@ -166,7 +170,7 @@ def partition(model: PreTrainedModel, recording: Recording, name: str, size: int
     roots = {_layer_of(names[id(module)]) for module in recording.modules}
     for path, module in model.named_modules():
         if path not in inside and _layer_of(path) in roots:
-            _cut_columns(plan, path, module, kind, name)
+            _cut_columns(plan, path, module, kind)
     _cut_vocabulary(plan, model, names)
     return plan
 
@@ -232,18 +236,17 @@ def _cut_norm(plan: Partition, path: str, norm: nn.Module, heads: int, layer: La
             plan.joins[path] = OverAllHeads(heads)
 
 
-def _cut_columns(plan: Partition, path: str, module: nn.Module, kind: str, name: str) -> None:
+def _cut_columns(plan: Partition, path: str, module: nn.Module, kind: str) -> None:
     child = path.rpartition(".")[2]
     if isinstance(module, nn.Linear):
-        outputs = module.out_features
         if child in _INTO_COLUMNS:
-            _cut_outputs(plan, path, module, outputs)
+            _cut_outputs(plan, path, module, _units(module.out_features, module.weight, plan.size))
         elif child in _PAIRED_COLUMNS:
-            half = outputs // 2
-            for inner, _ in module.named_parameters():
-                plan.cuts[f"{path}.{inner}"] = Cut(0, ((half, half), (half, half)))
+            half = module.out_features // 2
+            pair = Cut(0, ((half, _units(half, module.weight, plan.size)),) * 2)
+            plan.cuts.update({f"{path}.{name}": pair for name, _ in module.named_parameters()})
         elif child in _OUT_OF_COLUMNS:
-            _cut_inputs(plan, path, module, module.in_features)
+            _cut_inputs(plan, path, module, _units(module.in_features, module.weight, plan.size))
     elif "gate_up_proj" in module._parameters:
         _cut_experts(plan, path, module, kind)
 
@@ -254,15 +257,26 @@ def _cut_experts(plan: Partition, path: str, module: nn.Module, kind: str) -> No
     for name, weight in module.named_parameters(recurse=False):
         if name.startswith("gate_up_proj"):
             dim = into if weight.ndim == 3 else 1
-            pairs = weight.shape[dim] // 2
-            both = ((2 * pairs, pairs),) if kind in _INTERLEAVED else ((pairs, pairs),) * 2
-            plan.cuts[f"{path}.{name}"] = Cut(dim, both)
+            half = weight.shape[dim] // 2
+            units = _units(half, weight, plan.size)
+            pieces = ((2 * half, units),) if kind in _INTERLEAVED else ((half, units),) * 2
+            plan.cuts[f"{path}.{name}"] = Cut(dim, pieces)
         elif name == "down_proj":
             columns = weight.shape[out_of]
-            plan.cuts[f"{path}.{name}"] = Cut(out_of, ((columns, columns),))
+            units = _units(columns, weight, plan.size)
+            plan.cuts[f"{path}.{name}"] = Cut(out_of, ((columns, units),))
         elif name == "down_proj_bias":
             plan.cuts[f"{path}.{name}"] = Once()
     plan.joins[path] = Sum()
+
+
+def _units(columns: int, weight: torch.Tensor, size: int) -> int:
+    """How many units the columns of an MLP are cut in: single ones where they would not do else."""
+    together = _ALIGNMENT // weight.element_size()
+    units = columns // together if columns % together == 0 else columns
+    units = units if units >= size else columns
+    assert units >= size, f"{columns} columns for {size} ranks"
+    return units
 
 
 def _cut_outputs(plan: Partition, path: str, module: nn.Module, units: int) -> None:

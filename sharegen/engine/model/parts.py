@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def load_part(
             f"model {source.name} is quantised: several GPUs take checkpoints that are not; leave "
             "--tensor-parallel-size at 1"
         )
-    whole = checkpoint.build_on_meta(source, config, dtype)
+    whole = checkpoint.build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_parts(whole, source.name, ranks.size)
     if weights:
         part = read_own_parts(source, config, type(whole), dtype, plan, ranks)
