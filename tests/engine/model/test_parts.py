@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sharegen.engine.model import interface
 from sharegen.engine.model.checkpoint import load_config, locate
@@ -20,11 +21,20 @@ from sharegen.engine.model.partition import DIVISIBLE
 from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.self_check import DenseContext
 from tests.engine.rank_processes import on_ranks
-from tests.engine.tiny_models import CUT_IN_FOUR, TINY, make_tiny
+from tests.engine.tiny_models import CUT_IN_FOUR, TINY, make_tiny, tiny_config
 
 NEW_TOKENS = 8
 PROMPTS = ([5, 17, 93, 40, 8, 61, 99, 23, 71, 12, 3, 55], [90, 4, 33], [7])
 CUT = sorted(name for name, (kind, _) in TINY.items() if kind in DIVISIBLE)
+# What those of the table do not have: weights that both ends of a model share, biases everywhere,
+# a vocabulary and an MLP that no number of ranks divides, experts beside gemma4's MLP.
+_UNEVEN = {"vocab_size": 131, "intermediate_size": 50, "tie_word_embeddings": True}
+ODD: dict[str, dict[str, Any]] = {
+    "llama": _UNEVEN | {"attention_bias": True, "mlp_bias": True},
+    "phi3": _UNEVEN,
+    "gemma4": {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+               "moe_intermediate_size": 16, "tie_word_embeddings": True},
+}  # fmt: skip
 
 
 def greedy(loaded: LoadedModel) -> tuple[list[list[int]], torch.Tensor]:
@@ -54,12 +64,28 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     for name in CUT:
         make_tiny(name).save_pretrained(folder / name)
+    for name, changes in ODD.items():
+        make_odd(name, changes).save_pretrained(folder / f"{name}-odd")
     return folder
 
 
+def make_odd(name: str, changes: dict[str, Any]) -> PreTrainedModel:
+    config = tiny_config(name)
+    for key, value in changes.items():
+        setattr(config, key, value)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # biases and norms, which are made of one number
+                parameter.data.add_(torch.randn_like(parameter) / 4)
+    return model.eval()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "names"), [(2, CUT), (4, list(CUT_IN_FOUR))], ids=["two", "four"])
-def test_parts_draw_the_tokens_of_one_process(saved: Path, size: int, names: list[str]) -> None:
+@pytest.mark.parametrize(("size", "names"), [(2, CUT), (4, CUT_IN_FOUR)], ids=["two", "four"])
+def test_parts_draw_the_tokens_of_one_process(saved: Path, size: int, names: Sequence[str]) -> None:
+    names = [*names, *(f"{name}-odd" for name in ODD)]
     parts = on_ranks(size, greedy_of_parts, str(saved), names)
     for name in names:
         whole = load_model(saved / name, device="cpu")
