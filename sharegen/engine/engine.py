@@ -18,9 +18,10 @@ from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.collecting import Collector
 from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.execute.agreement import asked
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
-from sharegen.engine.execute.process import short_collections, using
+from sharegen.engine.execute.process import short_collections, uninterrupted, using
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.random_key import row_key
@@ -103,9 +104,10 @@ class Engine:
             seed=self.config.seed,
             tree=self._tree,
         )
+        start = Start(costs, checked=asked())
         if self._others is not None:
-            self._others.tell(Start(costs))
-        self.runner = prepared.runner(costs)
+            self._others.tell(start)
+        self.runner = prepared.runner(start)
         slow = self.runner.attention.fallback
         self.stats = EngineStats(
             blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow
@@ -224,13 +226,14 @@ class Engine:
             raise UsageError("the model was closed while a job ran")
         if self._others is None:
             return self._step()
-        try:
-            with self._others.together():
-                return self._step()
-        except BaseException:  # a step that some ranks did, and some perhaps not, is the last one
-            self._others.end()
-            self.close()
-            raise
+        with uninterrupted():  # the other ranks would wait for the rest of the step
+            try:
+                with self._others.together():
+                    return self._step()
+            except BaseException:  # a step that some ranks have done, and some not, is the last
+                self._others.end()
+                self.close()
+                raise
 
     def _step(self) -> list[Completion]:
         with using(self.threads), on(self.model.device):

@@ -13,6 +13,7 @@ import torch
 
 from sharegen.engine.batch import Batch
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
+from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
@@ -29,9 +30,10 @@ from sharegen.kernels.cost import CostModel
 
 @dataclass(frozen=True)
 class Start:
-    """All ranks begin anew, with a runner of these costs."""
+    """All ranks begin anew, with a runner of these costs; checked: they compare every step."""
 
     costs: CostModel | None
+    checked: bool
 
 
 class Others(Protocol):
@@ -96,12 +98,15 @@ class Prepared:
         self.threads = _threads(model, self.max_sequences)
         self._graphs = StepGraphs(model.ranks) if on_gpu else None
 
-    def runner(self, costs: CostModel | None = None) -> Runner:
+    def runner(self, start: Start) -> Runner:
         """One for which nothing has run; whoever has the one before lets go of it first."""
         if self._graphs is not None:
             self._graphs.clear()
         rows = self.padded(self.max_sequences)
-        attention = attention_for(self.model.layers, self.cache, rows, self.chunk_tokens, costs)
+        attention = attention_for(
+            self.model.layers, self.cache, rows, self.chunk_tokens, start.costs
+        )
+        ranks = self.model.ranks
         return Runner(
             self.model,
             self.cache,
@@ -110,6 +115,7 @@ class Prepared:
             padded=self.padded,
             tokenizer=self.tokenizer,
             graphs=self._graphs if attention.fallback is None else None,
+            agreement=Agreement(ranks) if ranks is not None and start.checked else None,
         )
 
 

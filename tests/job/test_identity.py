@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from sharegen.errors import JournalError
+from sharegen.job.identity import of_ranks
 from sharegen.job.run import run_job
+from sharegen.results.identity import differences, identity_of
 from sharegen.results.pool import pool
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
@@ -289,3 +292,24 @@ def test_an_edited_row_of_the_first_version_is_told_by_its_prompt(
     journal.write_text(text)
     with pytest.raises(JournalError, match="another template "):
         run_job(bundled(samples=3, prompt="{{ question }}"), journal)
+
+
+def test_ranks_are_part_of_it_where_they_change_bits(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU in float32; on a GPU a batch of another size rounds otherwise, too."""
+    from sharegen.engine.model import checkpoint
+
+    job = configure(place, machine={"device": "auto", "tensor_parallel_size": 2})
+    for device, dtype, counts in (
+        ("cpu", "float32", True), ("cpu", "bfloat16", False), ("cuda", "float32", False),
+    ):  # fmt: skip
+        monkeypatch.setattr(checkpoint, "resolve_device", lambda _, d=device: torch.device(d))
+        assert bool(of_ranks(job, dtype)) == counts
+    monkeypatch.undo()
+    one = RunFile(job.identity | of_ranks(configure(place), "float32")).identity
+    two = RunFile(job.identity | of_ranks(job, "float32")).identity
+    assert identity_of(one | {"tensor_parallel_size": 1}) == one  # as before there were ranks
+    assert differences(one, two) == ["tensor_parallel_size was not set and is now 2"]
+    settings = RunFile(job.identity | of_ranks(job, "float32"), extent=job.extent).settings
+    assert Configuration.from_settings(settings).machine == job.machine

@@ -21,6 +21,11 @@ from sharegen.errors import SharegenError
 VARIABLE = "SHAREGEN_CHECK_RANKS"
 
 
+def asked() -> bool:
+    """Whether steps are to be compared; rank 0 says it for all."""
+    return bool(os.environ.get(VARIABLE))
+
+
 class RanksDiffer(SharegenError):
     """Two ranks were about to run different steps."""
 
@@ -31,11 +36,6 @@ class Agreement:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._steps = 0
-
-    @classmethod
-    def asked(cls, ranks: Ranks | None) -> Agreement | None:
-        """One where several ranks are to be compared."""
-        return cls(ranks) if ranks is not None and os.environ.get(VARIABLE) else None
 
     def check(self, **parts: Any) -> None:
         """Raise RanksDiffer where some rank's parts of the step differ from rank 0's."""

@@ -41,7 +41,7 @@ class Runner:
     """Runs batches of one model over one KV cache.
 
     max_sequences: rows. padded: rows that a batch of n is run with. graphs: where decoding steps
-    are CUDA graphs.
+    are CUDA graphs. agreement: where every step is compared across the ranks.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Runner:
         padded: Callable[[int], int],
         tokenizer: Any,
         graphs: StepGraphs | None = None,
+        agreement: Agreement | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -73,7 +74,7 @@ class Runner:
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
         )  # fmt: skip
         self.graphs = graphs
-        self._agreement = Agreement.asked(model.ranks)
+        self._agreement = agreement
 
     @property
     def shared_levels(self) -> tuple[int, ...]:

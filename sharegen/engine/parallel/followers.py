@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
 
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.execute.process import uninterrupted
 from sharegen.engine.model import ranks
 from sharegen.engine.parallel.launch import Process
 from sharegen.engine.parallel.messages import Failed, Here, Join
@@ -96,24 +95,20 @@ class Followers:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Around what all ranks do: where it fails for want of one, that is the error.
-
-        A Ctrl-C waits until it is done, for the others would wait for this rank.
-        """
-        with uninterrupted():
-            self._inside = True
-            try:
-                yield
-            except (RuntimeError, OSError):
-                with self._changed:
-                    self._changed.wait_for(lambda: self._lost, _REASON_SECONDS)
-                if self._lost is not None:
-                    raise self._lost from None
-                raise
-            finally:
-                self._inside = False
-            if self._lost is not None:  # what a GPU has waited for is not there
-                raise self._lost
+        """Around what all ranks do: where it fails for want of one, that is the error."""
+        self._inside = True
+        try:
+            yield
+        except (RuntimeError, OSError):
+            with self._changed:
+                self._changed.wait_for(lambda: self._lost, _REASON_SECONDS)
+            if self._lost is not None:
+                raise self._lost from None
+            raise
+        finally:
+            self._inside = False
+        if self._lost is not None:  # what a GPU has waited for is not there
+            raise self._lost
 
     def wait(self, drawn: Drawn) -> None:
         """Until it is drawn, or a rank is gone."""

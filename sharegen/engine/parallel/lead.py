@@ -18,7 +18,7 @@ from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.ranks import connect
 from sharegen.engine.parallel.followers import Followers
 from sharegen.engine.parallel.messages import Join, Setting
-from sharegen.errors import SharegenError
+from sharegen.errors import SharegenError, UsageError
 
 Stuck = Callable[[SharegenError], None]
 
@@ -58,6 +58,11 @@ def lead(
     load: makes the model of the keyword `ranks`, on every rank. devices: of each. options: of
     Engine. Raises what making it raises on any rank.
     """
+    if torch.distributed.is_initialized():
+        raise UsageError(
+            "this process is one of several ranks already: close that engine first, or let workers "
+            "have one each"
+        )
     size, threads = len(devices), torch.get_num_threads()
     folder = tempfile.TemporaryDirectory(prefix="sharegen-")
     address = f"file://{folder.name}/ranks"
@@ -80,6 +85,7 @@ def lead(
             return Engine(load(ranks=ranks), tokenizer, config, others=followers, **options)
     except BaseException:
         followers.end()
+        followers.close()
         raise
 
 

@@ -59,7 +59,7 @@ def _run(join: Join, inbox: SimpleQueue[Any]) -> None:
             while (record := inbox.get()) is not None:
                 if isinstance(record, Start):
                     runner = None  # its buffers, before there are others
-                    runner = prepared.runner(record.costs)
+                    runner = prepared.runner(record)
                 else:
                     assert runner is not None
                     runner.run(record)

@@ -1,15 +1,16 @@
-"""Threads are used where they pay, and left as they were; collections during a job."""
+"""Threads are used where they pay, and left as they were; collections and Ctrl-C during a job."""
 
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from sharegen.engine.execute import process
-from sharegen.engine.execute.process import short_collections
+from sharegen.engine.execute.process import short_collections, uninterrupted
 from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
 
 
@@ -62,3 +63,16 @@ def test_what_a_job_leaves_in_cycles_is_collected() -> None:
         cycle.append(cycle)
         del cycle
         assert gc.collect() > 0
+
+
+def test_ctrl_c_waits_for_the_end_and_the_second_one_does_not() -> None:
+    handler, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest")
+    assert done and signal.getsignal(signal.SIGINT) is handler
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.clear()
+    assert done and signal.getsignal(signal.SIGINT) is handler

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from sharegen.engine.parallel.launch import Process, Processes
-from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.engine.request import Completion
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -62,10 +62,44 @@ class _Popen:
         return self._process.exitcode
 
 
+def _follow(connection: Connection[Any, Any]) -> None:
+    from sharegen.engine.parallel.rank import follow
+
+    follow(connection)
+
+
+def _follow_starving(connection: Connection[Any, Any]) -> None:
+    """A rank whose third step finds no memory."""
+
+    def starve(runner: object) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    _with_third_step(connection, starve)
+
+
+def _follow_astray(connection: Connection[Any, Any]) -> None:
+    """A rank that begins its third step with other tokens than were drawn."""
+    _with_third_step(connection, lambda runner: runner.tokens.add_(1))
+
+
+def _with_third_step(connection: Connection[Any, Any], change: Callable[[Any], object]) -> None:
+    from sharegen.engine.execute.runner import Runner
+
+    run, steps = Runner.run, itertools.count(1)
+
+    def changed(self: Any, batch: Any) -> Any:
+        if next(steps) == 3:
+            change(self)
+        return run(self, batch)
+
+    Runner.run = changed  # type: ignore[method-assign]
+    _follow(connection)
+
+
 class Forked(Process):
     serve = staticmethod(_serve)
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting | Join, module: str = "") -> None:
         self.connection, theirs = Pipe()
         with theirs:
             self._process = _Popen(self.serve, theirs)  # type: ignore[assignment]
@@ -75,6 +109,18 @@ class Forked(Process):
 
 class Starved(Forked):
     serve = staticmethod(_starve)
+
+
+class Rank(Forked):
+    serve = staticmethod(_follow)
+
+
+class StarvingRank(Forked):
+    serve = staticmethod(_follow_starving)
+
+
+class RankAstray(Forked):
+    serve = staticmethod(_follow_astray)
 
 
 def forked() -> Processes:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharegen.engine.config import EngineConfig
-from sharegen.engine.parallel import place
+from sharegen.engine.parallel import lead, place
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.place import places
 from sharegen.errors import UsageError
@@ -19,8 +19,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "cores", lambda: 16)
 
 
-def setting(device: str) -> Setting:
-    return Setting("model", None, EngineConfig(), device=device)
+def setting(device: str, ranks: int = 1) -> Setting:
+    return Setting("model", None, EngineConfig(), device=device, ranks=ranks)
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -52,3 +52,31 @@ def test_cores_and_memory_are_divided() -> None:
     assert [one.threads for one in (*alone, *both)] == [16, 8, 8]
     limits = [one.config.kv_cache_limit for one in (*alone, *both)]
     assert limits[1] == limits[2] == (limits[0] or 0) // 2
+    [four] = places(setting("cpu", ranks=4), 1)
+    assert four.threads == 16 and four.config.kv_cache_limit == (limits[0] or 0) // 4
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    [one] = places(setting("cuda", ranks=2), 1)
+    monkeypatch.setattr(lead, "resolve_device", torch.device)
+    assert lead.devices_of(one) == ["cuda:0", "cuda:1"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    devices = [lead.devices_of(worker) for worker in places(setting("cuda", ranks=2), 3)]
+    assert devices == [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"], ["cuda:4", "cuda:5"]]
+    assert lead.devices_of(setting("cpu", ranks=3)) == ["cpu"] * 3
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("device", "ranks", "count", "why"),
+    [
+        ("cuda", 4, 1, "4 ranks are too many: there are 2 GPUs"),
+        ("cuda", 2, 2, "2 workers of 2 ranks are too many: there are 2 GPUs"),
+        ("cuda:0", 2, 1, "cuda:0 is one GPU, and 2 ranks take one each"),
+        ("cuda", 0, 1, "a tensor parallel size of 0: it must be at least 1"),
+    ],
+)
+def test_ranks_without_a_place(device: str, ranks: int, count: int, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        places(setting(device, ranks), count)
