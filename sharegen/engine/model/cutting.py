@@ -1,8 +1,9 @@
 """A rank's part of the weights, cut while they are read.
 
 transformers reads, renames and merges what a checkpoint holds; every parameter that it gives to a
-module passes `_keep_own_parts`, which keeps the rank's part on its device and lets the rest go. So
-a rank holds its part and one parameter, and the checkpoint's conversion stays transformers' own.
+module passes `_keeping_own_parts`, which keeps the rank's part on its device and lets the rest go.
+So a rank holds its part and one parameter (of experts that are stored one by one: those of a
+layer), and the checkpoint's conversion stays transformers' own.
 """
 
 from __future__ import annotations
