@@ -117,7 +117,10 @@ def test_another_quantisation_is_refused_by_name(
         run_job(quantised, path)
     assert path.read_bytes() == before
     other = tmp_path / "b.jsonl"
-    assert run_job(quantised, other).drawn == 2 * len(ROWS)
+    outcome = run_job(quantised, other, verify=5)
+    assert outcome.drawn == 2 * len(ROWS)
+    far = outcome.run.stats["verified"]["from_checkpoint"]
+    assert far["steps"] == 5 and 0 < far["mean"] <= far["p99"] <= far["largest"]
     assert run_job(quantised, other).drawn == 0
     with pytest.raises(JournalError, match='quantization was "fp8" and is no longer set'):
         run_job(plain, other)
