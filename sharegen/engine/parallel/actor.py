@@ -116,6 +116,7 @@ class Member:
 
     def _ask(self) -> None:
         """Have the next that it says put into the queue, when it comes."""
+        _check_connected()
         reply = self._actor.say.remote().future()
         reply.add_done_callback(lambda done: self._said.put((self, done)))
 
@@ -133,6 +134,7 @@ class Member:
 
     def send(self, message: object) -> None:
         """Tell it something; raises ConnectionError where there is no way to it."""
+        _check_connected()
         self._actor.hear.remote(self._sent, pickle.dumps(message))
         self._sent += 1
 
@@ -175,7 +177,14 @@ class Member:
 
     def end(self) -> None:
         with suppress(RayError, ConnectionError):
+            _check_connected()
             ray.kill(self._actor)
+
+
+def _check_connected() -> None:
+    """Raise ConnectionError where the cluster is out of reach; a call would look for another."""
+    if not ray.is_initialized():
+        raise ConnectionError("the cluster is out of reach")
 
 
 def _words(fault: BaseException | None) -> str:
