@@ -280,8 +280,8 @@ def test_the_names_at_the_top() -> None:
 def test_unknown_fields_are_type_errors(folder: Path) -> None:
     with pytest.raises(TypeError, match="best_of"):
         SamplingParams(best_of=3)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="tensor_parallel_size"):
-        LLM(folder, tensor_parallel_size=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="pipeline_parallel_size"):
+        LLM(folder, pipeline_parallel_size=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
