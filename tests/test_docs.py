@@ -1,0 +1,58 @@
+"""The pages that the code writes are those that it would write now, and links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from sharegen.workload.recipe import RECIPES, recipe_names
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = generator()
+
+
+def words(page: str) -> list[str]:
+    """A page without what the library that writes the help may change: kinds, rules, lines."""
+    return re.sub(r"<[^>]*>|\[[^\]]*\]|[-=|]{2,}(?= )", " ", page).split()
+
+
+@pytest.mark.parametrize("name", GENERATOR.PAGES)
+def test_a_written_page_is_fresh(name: str) -> None:
+    found, fresh = (DOCS / name).read_text(encoding="utf-8"), GENERATOR.PAGES[name]()
+    assert words(found) == words(fresh), "run: python docs/generate.py"
+
+
+def test_every_page_is_in_the_site() -> None:
+    site = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.glob("*.md"):
+        assert f": {page.name}" in site
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in DOCS.glob("*.md"):
+        for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert link.startswith("http") or (DOCS / link).is_file(), f"{page.name}: {link}"
+
+
+def test_the_schema_knows_every_key_of_the_recipes() -> None:
+    schema = json.loads((DOCS / "recipe.schema.json").read_text(encoding="utf-8"))
+    assert schema["additionalProperties"] is False
+    for name in recipe_names():
+        recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+        assert set(recipe) <= set(schema["properties"])
