@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any, Self
@@ -246,8 +246,12 @@ class LLM:
             _request(index, self._output(prompt).prompt_token_ids, params, keep)
             for index, (prompt, params) in enumerate(_pairs(items, sampling_params))
         )
-        for completion in self.engine.generate(requests, seed=self._next_seed()):
-            yield completion.request.key, completion
+        # Closed by hand: closing a generator that only loops over another one, Python 3.12 leaves
+        # that one open as long as the first is held, and the engine in the middle of a job.
+        completions = self.engine.generate(requests, seed=self._next_seed())
+        with closing(completions):
+            for completion in completions:
+                yield completion.request.key, completion
 
     def fork(
         self,

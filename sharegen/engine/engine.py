@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -171,7 +171,7 @@ class Engine:
 
     def generate(
         self, requests: Iterable[Request], *, seed: int | None = None
-    ) -> Iterator[Completion]:
+    ) -> Generator[Completion, None, None]:
         """Draw all samples of all requests; completions come as they finish, in any order.
 
         Requests are read as they are needed. Closing the iterator early drops what is unfinished.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -139,7 +139,7 @@ class Driver:
 
     def generate(
         self, requests: Iterable[Request], *, seed: int | None = None
-    ) -> Iterator[Completion]:
+    ) -> Generator[Completion, None, None]:
         """As Engine.generate: completions in any order; closing it early drops the rest."""
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
