@@ -61,6 +61,7 @@ def one(folder: Path, dataset: Path, tmp_path_factory: pytest.TempPathFactory) -
     return path
 
 
+@pytest.mark.slow
 def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_path: Path) -> None:
     two = tmp_path / "two.jsonl"
     outcome = run_job(configuration(folder, dataset, workers=2), two)

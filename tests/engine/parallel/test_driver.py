@@ -239,6 +239,7 @@ def test_a_model_that_cannot_be_loaded(setting: Setting, tmp_path: Path) -> None
         Driver([replace(setting, model=str(tmp_path / "nowhere"))], forked())
 
 
+@pytest.mark.slow
 def test_through_the_llm(folder: Path) -> None:
     """Every call draws as one engine does, and what needs one in this process says so."""
     prompts = ["Question: Tom has 3 apples", "Question: A box holds 12 eggs"] * 3
