@@ -124,6 +124,8 @@ def connect(
         group = dist.group.WORLD
         host_group = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else group
     except (dist.DistError, RuntimeError, ValueError) as error:
+        # Else torch would count this group, and its next one here have another name than elsewhere.
+        dist.distributed_c10d._world.group_count = 0
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"rank {rank} of {size} does not meet the others: {reason:.200}") from None
     assert group is not None and host_group is not None
