@@ -51,6 +51,10 @@ class JobOptions:
     model: Annotated[
         str | None, _option("--model", help="Model folder or hub id.", panel=_DATA)
     ] = None
+    revision: Annotated[
+        str | None,
+        _option("--revision", help="Branch, tag or commit of a model on the hub.", panel=_DATA),
+    ] = None
     adapter: Annotated[
         str | None,
         _option("--adapter", help="LoRA adapter (folder or hub id), merged at load.", panel=_DATA),
@@ -70,6 +74,12 @@ class JobOptions:
     ] = None
     dataset_config: Annotated[
         str | None, _option("--dataset-config", help="Configuration on the hub.", panel=_DATA)
+    ] = None
+    dataset_revision: Annotated[
+        str | None,
+        _option(
+            "--dataset-revision", help="Branch, tag or commit of a dataset on the hub.", panel=_DATA
+        ),
     ] = None
     split: Annotated[str | None, _option("--split", help="Split to ask.", panel=_DATA)] = None
     limit: Annotated[
@@ -230,10 +240,12 @@ class JobOptions:
         given = _given(
             {
                 "model": self.model,
+                "revision": self.revision,
                 "adapter": self.adapter,
                 "trust_remote_code": self.trust_remote_code or None,
                 "dataset": {
                     "config": self.dataset_config,
+                    "revision": self.dataset_revision,
                     "split": self.split,
                     "limit": self.limit,
                     "document": self.document,

@@ -113,7 +113,7 @@ def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -
     """Put every row of the dataset up to the last one with samples in its place."""
     dataset = configuration.dataset
     assert dataset.source is not None
-    rows = read_rows(dataset.source, dataset.config, dataset.split).rows
+    rows = read_rows(dataset.source, dataset.config, dataset.split, dataset.revision).rows
     ids = problem_ids(rows, dataset)
     last = max(ids.index(problem_id) for problem_id in sampled)
     for problem_id in ids[: last + 1]:

@@ -115,6 +115,7 @@ def start(
         trust_remote_code=configuration.trust_remote_code,
         fingerprint=model.fingerprint,
         ranks=staff.ranks,
+        revision=configuration.revision,
     )
     if staff.cluster is not None:
         from sharegen.engine.parallel.cluster import staffed

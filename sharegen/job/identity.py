@@ -61,9 +61,11 @@ class Content:
         if identity["dtype"] == "auto":
             identity["dtype"] = recorded.configuration.get("dtype")
         identity |= of_ranks(asked, identity["dtype"])
-        names = [asked.model, asked.adapter]
+        names = [asked.model, asked.adapter, asked.revision]
         model = self.weights
-        if model is None and names == [settings.get("model"), settings.get("adapter")]:
+        if model is None and names == [
+            settings.get(key) for key in ("model", "adapter", "revision")
+        ]:
             model = recorded.fingerprints.get("model")
         elif model is None:
             model = "+".join(name for name in names if name is not None)

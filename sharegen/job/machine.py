@@ -50,8 +50,12 @@ def load(
         weights=weights,
         quantization=configuration.machine.quantization,
         ranks=None if size == 1 else Ranks(0, size, device),
+        revision=configuration.revision,
     )
-    return model, load_tokenizer(configuration.model, configuration.trust_remote_code)
+    tokenizer = load_tokenizer(
+        configuration.model, configuration.trust_remote_code, configuration.revision
+    )
+    return model, tokenizer
 
 
 def distance_from_stored(
@@ -70,6 +74,7 @@ def distance_from_stored(
         model.dtype,
         configuration.adapter,
         configuration.trust_remote_code,
+        configuration.revision,
     )
     return distance_from_checkpoint(stored, model, steps)
 

@@ -82,7 +82,7 @@ class ProblemSet:
 
     def __init__(self, dataset: Dataset):
         assert dataset.source is not None
-        found = read_rows(dataset.source, dataset.config, dataset.split)
+        found = read_rows(dataset.source, dataset.config, dataset.split, dataset.revision)
         self.source = dataset.source
         self.fingerprint = found.fingerprint
         self.schema = schema_named(dataset.rows) if dataset.rows else schema_of_rows(found)

@@ -24,7 +24,7 @@ FORMER: dict[str, Any] = {
 A setting that is new takes a line here, and every journal from before it goes on.
 """
 
-_INFORMATION = ("fingerprints.dataset", "fingerprints.files")
+_INFORMATION = ("fingerprints.dataset", "fingerprints.dataset_commit", "fingerprints.files")
 _PLACES = ("model", "adapter", "dataset", "few_shot")  # in version 1
 
 _WORDS = {

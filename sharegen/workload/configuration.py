@@ -33,6 +33,8 @@ from sharegen.workload.recipe import (
 
 FLAGS = {
     "model": "--model",
+    "revision": "--revision",
+    "dataset.revision": "--dataset-revision",
     "dataset.source": "--dataset",
     "dataset.limit": "--limit",
     "few_shot.k": "--few-shot",
@@ -60,7 +62,7 @@ SECTIONS = ("dataset", "few_shot", "chat", "sampling", "machine")
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
-_PLACES = ("model", "adapter", "few_shot", "machine")  # and how wide to run
+_PLACES = ("model", "adapter", "revision", "few_shot", "machine")  # and how wide to run
 
 _OWN = "model"  # the folder of a model that comes with a recipe's data
 
@@ -175,7 +177,10 @@ def resolve(
         preset = schema or _schema_of(recipe, source, flags)
     values = recipe.merged(preset)
     if source is not None:
-        values = merge(values, {"dataset": {"source": source, "config": None, "needles": None}})
+        own = {"source": source, "config": None, "revision": None, "needles": None}
+        values = merge(values, {"dataset": own})
+    if "model" in flags:
+        values["revision"] = None  # of the recipe's model
     values = merge(values, flags)
     _settle_chat(recipe, values, flags)
     if values.get("trust_remote_code") and not flags.get("trust_remote_code"):
@@ -305,7 +310,7 @@ def _schema_of(recipe: Recipe, source: str, flags: Mapping[str, Any]) -> str | N
     from sharegen.workload.code import schema_of_rows
 
     given = flags.get("dataset") or {}
-    rows = read_rows(source, given.get("config"), given.get("split", "test"))
+    rows = read_rows(source, given.get("config"), given.get("split", "test"), given.get("revision"))
     return presets.get(schema_of_rows(rows).name)
 
 
@@ -345,6 +350,9 @@ def _refuse_idle_flags(
     if dataset.get("config") is not None and (is_made or (source and Path(source).exists())):
         what = "the document is made here" if is_made else f"{source} is here"
         raise UsageError(f"--dataset-config is for the hub, and {what}: leave it out")
+    if job.dataset.revision is not None and (is_made or (source and Path(source).exists())):
+        what = "the document is made here" if is_made else f"{source} is here"
+        raise UsageError(f"--dataset-revision is for the hub, and {what}: leave it out")
     if dataset.get("split") is not None and source is not None and Path(source).is_file():
         raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
 

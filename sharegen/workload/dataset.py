@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -37,10 +37,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split and a hash of what they were read from."""
+    """The rows of one split and a hash of what they were read from; commit: on the hub."""
 
     rows: Sequence[Row]
     fingerprint: str
+    commit: str | None = None
 
     @property
     def first(self) -> Row:
@@ -52,8 +53,10 @@ _Found: TypeAlias = "dict[str, Any] | str"
 """A row's values, or its fault."""
 
 
-def read_rows(source: str, config: str | None, split: str) -> Rows:
+def read_rows(source: str, config: str | None, split: str, revision: str | None = None) -> Rows:
     """All rows of a split, of which at least one can be read.
+
+    config, revision: of a dataset on the hub; by default its only one, and the main one.
 
     Raises DataError for what is missing, empty or malformed.
     """
@@ -65,7 +68,7 @@ def read_rows(source: str, config: str | None, split: str) -> Rows:
     elif path.is_absolute():
         raise DataError(f"{source}: no such file or folder")
     else:
-        found = _read_hub(source, config, split)
+        found = _read_hub(source, config, split, revision)
     if not found.rows:
         raise DataError(f"{source}: has no rows" + ("" if path.is_file() else f" in {split!r}"))
     if all(row.fault is not None for row in found.rows):
@@ -224,38 +227,64 @@ _WITHOUT_SCRIPT = ("codeparrot/apps",)
 """Datasets on the hub with a loading script that no longer runs, and a JSONL file a split."""
 
 
-def _download(source: str, name: str, reachable: bool) -> Path:
+def _download(source: str, name: str, revision: str | None, reachable: bool) -> Path:
     from huggingface_hub import hf_hub_download
 
-    return Path(hf_hub_download(source, name, repo_type="dataset", local_files_only=not reachable))
+    return Path(
+        hf_hub_download(
+            source, name, repo_type="dataset", revision=revision, local_files_only=not reachable
+        )
+    )
 
 
-def _read_hub(source: str, config: str | None, split: str) -> Rows:
+def _read_hub(source: str, config: str | None, split: str, revision: str | None) -> Rows:
     """A split from the hub, or from the local cache when the hub does not answer."""
-    from sharegen.common.hub import hub_is_reachable
+    from sharegen.common.hub import cached_dataset, dataset_commit, hub_is_reachable
 
     reachable = hub_is_reachable()
     import datasets
     from datasets.exceptions import DatasetsError
+    from huggingface_hub.errors import HfHubHTTPError, RevisionNotFoundError
 
     datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE or not reachable
+    named = source if revision is None else f"{source} at revision {revision}"
+    cached = None if reachable else cached_dataset(source, revision)
+    if cached is None and revision is not None and not reachable:
+        raise DataError(_not_cached(named))
     with _quiet_datasets():
         try:
+            commit = None if cached is None else cached.name
+            if reachable:
+                commit = dataset_commit(source, revision)
             if source in _WITHOUT_SCRIPT:
-                return _read_files([_download(source, f"{split}.jsonl", reachable)])
-            table = datasets.load_dataset(source, config, split=split)
-        except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+                rows = _read_files([_download(source, f"{split}.jsonl", commit, reachable)])
+                return replace(rows, commit=commit)
+            # Offline, the library would take any revision that it has.
+            is_pinned = cached is not None and revision is not None
+            place = str(cached) if is_pinned else source
+            at = commit if reachable else None
+            table = datasets.load_dataset(place, config, split=split, revision=at)
+        except RevisionNotFoundError:
+            raise DataError(
+                f"--dataset {source}: the hub has no revision {revision} of it: give a branch, a "
+                "tag or a commit of it, or none for the main one"
+            ) from None
+        except (HfHubHTTPError, DatasetsError, OSError, ValueError, RuntimeError) as error:
             if not reachable:
-                raise DataError(
-                    f"--dataset {source}: the hub is not reachable and it is not in the local "
-                    "cache: give a local file"
-                ) from None
-            raise DataError(f"--dataset {source}: {_first_line(error)}") from None
-    identity = [source, config, split, sorted(table.info.download_checksums or {}), len(table)]
-    digest = hashlib.blake2b(json.dumps(identity).encode(), digest_size=16)
+                raise DataError(_not_cached(named)) from None
+            raise DataError(f"--dataset {named}: {_first_line(error)}") from None
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([source, config, split, commit, len(table)]).encode())
     where = f"{source} {split}"
-    rows = [Row(i, f"{where}, row {i}", dict(values)) for i, values in enumerate(table)]
-    return Rows(rows, digest.hexdigest())
+    rows_of_table = [Row(i, f"{where}, row {i}", dict(values)) for i, values in enumerate(table)]
+    return Rows(rows_of_table, digest.hexdigest(), commit)
+
+
+def _not_cached(named: str) -> str:
+    return (
+        f"--dataset {named}: the hub is not reachable and it is not in the local cache: give a "
+        "local file"
+    )
 
 
 @contextmanager

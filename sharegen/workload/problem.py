@@ -62,7 +62,8 @@ class BadRow:
 class Workload:
     """Everything a configuration asks.
 
-    fingerprints: of the few-shot text, the document and, for information, the dataset.
+    fingerprints: of the few-shot text, the document and, for information, the dataset and its
+    commit on the hub.
     """
 
     problems: list[Problem]
@@ -123,6 +124,8 @@ def load_workload(configuration: Configuration) -> Workload:
         raise DataError(f"no row can be asked: {bad[0].error}{more}")
     _refuse_equal_ids([*problems, *bad], _name(dataset))
     fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}
+    if rows.commit is not None:
+        fingerprints["dataset_commit"] = rows.commit
     if dataset.document is not None:
         fingerprints["document"] = file_hash(Path(dataset.document))
     return Workload(problems, bad, fingerprints)
@@ -195,7 +198,7 @@ def _read(dataset: Dataset, split: str) -> Rows:
     if dataset.needles is not None:
         return needle_rows(dataset.needles, split)
     assert dataset.source is not None
-    return read_rows(dataset.source, dataset.config, split)
+    return read_rows(dataset.source, dataset.config, split, dataset.revision)
 
 
 def _name(dataset: Dataset) -> str:

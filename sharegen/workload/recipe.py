@@ -72,6 +72,9 @@ def _check_place(text: str) -> str:
 Place = Annotated[str, Field(max_length=4_000), AfterValidator(_check_place)]
 """A file, a folder or a hub id."""
 
+Revision = Annotated[str, Field(min_length=1, max_length=250)]
+"""A branch, tag or commit on the hub."""
+
 Names = Annotated[list[str], BeforeValidator(_as_list)]
 """One name, or several of which the first that is there counts."""
 
@@ -116,6 +119,7 @@ class Dataset(Strict):
     needles: rows that are made instead. document: a text file that every row has as the field
         `document`.
     config, split: as the `datasets` library names them; a local folder has a file per split.
+    revision: branch, tag or commit of a dataset on the hub; null is its main one.
     rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
     id: columns that may hold the problem's id; without any, the row's index in the split.
     fields: name in the templates -> the column, or columns to try in order.
@@ -128,6 +132,7 @@ class Dataset(Strict):
     document: Place | None = None
     config: str | None = None
     split: str = "test"
+    revision: Revision | None = None
     rows: str | None = None
     id: Names = ["problem_id", "task_id", "id"]
     fields: dict[str, Names] = {}
@@ -222,12 +227,14 @@ class Job(Strict):
     """Everything that decides what is asked and how it is answered, bar the machine.
 
     model: a folder or a hub id; adapter: a LoRA adapter (likewise), merged at load.
+    revision: branch, tag or commit of a model on the hub; null is its main one.
     trust_remote_code: whether code that comes with the model may run. A recipe says so to tell that
         its model needs it; the command's flag decides.
     """
 
     model: Place | None = None
     adapter: Place | None = None
+    revision: Revision | None = None
     trust_remote_code: bool = False
     dataset: Dataset = Dataset()
     prompt: Template

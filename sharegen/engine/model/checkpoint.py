@@ -23,6 +23,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import (
     HFValidationError,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
     StrictDataclassError,
 )
 from huggingface_hub.utils import validate_repo_id
@@ -47,27 +48,49 @@ _SAID = 300  # characters of an error
 
 @dataclass(frozen=True)
 class Source:
-    """A folder, or a hub id that is read from the hub or (offline) from its local cache."""
+    """A folder, or a hub id that is read from the hub or (offline) from its local cache.
+
+    revision: branch, tag or commit on the hub; None is the main one.
+    """
 
     name: str
     folder: Path | None
     trust_remote_code: bool = False
     offline: bool = False
+    revision: str | None = None
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Keyword arguments of whatever reads a file of this source."""
+        place: dict[str, Any] = {"local_files_only": self.offline or self.folder is not None}
+        return place | ({"revision": self.revision} if self.revision is not None else {})
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of every `from_pretrained` of this source."""
-        return {
-            "local_files_only": self.offline or self.folder is not None,
-            "trust_remote_code": self.trust_remote_code,
-        }
+        return self.place | {"trust_remote_code": self.trust_remote_code}
+
+    @property
+    def of_hub(self) -> str:
+        """Its name on the hub, with the revision where one is asked for."""
+        return self.name if self.revision is None else f"{self.name} at revision {self.revision}"
 
 
-def locate(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Source:
-    """Decide whether `name` is a folder or a hub id. Raises ModelError when it can be neither."""
+def locate(
+    name: str | os.PathLike[str], trust_remote_code: bool = False, revision: str | None = None
+) -> Source:
+    """Decide whether `name` is a folder or a hub id. Raises ModelError when it can be neither.
+
+    revision: branch, tag or commit on the hub. Raises UsageError where there is one of a folder.
+    """
     text = os.fspath(name)
     folder = Path(os.path.expanduser(text))
     if folder.is_dir():
+        if revision is not None:
+            raise UsageError(
+                f"revision {revision!r} is of a model on the hub, and {text} is a folder: leave it "
+                "out"
+            )
         check_folder(folder)
         return Source(str(folder), folder, trust_remote_code)
     if folder.exists():
@@ -84,7 +107,7 @@ def locate(name: str | os.PathLike[str], trust_remote_code: bool = False) -> Sou
         raise ModelError(
             f"{text!r} is neither a folder nor a hub id: give a model folder or owner/name"
         ) from None
-    return Source(text, None, trust_remote_code, offline=not hub_is_reachable())
+    return Source(text, None, trust_remote_code, not hub_is_reachable(), revision)
 
 
 def load_config(source: Source) -> Any:
@@ -221,15 +244,15 @@ def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
     except ImportError:
         raise ModelError("an adapter needs peft: pip install 'sharegen[adapter]'") from None
     with explained(adapter, "adapter"):
-        wrapped: Any = PeftModel.from_pretrained(
-            model, adapter.name, local_files_only=adapter.arguments["local_files_only"]
-        )
+        wrapped: Any = PeftModel.from_pretrained(model, adapter.name, **adapter.place)
         return wrapped.merge_and_unload().eval()
 
 
-def load_tokenizer(path: str | os.PathLike[str], trust_remote_code: bool = False) -> Any:
+def load_tokenizer(
+    path: str | os.PathLike[str], trust_remote_code: bool = False, revision: str | None = None
+) -> Any:
     """The tokenizer of a model folder or hub id. Raises ModelError when there is none."""
-    source = locate(path, trust_remote_code)
+    source = locate(path, trust_remote_code, revision)
     if source.folder is not None:
         known = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
                  "tiktoken.model", "tokenizer_config.json")  # fmt: skip
@@ -287,11 +310,23 @@ def _reason(source: Source, part: str, error: Exception) -> str:
     if source.folder is not None:
         return f"cannot load the {part} of model folder {source.name}: {detail}"
     if source.offline:
-        return (f"cannot load the {part} of {source.name}: the hub ({constants.ENDPOINT}) is not "
+        return (f"cannot load the {part} of {source.of_hub}: the hub ({constants.ENDPOINT}) is not "
                 "reachable and it is not in the local cache: give a model folder")  # fmt: skip
+    if source.revision is not None and _is_no_revision(error):
+        return (f"the hub has no revision {source.revision} of {source.name}: give a branch, a tag "
+                "or a commit of it, or none for the main one")  # fmt: skip
     if isinstance(error, RepositoryNotFoundError) or "not a valid model identifier" in str(error):
         return f"the hub has no model {source.name} (or it is private: log in with `hf auth login`)"
-    return f"cannot load the {part} of {source.name}: {detail}"
+    return f"cannot load the {part} of {source.of_hub}: {detail}"
+
+
+def _is_no_revision(error: BaseException | None) -> bool:
+    """Whether the hub said so, somewhere below what transformers made of it."""
+    while error is not None:
+        if isinstance(error, RevisionNotFoundError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

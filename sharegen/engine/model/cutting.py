@@ -70,9 +70,7 @@ def read_own_parts(
             )
         part, report = loaded
         if _file(source, _GENERATION) is not None:
-            part.generation_config = GenerationConfig.from_pretrained(
-                source.name, local_files_only=source.arguments["local_files_only"]
-            )
+            part.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
     refuse_missing(source, report)
     return part.to(ranks.device).eval()
 
@@ -101,7 +99,7 @@ def _file(source: Source, name: str) -> str | None:
     return cached_file(
         source.name,
         name,
-        local_files_only=source.arguments["local_files_only"],
+        **source.place,
         _raise_exceptions_for_missing_entries=False,
     )
 

@@ -11,7 +11,9 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from huggingface_hub import try_to_load_from_cache
 
 from sharegen.errors import ModelError
 
@@ -24,11 +26,15 @@ _FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
 _CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
 
 
-def fingerprint_of_source(source: Source, config: Any) -> str:
-    """A stable hash of the config and the weights' identity, wherever the folder lies."""
+def fingerprint_of_source(source: Source) -> str:
+    """A stable hash of the config and the weights' identity, wherever the folder lies.
+
+    Where the hub's client keeps a config that was read says of which commit it is.
+    """
     if source.folder is not None:
         return fingerprint_of_folder(source.folder)
-    commit = getattr(config, "_commit_hash", None)
+    file = try_to_load_from_cache(source.name, "config.json", revision=source.revision)
+    commit = Path(file).parent.name if isinstance(file, str) else None
     name = json.dumps([source.name, commit])
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 

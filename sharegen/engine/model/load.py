@@ -71,6 +71,7 @@ def load_model(
     weights: bool = True,
     ranks: Ranks | None = None,
     quantization: str | None = None,
+    revision: str | None = None,
 ) -> LoadedModel:
     """Load and probe a model.
 
@@ -84,6 +85,7 @@ def load_model(
     ranks: load this rank's part of the model, on the rank's device. All ranks must load.
     quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it. A
         checkpoint that is quantised needs no word about it.
+    revision: branch, tag or commit of a model on the hub; by default its main one.
 
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
     could not run exactly; UsageError for a device, dtype or quantization that does not exist.
@@ -102,6 +104,11 @@ def load_model(
     if quantization not in (None, *QUANTIZATIONS):
         raise UsageError(f"unknown quantization {quantization!r}: use {', '.join(QUANTIZATIONS)}")
     if isinstance(model, PreTrainedModel):
+        if revision is not None:
+            raise UsageError(
+                f"revision {revision!r} is of a model on the hub, and this one is loaded already: "
+                "leave it out"
+            )
         if model.config._attn_implementation == IMPLEMENTATION:
             raise ModelError("the model is in use already: release the one that has it first")
         name = type(model).__name__
@@ -123,18 +130,18 @@ def load_model(
         target = device
     else:
         target = checkpoint.resolve_device(device)
-    source = checkpoint.locate(model, trust_remote_code)
+    source = checkpoint.locate(model, trust_remote_code, revision)
     config = checkpoint.load_config(source)
     _refuse_encoder_decoder(source.name, config)
     precision = checkpoint.resolve_dtype(dtype, target, config)
-    fingerprint = fingerprint_of_source(source, config)
+    fingerprint = fingerprint_of_source(source)
     if ranks is not None:
         part, plan = load_part(source, config, precision, ranks, weights)
         return _prepare_part(part, plan, source.name, fingerprint, ranks)
     lora = None
     if adapter is not None:
         lora = checkpoint.locate_adapter(adapter)
-        fingerprint = f"{fingerprint}+{fingerprint_of_source(lora, None)}"
+        fingerprint = f"{fingerprint}+{fingerprint_of_source(lora)}"
     if not weights:
         stored = checkpoint.stored_quantization(source, config, quantization)
         loaded = _prepare(
@@ -176,12 +183,13 @@ def load_as_stored(
     dtype: torch.dtype,
     adapter: str | os.PathLike[str] | None = None,
     trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> PreTrainedModel:
     """The Hugging Face model alone, on the CPU, with its weights as the checkpoint has them.
 
     Of weights in safetensors of that dtype nothing is read before it is used. Raises ModelError.
     """
-    source = checkpoint.locate(model, trust_remote_code)
+    source = checkpoint.locate(model, trust_remote_code, revision)
     config = checkpoint.load_config(source)
     cpu = torch.device("cpu")
     if adapter is None:

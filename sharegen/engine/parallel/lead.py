@@ -27,7 +27,8 @@ def engine_of(setting: Setting, *, stuck: Stuck | None = None) -> Engine:
     """The engine of a setting, with as many ranks as that says. stuck: see Followers."""
     tokenizer = setting.tokenizer
     if isinstance(tokenizer, str):
-        tokenizer = load_tokenizer(tokenizer, trust_remote_code=setting.trust_remote_code)
+        revision = setting.revision if tokenizer == setting.model else None
+        tokenizer = load_tokenizer(tokenizer, setting.trust_remote_code, revision)
     device = resolve_device(setting.device)
     model = setting.model if isinstance(setting.model, str) else setting.model(device)
     load = partial(
@@ -38,6 +39,7 @@ def engine_of(setting: Setting, *, stuck: Stuck | None = None) -> Engine:
         quantization=setting.quantization,
         adapter=setting.adapter,
         trust_remote_code=setting.trust_remote_code,
+        revision=setting.revision,
     )
     if setting.ranks > 1:
         return lead(load, devices_of(setting), tokenizer, setting.config, stuck=stuck)

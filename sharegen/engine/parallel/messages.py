@@ -28,7 +28,7 @@ class Setting:
     model: folder or hub id, or what makes one on a device. tokenizer: that of one, or a tokenizer;
     None for none. threads: of torch; 0 leaves them be. ranks: processes that the model is cut
     among, each with a device of its own from `device` on. fingerprint: that the model is to have,
-    where one is known.
+    where one is known. revision: of a model on the hub, and of its tokenizer where both are one.
     """
 
     model: str | Callable[[torch.device], PreTrainedModel]
@@ -42,6 +42,7 @@ class Setting:
     threads: int = 0
     ranks: int = 1
     fingerprint: str | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,8 @@ def test_unreachable_hub_is_told_at_once() -> None:
 
 def test_offline_mode_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(
-        hub.urllib.request, "urlopen", lambda *_, **__: pytest.fail("asked the hub")
-    )
+    monkeypatch.setattr(constants, "ENDPOINT", "asked")
+    monkeypatch.setattr("huggingface_hub.utils.get_session", lambda: pytest.fail("asked the hub"))
     hub.hub_is_reachable.cache_clear()
     assert hub.hub_is_reachable() is False
     hub.hub_is_reachable.cache_clear()
