@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from sharegen.version import __version__
 
 if TYPE_CHECKING:
+    from sharegen.common.structured import StructuredOutputsParams
     from sharegen.engine.request import SamplingParams
     from sharegen.llm import LLM
 
@@ -19,7 +20,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 # imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__all__ = ["LLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +33,8 @@ def __getattr__(name: str) -> Any:
         from sharegen.engine.request import SamplingParams
 
         return SamplingParams
+    if name == "StructuredOutputsParams":
+        from sharegen.common.structured import StructuredOutputsParams
+
+        return StructuredOutputsParams
     raise AttributeError(f"module 'sharegen' has no attribute {name!r}")

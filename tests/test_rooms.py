@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "common": {"errors"},
     "kernels": set(),
-    "nouns": {"errors", "kernels"},
+    "nouns": {"common", "errors", "kernels"},
     "engine/text": {"nouns", "errors"},
     "engine/cache": {"nouns"},
     "engine/schedule": {"nouns", "engine/cache", "kernels", "errors"},
@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors",
     },
     "version": set(),
-    "sharegen": {"nouns", "llm", "version"},
+    "sharegen": {"nouns", "llm", "common", "version"},
     "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",
