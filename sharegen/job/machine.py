@@ -5,12 +5,14 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.dataset import read_text
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +57,8 @@ def load(
     tokenizer = load_tokenizer(
         configuration.model, configuration.trust_remote_code, configuration.revision
     )
+    if configuration.chat.template is not None:
+        tokenizer.chat_template = read_text(Path(configuration.chat.template))
     return model, tokenizer
 
 

@@ -18,6 +18,10 @@ FORMER: dict[str, Any] = {
     "kv_cache_dtype": "auto",
     "quantization": None,
     "tensor_parallel_size": 1,
+    "chat.template_kwargs": {},
+    "chat.tools": None,
+    "chat.add_generation_prompt": None,
+    "chat.continue_final_message": False,
 }
 """What a name that an identity lacks stands for: how things were before there was such a name.
 
@@ -32,6 +36,7 @@ _WORDS = {
     "fingerprints.tokenizer": "another tokenizer or chat template",
     "fingerprints.few_shot": "other few-shot examples",
     "fingerprints.document": "another document",
+    "fingerprints.chat_template": "another chat template",
     "prompt": "another template",
     "example": "another template",
     "chat.system": "another template",
@@ -43,6 +48,7 @@ _SOURCES = {
     "fingerprints.model": ("model", "adapter"),
     "fingerprints.few_shot": ("few_shot",),
     "fingerprints.document": ("dataset.document",),
+    "fingerprints.chat_template": ("chat.template",),
 }
 """The settings that say where the content comes from that a fingerprint is of."""
 

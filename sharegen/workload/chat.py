@@ -7,40 +7,48 @@ through transformers' own code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from sharegen.common import confined
 from sharegen.errors import ModelError
+from sharegen.workload.conversation import PLAIN, ChatOptions
 from sharegen.workload.template import FAILURES, MAX_TEXT, said
 
-Turns = Sequence[Mapping[str, str]]
+Turns = Sequence[Mapping[str, Any]]
 
 
 class ChatOverrun(ModelError):
     """The template takes more time or memory than it may: the next chat will hardly do better."""
 
 
-def chat_text(tokenizer: PreTrainedTokenizerBase, turns: Turns) -> str:
+def chat_text(
+    tokenizer: PreTrainedTokenizerBase, turns: Turns, options: ChatOptions = PLAIN
+) -> str:
     """The text of a conversation up to where the model answers.
 
     Raises ModelError when the template refuses the conversation or fails, ChatOverrun when it goes
     over its limits.
     """
     if type(tokenizer).apply_chat_template is not PreTrainedTokenizerBase.apply_chat_template:
-        return _applied(tokenizer, turns)  # no template: code of a class that was chosen to run
+        return _applied(
+            tokenizer, turns, options
+        )  # no template: code of a class that was chosen to run
     try:
-        template = tokenizer.get_chat_template()
-        return confined.call(render, template, tokenizer.special_tokens_map, turns)
+        template = tokenizer.get_chat_template(tools=options.tools)  # type: ignore[arg-type]
+        return confined.call(render, template, tokenizer.special_tokens_map, turns, options)
     except ValueError as error:  # several templates, and none is the default
         raise ModelError(f"the tokenizer's chat template cannot be used: {said(error)}") from None
     except confined.Exceeded as error:
         raise ChatOverrun(f"the tokenizer's chat template {error}") from None
 
 
-def render(template: str, special_tokens: Mapping[str, str], turns: Turns) -> str:
+def render(
+    template: str, special_tokens: Mapping[str, str], turns: Turns, options: ChatOptions
+) -> str:
     """What a tokenizer with this template and these tokens makes of a conversation."""
-    text = _applied(_StandIn(template, special_tokens), turns)
+    text = _applied(_StandIn(template, special_tokens), turns, options)
     if len(text) > MAX_TEXT:
         raise ModelError(f"the tokenizer's chat template gives more than {MAX_TEXT:,} characters")
     return text
@@ -59,12 +67,17 @@ class _StandIn:
         return self._template
 
 
-def _applied(tokenizer: PreTrainedTokenizerBase | _StandIn, turns: Turns) -> str:
+def _applied(
+    tokenizer: PreTrainedTokenizerBase | _StandIn, turns: Turns, options: ChatOptions
+) -> str:
     try:
         text = tokenizer.apply_chat_template(  # type: ignore[misc]
             list(turns),  # type: ignore[arg-type]
+            tools=None if options.tools is None else list(map(dict, options.tools)),
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=options.begins_turn,
+            continue_final_message=options.continue_final_message,
+            **options.template_kwargs,
         )
     except FAILURES as error:
         raise ModelError(

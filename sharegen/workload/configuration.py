@@ -64,6 +64,9 @@ DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
 _PLACES = ("model", "adapter", "revision", "few_shot", "machine")  # and how wide to run
 
+OF_CONVERSATIONS = ("template_kwargs", "tools", "add_generation_prompt", "continue_final_message")
+"""What of `chat` counts for rows that are conversations, whether or not prompts become chats."""
+
 _OWN = "model"  # the folder of a model that comes with a recipe's data
 
 
@@ -123,11 +126,13 @@ class Configuration(Job):
         values["dataset"] = {"id": self.dataset.id}  # what samples are keyed and drawn by
         values["sampling"].pop("samples")
         values["sampling"].pop("stop_when")  # which samples there are, not what they are
-        values["chat"].pop("stop")  # those in use are the sampling's
+        chat = values["chat"]
+        chat.pop("stop")  # those in use are the sampling's
+        chat.pop("template")  # its content counts
         if self.chat.enabled:
             del values["prompt"], values["example"]
         else:
-            values["chat"] = {"enabled": False}
+            values["chat"] = {name: chat[name] for name in ("enabled", *OF_CONVERSATIONS)}
         own = ("dtype", "quantization", "kv_cache_dtype")
         return values | {name: getattr(self.machine, name) for name in own}
 
@@ -209,6 +214,11 @@ def resolve(
             "about a document that it makes itself"
         )
     _refuse_idle_rule(recipe, job)
+    if job.chat.add_generation_prompt and job.chat.continue_final_message:
+        raise UsageError(
+            "chat.add_generation_prompt and chat.continue_final_message: an answer goes on within "
+            "the last turn or begins one of its own: set one of them"
+        )
     job._ships = recipe.ships
     return job.model_copy(
         update={
@@ -222,6 +232,9 @@ def resolve(
             ),
             "few_shot": job.few_shot.model_copy(
                 update={"file": _file(recipe, job.few_shot.file, "--few-shot-file")}
+            ),
+            "chat": job.chat.model_copy(
+                update={"template": _file(recipe, job.chat.template, "--set chat.template")}
             ),
         }
     )

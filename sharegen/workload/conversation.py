@@ -1,36 +1,163 @@
-"""A conversation that a row brings: turns of role and content, as chat datasets hold them."""
+"""Conversations: turns of role and content as chat datasets hold them, and what goes with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError
 from sharegen.workload.template import RenderError, half_character
 
 COLUMN = "messages"
 """Where a row has its conversation if it lacks the field that the template asks for."""
 
+TOOLS, KWARGS = "tools", "chat_template_kwargs"
+"""Columns of what a row with a conversation may bring beside it."""
 
-def conversation(field: str, turns: Sequence[Any]) -> list[dict[str, str]]:
+Turn = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """What a chat template is given beside the turns.
+
+    tools: schemas of functions that the model may call. template_kwargs: variables of the
+        template's own, such as `enable_thinking`.
+    add_generation_prompt: whether the answer begins a turn of its own. None: it does, and a
+        conversation that ends with the assistant is refused.
+    continue_final_message: whether the answer goes on within the last turn.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+
+    @property
+    def begins_turn(self) -> bool:
+        """Whether the template is to open the turn of the answer."""
+        return self.add_generation_prompt is not False and not self.continue_final_message
+
+    def check(self, turns: Sequence[Mapping[str, Any]]) -> None:
+        """Raise RenderError where it is not said how to go on from the last turn."""
+        is_told = self.continue_final_message or self.add_generation_prompt is not None
+        if not is_told and turns[-1]["role"] == "assistant":
+            raise RenderError(
+                "the conversation ends with a turn of the assistant: leave that turn out, or say "
+                "continue_final_message: true to go on within it, or add_generation_prompt: true "
+                "for one more turn after it"
+            )
+
+
+PLAIN = ChatOptions()
+"""Turns alone, and an answer after them."""
+
+
+def conversation(name: str, turns: Any) -> list[Turn]:
     """The turns of a field; what is null in them is left out.
 
     Raises RenderError that names the field and the turn which is none.
     """
+    if not isinstance(turns, list):
+        raise RenderError(f"{name} is of type {type(turns).__name__}: a conversation is a list")
     if not turns:
-        raise RenderError(f"the field {field!r} is an empty list: a conversation has turns")
-    return [_turn(f"{field}[{place}]", turn) for place, turn in enumerate(turns)]
+        raise RenderError(f"the field {name!r} is an empty list: a conversation has turns")
+    return [_turn(f"{name}[{place}]", turn) for place, turn in enumerate(turns)]
 
 
-def _turn(name: str, turn: Any) -> dict[str, str]:
-    if not isinstance(turn, dict) or not {"role", "content"} <= turn.keys():
+def _turn(name: str, turn: Any) -> Turn:
+    has_calls = isinstance(turn, dict) and bool(turn.get("tool_calls"))
+    if not isinstance(turn, dict) or "role" not in turn or not ("content" in turn or has_calls):
         raise RenderError(
             f"{name} is of type {type(turn).__name__} and no turn of a conversation, which has a "
             "'role' and a 'content'"
         )
-    told = {key: value for key, value in turn.items() if value is not None or key == "content"}
+    told = {key: value for key, value in turn.items() if value is not None}
+    calls = _tool_calls(f"{name}.tool_calls", told.pop("tool_calls")) if has_calls else None
+    if calls is None:
+        told["content"] = turn["content"]
+    if isinstance(told.get("content"), list):
+        told["content"] = _joined(f"{name}.content", told["content"])
     for key, value in told.items():
         if not isinstance(value, str):
             raise RenderError(f"{name}.{key} is of type {type(value).__name__}: a turn holds text")
         if half_character(value) is not None:
             raise RenderError(f"{name}.{key} is no text: it holds half of a character")
-    return told
+    return told if calls is None else {**told, "tool_calls": calls}
+
+
+def _joined(name: str, parts: list[Any]) -> str:
+    """The texts of a content that is told in parts, a line each."""
+    texts = []
+    for place, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise RenderError(
+                f"{name}[{place}] is of type {kind}: only parts of type text are read"
+            )
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _tool_calls(name: str, calls: Any) -> list[dict[str, Any]]:
+    """Calls of functions, with their arguments as the mapping that chat templates write out."""
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise RenderError(f"{name} is of type {type(calls).__name__} and no list of calls")
+    return [{**call, "function": _function(name, call.get("function"))} for call in calls]
+
+
+def _function(name: str, function: Any) -> dict[str, Any]:
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RenderError(f"{name}: a call has a 'function' with a 'name' and its 'arguments'")
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            arguments = json_values.parse(arguments or "{}")
+        except JsonError as error:
+            raise RenderError(f"{name}: the arguments of a call are not JSON: {error}") from None
+    return {**function, "arguments": arguments}
+
+
+def tools_of(name: str, value: Any) -> list[dict[str, Any]] | None:
+    """Schemas of functions, from a list or the JSON text of one; None where there are none."""
+    if isinstance(value, str):
+        try:
+            value = json_values.parse(value)
+        except JsonError as error:
+            raise RenderError(f"{name} is not JSON: {error}") from None
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        raise RenderError(f"{name} is no list of schemas of functions")
+    return value
+
+
+def kwargs_of(name: str, value: Any) -> dict[str, Any]:
+    """Variables of a chat template. Raises RenderError for what is no mapping of names."""
+    if isinstance(value, str):
+        try:
+            value = json_values.parse(value)
+        except JsonError as error:
+            raise RenderError(f"{name} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RenderError(f"{name} is of type {type(value).__name__}: it maps names to values")
+    taken = reserved(value)
+    if taken is not None:
+        raise RenderError(f"{name}: {taken!r} is not the template's to be told by a name")
+    return value
+
+
+_RESERVED = frozenset({
+    "self", "conversation", "messages", "tools", "documents", "chat_template", "tokenize",
+    "add_generation_prompt", "continue_final_message", "sanitize_control_tokens", "padding",
+    "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+})  # fmt: skip
+"""What transformers' `apply_chat_template` takes by name for itself."""
+
+
+def reserved(kwargs: Mapping[str, Any]) -> str | None:
+    """The first name that no variable of a template can have."""
+    return next((name for name in kwargs if name in _RESERVED), None)

@@ -21,7 +21,7 @@ from sharegen.common import confined
 from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
-from sharegen.workload.configuration import Configuration
+from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
@@ -47,7 +47,7 @@ class Problem:
     @cached_property
     def prompt_hash(self) -> str:
         """What ties a sample in the journal to the prompt that it answers."""
-        return content_hash(self.prompt.content)
+        return content_hash(self.prompt.identity)
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,21 @@ def load_workload(configuration: Configuration) -> Workload:
             if overruns == min(_PATIENCE, len(items)):
                 raise UsageError(f"the recipe {configuration.recipe}: {bad[-1].error}") from None
             continue
-        digest = content_hash([prompt.content, gold, tests_of(item.row.values)])
+        digest = content_hash([prompt.identity, gold, tests_of(item.row.values)])
         problems.append(Problem(item.id, item.fields, prompt, gold, digest))
     if not problems:
         others = len(bad) - 1
         more = f" (and {others} more row{'s' if others > 1 else ''} like it)" if others else ""
         raise DataError(f"no row can be asked: {bad[0].error}{more}")
     _refuse_equal_ids([*problems, *bad], _name(dataset))
+    _refuse_idle_chat(problems, configuration)
     fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}
     if rows.commit is not None:
         fingerprints["dataset_commit"] = rows.commit
     if dataset.document is not None:
         fingerprints["document"] = file_hash(Path(dataset.document))
+    if configuration.chat.template is not None:
+        fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
     return Workload(problems, bad, fingerprints)
 
 
@@ -308,6 +311,24 @@ def _refuse_equal_ids(problems: Iterable[Problem | BadRow], source: str) -> None
         if problem.id in seen:
             raise DataError(f"{source}: two rows have the id {problem.id!r}: ids must differ")
         seen.add(problem.id)
+
+
+def _refuse_idle_chat(problems: Iterable[Problem], configuration: Configuration) -> None:
+    """What is said of chats is a mistake where no prompt is one."""
+    chat = configuration.chat
+    if chat.enabled or any(problem.prompt.is_chat for problem in problems):
+        return
+    given = next(
+        (name for name in ("template", *OF_CONVERSATIONS) if getattr(chat, name) not in _UNSAID),
+        None,
+    )
+    if given is not None:
+        raise UsageError(
+            f"chat.{given}: no prompt is a chat: give --chat, rows of messages, or leave it out"
+        )
+
+
+_UNSAID: tuple[Any, ...] = (None, False, {}, [])
 
 
 def random_key(problem_id: str) -> int:

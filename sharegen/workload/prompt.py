@@ -11,12 +11,22 @@ import hashlib
 import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.workload import template
-from sharegen.workload.conversation import COLUMN, conversation
+from sharegen.workload.conversation import (
+    COLUMN,
+    KWARGS,
+    PLAIN,
+    TOOLS,
+    ChatOptions,
+    Turn,
+    conversation,
+    kwargs_of,
+    tools_of,
+)
 from sharegen.workload.template import Overrun, RenderError
 
 if TYPE_CHECKING:
@@ -29,29 +39,46 @@ _BATCH = 4_000_000  # characters that are tokenised at once
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt before its tokens: plain text, or the turns of a chat.
+    """A prompt before its tokens: plain text, the turns of a chat, or token ids as they are.
 
-    own: the part that is this problem's alone, without the examples.
+    own: the part that is this problem's alone, without the examples. options: of a chat.
     """
 
-    content: str | list[dict[str, str]]
+    content: str | list[Turn] | tuple[int, ...]
     own: str
+    options: ChatOptions = PLAIN
 
     @property
     def is_chat(self) -> bool:
         return isinstance(self.content, list)
 
     @property
+    def identity(self) -> Any:
+        """What it is known by: its content, and how a chat is rendered where that is said."""
+        if self.options == PLAIN:
+            return self.content
+        return [self.content, asdict(self.options)]
+
+    @property
     def length(self) -> int:
         """Characters, about."""
-        if isinstance(self.content, str):
-            return len(self.content)
-        return sum(len(turn["content"]) for turn in self.content)
+        if isinstance(self.content, list):
+            return sum(len(turn.get("content", "")) for turn in self.content)
+        return len(self.content)
 
     def __str__(self) -> str:
         if isinstance(self.content, str):
             return self.content
-        return "\n\n".join(f"[{turn['role']}]\n{turn['content']}" for turn in self.content)
+        if isinstance(self.content, tuple):
+            return f"{len(self.content):,} token ids"
+        return "\n\n".join(map(_shown, self.content))
+
+
+def _shown(turn: Turn) -> str:
+    """A turn for people, with the functions that it calls as they stand there."""
+    said = [turn[name] for name in ("content",) if turn.get(name)]
+    said += [json.dumps(call, ensure_ascii=False) for call in turn.get("tool_calls", ())]
+    return "\n".join([f"[{turn['role']}]", *said])
 
 
 class PromptTemplate:
@@ -64,7 +91,14 @@ class PromptTemplate:
         self._prompt = configuration.prompt
         self._chat = configuration.chat if configuration.chat.enabled else None
         self._examples = ""
-        self._turns: list[dict[str, str]] = []
+        self._turns: list[Turn] = []
+        chat = configuration.chat
+        self._options = ChatOptions(
+            chat.tools or None,
+            chat.template_kwargs,
+            chat.add_generation_prompt,
+            chat.continue_final_message,
+        )
         try:
             if self._chat is None:
                 parts = [template.render("example", configuration.example or "", fields)
@@ -88,23 +122,39 @@ class PromptTemplate:
         """The prompt of one problem.
 
         Where a template writes one field and nothing else, a list in it is a conversation, and a
-        row without the field may bring its `messages`.
+        row without the field may bring its `messages`; `tools` and `chat_template_kwargs` of such a
+        row are for the chat template.
 
-        Raises RenderError for a field that is missing or no text.
+        Raises RenderError for a field that is missing or no text, and for a conversation that no
+        answer follows.
         """
         turns = self._conversation(fields)
         if turns is not None:
-            return Prompt(self._after_examples(turns, fields), turns[-1]["content"])
+            options = self._options_of(fields)
+            options.check(turns)
+            own = turns[-1].get("content", "")
+            return Prompt(self._after_examples(turns, fields), own, options)
         if self._chat is not None:
             own = self._turn("user", fields)
-            return Prompt(self._after_examples([{"role": "user", "content": own}], fields), own)
+            turns = self._after_examples([{"role": "user", "content": own}], fields)
+            return Prompt(turns, own, self._options)
         if self._places_examples:
             whole = template.render("prompt", self._prompt, {**fields, "examples": self._examples})
             return Prompt(whole, whole.rpartition(self._examples)[2] if self._examples else whole)
         own = template.render("prompt", self._prompt, fields)
         return Prompt(self._examples + own, own)
 
-    def _conversation(self, fields: Mapping[str, Any]) -> list[dict[str, str]] | None:
+    def _options_of(self, fields: Mapping[str, Any]) -> ChatOptions:
+        """The job's, with what the row brings on top."""
+        options = self._options
+        if TOOLS in fields:
+            options = replace(options, tools=tools_of(TOOLS, fields[TOOLS]))
+        if KWARGS in fields:
+            own = kwargs_of(KWARGS, fields[KWARGS])
+            options = replace(options, template_kwargs={**options.template_kwargs, **own})
+        return options
+
+    def _conversation(self, fields: Mapping[str, Any]) -> list[Turn] | None:
         """The turns that the row brings, where it does."""
         text = self._prompt if self._chat is None else self._chat.user
         field = template.only_field(text or "")
@@ -114,9 +164,7 @@ class PromptTemplate:
         turns = fields.get(name)
         return conversation(name, turns) if isinstance(turns, list) else None
 
-    def _after_examples(
-        self, turns: list[dict[str, str]], fields: Mapping[str, Any]
-    ) -> list[dict[str, str]]:
+    def _after_examples(self, turns: list[Turn], fields: Mapping[str, Any]) -> list[Turn]:
         """The turns with the system message and the examples in front."""
         if self._examples:
             raise RenderError("the examples are text, and this row is a conversation: use --chat")
@@ -128,7 +176,7 @@ class PromptTemplate:
             head = [{"role": "system", "content": self._turn("system", fields)}]
         return [*head, *self._turns, *rest]
 
-    def _example_turns(self, examples: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    def _example_turns(self, examples: Sequence[Mapping[str, Any]]) -> list[Turn]:
         return [
             {"role": role, "content": self._turn(role, fields)}
             for fields in examples
@@ -166,7 +214,10 @@ def tokenise_each(
         good = [text for text in texts if isinstance(text, str)]
         ids = iter(token_ids(good, tokenizer, begin=not batch[0].is_chat) if good else ())
         for text in texts:
-            yield array("i", next(ids)) if isinstance(text, str) else text
+            if isinstance(text, ModelError):
+                yield text
+            else:
+                yield array("i", next(ids) if isinstance(text, str) else text)
 
 
 def token_ids(
@@ -195,11 +246,11 @@ def token_ids(
 
 
 def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:
-    """Chats or texts, few at a time where they are long: the tokens take far more than the text."""
+    """Prompts of one kind, few at a time where they are long: tokens take far more than text."""
     batch: list[Prompt] = []
     size = 0
     for prompt in prompts:
-        if batch and (size >= _BATCH or prompt.is_chat != batch[0].is_chat):
+        if batch and (size >= _BATCH or type(prompt.content) is not type(batch[0].content)):
             yield batch
             batch, size = [], 0
         batch.append(prompt)
@@ -208,8 +259,9 @@ def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:
         yield batch
 
 
-def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | ModelError:
-    if isinstance(prompt.content, str):
+def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | tuple[int, ...] | ModelError:
+    """The prompt as text; token ids as they are."""
+    if not isinstance(prompt.content, list):
         return prompt.content
     if not tokenizer.chat_template:
         return ModelError(
@@ -219,7 +271,7 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | ModelErro
     from sharegen.workload.chat import ChatOverrun, chat_text
 
     try:
-        return chat_text(tokenizer, prompt.content)
+        return chat_text(tokenizer, prompt.content, prompt.options)
     except ChatOverrun:
         raise
     except ModelError as error:

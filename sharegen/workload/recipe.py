@@ -30,7 +30,7 @@ from pydantic import (
 
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
-from sharegen.workload import plain_yaml, template
+from sharegen.workload import conversation, plain_yaml, template
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 """The folder of the recipes that ship with sharegen."""
@@ -82,6 +82,13 @@ Names = Annotated[list[str], BeforeValidator(_as_list)]
 def _check_rule(text: str) -> str:
     """A rule in its one spelling: `window` is `window=5`."""
     return str(StopRule.parse(text))
+
+
+def _check_kwargs(values: dict[str, Any]) -> dict[str, Any]:
+    taken = conversation.reserved(values)
+    if taken is not None:
+        raise ValueError(f"{taken!r} is no variable of the template's own")
+    return values
 
 
 Rule = Annotated[str, AfterValidator(_check_rule)]
@@ -214,6 +221,13 @@ class Chat(Strict):
 
     enabled: whether to use it; system: the system message's template; user, assistant: templates
     of one example's turns (user also of the problem's own); stop: replaces the sampling's stops.
+    The others hold for rows that bring conversations, too. template: a file with a chat template in
+    place of the tokenizer's. template_kwargs: variables of the template's own, such as
+    `enable_thinking`. tools: schemas of functions, which the template writes out; a row's `tools`
+    replace them.
+    add_generation_prompt: whether an answer begins a turn of its own; unless it is said, a
+    conversation must not end with the assistant. continue_final_message: whether an answer goes on
+    within the last turn.
     """
 
     enabled: bool = False
@@ -221,6 +235,11 @@ class Chat(Strict):
     user: Template | None = None
     assistant: Template | None = None
     stop: list[NonEmpty] = []
+    template: Place | None = None
+    template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_kwargs)] = {}
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
 
 class Job(Strict):

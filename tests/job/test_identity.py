@@ -18,10 +18,14 @@ from sharegen.results.identity import differences, identity_of
 from sharegen.results.pool import pool
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.recipe import merge
 from tests.tiny import save_tiny_model
 
 ROWS = [{"question": f"Tom has {n} apples. How many?", "answer": f"#### {n}"} for n in range(3, 10)]
 EXAMPLES = [{"question": "How many?", "answer": f"#### {n}"} for n in range(2)]
+
+
+SHORT = {"max_tokens": 4, "temperature": 1.0}
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -102,6 +106,25 @@ def test_another_chat_template_is_refused_by_name(
     template.write_text(template.read_text() + "\n")
     with pytest.raises(JournalError, match="another tokenizer or chat template"):
         run_job(configure(place, samples, **chat), path)
+
+
+def test_another_template_of_ones_own_is_refused_by_name(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %} 1+1=")
+
+    def configured(samples: int, **kwargs: Any) -> Configuration:
+        own = {"template": str(tmp_path / "mine.jinja"), "template_kwargs": kwargs}
+        flags = {"model": str(place / "model"), "chat": own, "sampling": {"samples": samples}}
+        machine = {"device": "cpu", "kv_cache_memory": 1 << 22}
+        rows = write(tmp_path / "chats.jsonl", [{"messages": [{"role": "user", "content": "?"}]}])
+        return resolve("prompts", str(rows), merge(flags, {"machine": machine, "sampling": SHORT}))
+
+    run_job(configured(1), tmp_path / "a.jsonl")
+    assert run_job(configured(2), tmp_path / "a.jsonl").drawn == 1
+    with pytest.raises(JournalError, match=r"template_kwargs.enable_thinking was not set and is"):
+        run_job(configured(2, enable_thinking=False), tmp_path / "a.jsonl")
+    (tmp_path / "mine.jinja").write_text("1")
+    with pytest.raises(JournalError, match="another chat template"):
+        run_job(configured(2), tmp_path / "a.jsonl")
 
 
 def test_another_quantisation_is_refused_by_name(

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from sharegen.errors import ModelError
 from sharegen.workload.chat import chat_text
+from sharegen.workload.conversation import ChatOptions, reserved
 from tests.tiny import tiny_tokenizer
 
 TURNS = [{"role": "user", "content": "Hé \ud83d\ude00"}, {"role": "assistant", "content": "7"}]
@@ -67,3 +71,15 @@ def test_what_goes_too_far_is_one_line(short: None, template: str, why: str) -> 
     with pytest.raises(ModelError, match=why) as error:
         chat_text(tokenizer, TURNS)
     assert len(str(error.value)) < 400 and "\n" not in str(error.value)
+
+
+def test_names_that_are_transformers_own_are_no_variables_of_a_template() -> None:
+    own = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    assert [name for name in own if name != "kwargs" and reserved({name: 1}) is None] == []
+    assert reserved({"enable_thinking": False}) is None
+
+
+def test_tools_choose_the_template_that_is_made_for_them() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = {"default": "a", "tool_use": "{{ tools | length }}"}
+    assert chat_text(tokenizer, TURNS, ChatOptions(tools=[{"a": 1}])) == "1"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.errors import DataError
+from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import Workload, load_workload, random_key
 
@@ -73,6 +73,11 @@ def test_bad_rows_are_left_out_and_named(load: Any) -> None:
     assert [bad.id for bad in workload.bad_rows] == ["0", "z"]
     assert "test.jsonl, line 1" in workload.bad_rows[0].error
     assert "'q'" in workload.bad_rows[0].error
+
+
+def test_what_is_said_of_chats_is_refused_where_there_is_none(load: Any) -> None:
+    with pytest.raises(UsageError, match=r"chat\.template_kwargs: no prompt is a chat"):
+        load([{"question": "?"}], chat={"template_kwargs": {"enable_thinking": False}})
 
 
 def test_limit_counts_rows_and_where_filters_them(load: Any) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sharegen.errors import ModelError
+from sharegen.errors import ModelError, UsageError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise, tokenizer_fingerprint
@@ -142,6 +143,86 @@ def test_a_list_of_turns_is_a_conversation() -> None:
 def test_what_is_no_conversation(turns: Any, said: str) -> None:
     with pytest.raises(RenderError, match=said):
         rendered({"messages": turns})
+
+
+ASKS = [*TURNS, {"role": "assistant", "content": "Yes,"}]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+def chat(fields: dict[str, Any], **flags: Any) -> Prompt:
+    job = resolve("prompts", str(Path(__file__)), {"model": "a/b", "chat": flags})
+    return PromptTemplate(job, []).render(fields)
+
+
+def test_a_conversation_that_ends_with_the_assistant_says_how_to_go_on() -> None:
+    with pytest.raises(RenderError, match="ends with a turn of the assistant: leave that turn out"):
+        chat({"messages": ASKS})
+    tokenizer = tiny_tokenizer()
+
+    def text(**flags: Any) -> str:
+        (ids,) = tokenise([chat({"messages": ASKS}, **flags)], tokenizer)
+        return tokenizer.decode(list(ids))
+
+    before = "<s><|user|>Tom?\n<|assistant|>Yes,"
+    assert text(continue_final_message=True) == before
+    assert text(add_generation_prompt=True) == before + "\n<|assistant|>"
+    assert text(add_generation_prompt=False) == before + "\n"
+    with pytest.raises(UsageError, match="set one of them"):
+        chat({}, add_generation_prompt=True, continue_final_message=True)
+
+
+def test_what_goes_with_a_conversation_reaches_the_template_and_is_its_identity() -> None:
+    plain = chat({"messages": TURNS})
+    assert plain.identity == TURNS  # as ever: journals from before go on
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{{ thinking }} {{ tone }} {% if tools %}{{ tools | tojson }}{% endif %}"
+    )
+    row = {"messages": TURNS, "chat_template_kwargs": {"tone": "kind"}, "tools": json.dumps([TOOL])}
+    told = chat(row, template_kwargs={"thinking": False, "tone": "stern"}, tools=[{"a": 1}])
+    (ids,) = tokenise([told], tokenizer)
+    assert tokenizer.decode(list(ids)) == f"False kind {json.dumps([TOOL])}"
+    assert told.identity == [TURNS, asdict(told.options)] != plain.identity
+    other = chat(row, template_kwargs={"thinking": True, "tone": "stern"}, tools=[{"a": 1}])
+    assert other.identity != told.identity
+
+
+def test_calls_of_tools_and_parts_of_text_are_turns() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    turns = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "1"},
+    ]
+    said = chat({"messages": turns})
+    assert [turn.get("content") for turn in said.content] == ["a\nb", None, "1"]
+    assert said.content[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert '"name": "add"' in str(said)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"tools": {"a": 1}}, "tools is no list of schemas"),
+        ({"tools": "[{"}, "tools is not JSON"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs is of type list"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "'tokenize' is not the template's"),
+        ({"messages": [{**TURNS[0], "content": [{"type": "image_url"}]}]}, "of type image_url"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
+            "has a 'function' with a 'name'",
+        ),
+        (
+            {"messages": [
+                {"role": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
+            ]},
+            "arguments of a call are not JSON",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_with_a_conversation(row: dict[str, Any], said: str) -> None:
+    with pytest.raises(RenderError, match=said):
+        chat({"messages": TURNS, **row})
 
 
 def test_chats_and_texts_in_turn() -> None:
