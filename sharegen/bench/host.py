@@ -46,7 +46,7 @@ def host() -> dict[str, float]:
     rng = np.random.default_rng(0)
     params = SamplingParams(max_tokens=STEPS + 64, stop_token_ids=list(range(ENDS)))
     prompts = rng.integers(ENDS, _VOCABULARY, (PROMPTS, PROMPT_TOKENS), dtype=np.int32)
-    blocks = (PROMPT_TOKENS + params.max_tokens) // _BLOCK_SIZE + 2
+    blocks = (PROMPT_TOKENS + STEPS + 64) // _BLOCK_SIZE + 2
     scheduler = Scheduler(
         BlockPool(PROMPTS * blocks, _BLOCK_SIZE), max_sequences=ROWS, context_length=1 << 20,
         chunk_tokens=_CHUNK, ahead_tokens=0, padded=graph_rows, scratch_block=PROMPTS * blocks,

@@ -12,7 +12,7 @@ import numpy as np
 from sharegen.engine.cache.prompt_logprobs import note, of_prompt
 from sharegen.engine.config import EngineStats
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
+from sharegen.engine.request import Completion, FinishReason, SamplingParams, TokenLogprobs
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
@@ -89,8 +89,7 @@ class Collector:
         self.stats.generated_tokens += len(grown)
         finished = self._finish_ended(grown, drawn.get_ended())
         for sequence in failed:
-            failure = _failure(sequence, None if self.tokenizer is None else "")
-            finished += self._finish(sequence, failure)
+            finished += self._finish(sequence, _failure(sequence, self.tokenizer is not None))
         return finished
 
     def _finish_ended(
@@ -101,13 +100,13 @@ class Collector:
         Few of the sequences of a step end, so it is asked at once which ones may.
         """
         last = np.array([sequence.tokens[-1] for _, sequence in grown], dtype=np.int64)
-        suspects: dict[Seq[str], list[bool]] = {}
+        suspects: dict[Stops, list[bool]] = {}
         finished: list[Completion] = []
         for i, (place, sequence) in enumerate(grown):
-            stop = sequence.group.request.params.stop
-            if stop and stop not in suspects:
-                suspects[stop] = Stops.of(self.tokenizer, stop).may_complete(last).tolist()
-            may_stop = bool(stop) and suspects[stop][i]
+            stops = self._stops(sequence.group.request.params)
+            if stops is not None and stops not in suspects:
+                suspects[stops] = stops.may_complete(last).tolist()
+            may_stop = stops is not None and suspects[stops][i]
             full = len(sequence.tokens) >= sequence.group.limit
             if not (ended[place] or may_stop or full):
                 continue
@@ -115,6 +114,12 @@ class Collector:
             if completion is not None:
                 finished += self._finish(sequence, completion)
         return finished
+
+    def _stops(self, params: SamplingParams) -> Stops | None:
+        """What ends a sample with these parameters in its text, if something does."""
+        if not params.stop:
+            return None
+        return Stops.of(self.tokenizer, params.stop, not params.skip_special_tokens)
 
     def _finish(self, sequence: Sequence, completion: Completion) -> list[Completion]:
         """The completion of every sample that the sequence was computed for."""
@@ -137,8 +142,9 @@ class Collector:
             reason, stop_reason = ends[sequence.tokens[-1]]
         else:
             match = None
-            if may_stop:
-                match = Stops.of(self.tokenizer, params.stop).match(
+            stops = self._stops(params) if may_stop else None
+            if stops is not None:
+                match = stops.match(
                     group.request.prompt_token_ids,
                     sequence.tokens,
                     min_tokens=params.min_tokens,
@@ -150,11 +156,12 @@ class Collector:
                 reason = group.limit_reason
             else:
                 return None
-        if text is None and self.tokenizer is not None:
+        if text is None and self.tokenizer is not None and params.detokenize:
             hide = is_end and not include
             shown = sequence.tokens[:-1] if hide else sequence.tokens
-            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown)
-            if include and isinstance(stop_reason, str):
+            special = not params.skip_special_tokens
+            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown, special)
+            if include and isinstance(stop_reason, str) and not special:
                 text += stop_reason  # a special token, which decoding left out
         return Completion(
             request=group.request,
@@ -169,26 +176,32 @@ class Collector:
         )
 
 
-def _failure(sequence: Sequence, text: str | None) -> Completion:
-    """What becomes of a sample whose logits were no distribution, so that nothing was drawn."""
-    count = len(sequence.tokens)
+def _failure(sequence: Sequence, has_text: bool) -> Completion:
+    """What becomes of a sample whose logits were no distribution, so that nothing was drawn.
+
+    has_text: whether samples have one, where their parameters want it.
+    """
+    count, params = len(sequence.tokens), sequence.group.request.params
+    barring = [name for name in ("allowed_token_ids", "bad_words") if getattr(params, name)]
+    barring += ["logit_bias"] if -math.inf in (params.logit_bias or {}).values() else []
+    or_barred = f", or there is no token that {' and '.join(barring)} leave" if barring else ""
     return Completion(
         request=sequence.group.request,
         sample=sequence.sample,
         token_ids=sequence.tokens,
-        text=text,
+        text="" if has_text and params.detokenize else None,
         finish_reason="error",
         stop_reason=None,
         cumulative_logprob=sequence.cumulative_logprob,
         logprobs=sequence.logprobs,
         prompt_logprobs=sequence.group.prompt_logprobs,
-        error=f"the model's logits are NaN or infinite after {count:,} tokens",
+        error=f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}",
     )
 
 
 def _note_top(
     places: list[tuple[int, Sequence]],
-    top: list[tuple[list[int], list[float]]],
+    top: list[tuple[int, list[int], list[float]]],
     logprobs: list[float],
 ) -> None:
     """Write down the newest token's alternatives of the sequences that want them."""
@@ -196,8 +209,9 @@ def _note_top(
         wanted = sequence.group.request.params.logprobs
         if wanted is None:
             continue
-        ids, of_ids = top[place]
+        rank, ids, of_ids = top[place]
         best = dict(zip(ids[:wanted], of_ids[:wanted], strict=True))
         if sequence.logprobs is None:
             sequence.logprobs = []
-        sequence.logprobs.append(TokenLogprobs(sequence.tokens[-1], logprobs[place], best))
+        entry = TokenLogprobs(sequence.tokens[-1], logprobs[place], best, rank)
+        sequence.logprobs.append(entry)

@@ -52,6 +52,14 @@ def _biases(values: Any) -> bool:
     )
 
 
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _token(value: Any) -> bool:
+    return _whole(value, 0) and int(value) < 1 << 63
+
+
 _PENALTY = f"a number from {-_MOST_PENALTY:g} to {_MOST_PENALTY:g}"
 _AT_LEAST_ONE = "a whole number of at least 1"
 _NONE_OR_MORE = "a whole number of at least 0, or None"
@@ -73,17 +81,24 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"numbers from {-_MOST_BIAS:g} to {_MOST_BIAS:g}, or -inf, by whole token ids",
     ),
     "bad_words": (lambda x: _word(x) or _all(x, _word), "words, none of them blank"),
-    "max_tokens": (lambda x: _whole(x, 1), _AT_LEAST_ONE),
+    "allowed_token_ids": (
+        lambda x: x is None or (_all(x, _token) and len(x) > 0),
+        "a list of token ids that is not empty, or None for all",
+    ),
+    "max_tokens": (
+        lambda x: x is None or _whole(x, 1),
+        "a whole number of at least 1, or None for all that the context has room for",
+    ),
     "min_tokens": (lambda x: _whole(x, 0), "a whole number from 0 to max_tokens"),
     "stop": (lambda x: _text(x) or _all(x, _text), "non-empty strings"),
-    "stop_token_ids": (
-        lambda x: _all(x, lambda i: _whole(i, 0) and i < 1 << 63),
-        "a list of token ids",
-    ),
+    "stop_token_ids": (lambda x: _all(x, _token), "a list of token ids"),
     "seed": (lambda x: x is None or _whole(x, x), "a whole number or None"),
     "logprobs": (lambda x: x is None or _whole(x, 0), _NONE_OR_MORE),
     "prompt_logprobs": (lambda x: x is None or _whole(x, 0), _NONE_OR_MORE),
-}
+} | dict.fromkeys(
+    ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"),
+    (_truth, "True or False"),
+)
 """Of each field, whether a value is in its range, and that range in words."""
 
 
@@ -97,9 +112,14 @@ class SamplingParams:
     repetition_penalty: over prompt and output; presence_penalty, frequency_penalty: over the
         output alone.
     logit_bias: what is added to the logits of tokens, by their ids; -inf bars one.
+    allowed_token_ids: the only tokens that are drawn, by default all. A sample for which its other
+        parameters leave none of them fails.
     bad_words: strings that do not occur, at the start of a word.
-    max_tokens, min_tokens: tokens of one sample.
+    max_tokens, min_tokens: tokens of one sample; max_tokens None is as many as the context has
+        room for after the prompt.
     stop: strings that end a sample and are cut from its text unless include_stop_str_in_output.
+    detokenize: whether samples have a text, which stop strings need. skip_special_tokens: whether
+        special tokens are left out of it.
     seed: replaces the engine's seed for this request.
     logprobs, prompt_logprobs: how many of the raw distribution's top tokens to report with each
         output or prompt token's own log-probability. For a prompt's, the logits of a whole
@@ -117,13 +137,16 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
     bad_words: str | Sequence[str] = ()
-    max_tokens: int = 16
+    max_tokens: int | None = 16
     min_tokens: int = 0
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    detokenize: bool = True
+    skip_special_tokens: bool = True
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -131,12 +154,17 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for name, (good, want) in _RANGES.items():
             self._check(name, good(getattr(self, name)), want)
-        self._check("min_tokens", self.min_tokens <= self.max_tokens, _RANGES["min_tokens"][1])
+        most = self.min_tokens if self.max_tokens is None else self.max_tokens
+        self._check("min_tokens", self.min_tokens <= most, _RANGES["min_tokens"][1])
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
             words = (value,) if isinstance(value, str) else tuple(value or ())
             object.__setattr__(self, name, words)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+        if self.stop and not self.detokenize:
+            raise UsageError("stop strings are looked for in text: leave out stop, or detokenize")
 
     @property
     def is_greedy(self) -> bool:
@@ -188,11 +216,15 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The raw distribution at one position: the chosen token's log-probability and the top k's."""
+    """The raw distribution at one position: the chosen token's log-probability and the top k's.
+
+    rank: the chosen token's place among all, 1 for the likeliest.
+    """
 
     token_id: int
     logprob: float
     top: dict[int, float] = field(default_factory=dict)
+    rank: int = 1
 
 
 @dataclass(frozen=True)

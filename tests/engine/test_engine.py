@@ -166,6 +166,24 @@ def test_a_prompt_at_the_context_limit() -> None:
             judge(completion, "llama")
 
 
+def test_without_max_tokens_a_sample_takes_what_the_context_has_left() -> None:
+    """It begins as a shorter one does, for the limit is no part of the draws."""
+    prompts = [(forest()[0] * 20)[: CONTEXT - room] for room in (3, 40)]
+    endless = run(
+        make_engine(loaded("llama")), requests_of(prompts, replace(SAMPLED, max_tokens=None))
+    ).completions
+    for index, room in enumerate((3, 40)):
+        completion = endless[index, 0]
+        assert (len(completion.token_ids), completion.finish_reason) == (room, "context")
+    short = run(make_engine(loaded("llama")), requests_of(prompts[1:], SAMPLED)).completions[0, 0]
+    tokens = endless[1, 0].token_ids
+    assert SAMPLED.max_tokens is not None and SAMPLED.seed is None
+    assert len(short.token_ids) == SAMPLED.max_tokens < len(tokens)
+    with pytest.raises(UsageError, match=r"max_tokens is 0: .* or None for all that"):
+        replace(SAMPLED, max_tokens=0)
+    assert replace(SAMPLED, max_tokens=None, min_tokens=30).min_tokens == 30
+
+
 def test_max_tokens_that_just_fit_the_context_end_by_length() -> None:
     prompt = (forest()[0] * 20)[: CONTEXT - 4]
     params = replace(SAMPLED, max_tokens=4)

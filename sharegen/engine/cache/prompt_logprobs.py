@@ -33,11 +33,11 @@ class Asked:
     offset: int
     token: int
 
-    def note(self, logprob: float, ids: list[int], of_ids: list[float]) -> None:
+    def note(self, logprob: float, rank: int, ids: list[int], of_ids: list[float]) -> None:
         """Write down the token's log-probability, and those of the likeliest, best first."""
         top = self.known.top
         best = dict(zip(ids[:top], of_ids[:top], strict=True))
-        entry = TokenLogprobs(self.token, logprob, best)
+        entry = TokenLogprobs(self.token, logprob, best, rank)
         if self.offset < len(self.known.own):
             self.known.own[self.offset] = entry
         else:
@@ -76,10 +76,12 @@ def asked_of(known: NodeLogprobs, node: Node, start: int, end: int) -> list[Aske
     return asked
 
 
-def note(asked: Seq[Asked], logprobs: Seq[float], best: Seq[tuple[list[int], list[float]]]) -> None:
+def note(
+    asked: Seq[Asked], logprobs: Seq[float], best: Seq[tuple[int, list[int], list[float]]]
+) -> None:
     """Write what has come from the device down where it was asked for."""
-    for place, logprob, (ids, of_ids) in zip(asked, logprobs, best, strict=True):
-        place.note(logprob, ids, of_ids)
+    for place, logprob, (rank, ids, of_ids) in zip(asked, logprobs, best, strict=True):
+        place.note(logprob, rank, ids, of_ids)
 
 
 def of_prompt(stored: Stored, leaf: Node, top: int) -> PromptLogprobs:
@@ -101,4 +103,5 @@ def _at_most(entry: TokenLogprobs, top: int) -> TokenLogprobs:
     """The entry itself, shared with other prompts, unless it says more than is wanted."""
     if len(entry.top) <= top:
         return entry
-    return TokenLogprobs(entry.token_id, entry.logprob, dict(list(entry.top.items())[:top]))
+    best = dict(list(entry.top.items())[:top])
+    return TokenLogprobs(entry.token_id, entry.logprob, best, entry.rank)

@@ -9,9 +9,10 @@ class Drawn:
     """Tokens that may still be being computed: asking for them waits.
 
     tokens, logprobs: [n], in the batch's order. ended: [n] which of them are EOS or a stop token of
-    their sample; None for prompt tokens. top_ids, top_logprobs: [n, k] the likeliest tokens
-    of each place, where some sequence wants them. The copy to the host is ordered before whatever
-    is launched next, so the step's own outputs may be overwritten then.
+    their sample; None for prompt tokens. ranks: [n] their places among all tokens, and top_ids,
+    top_logprobs: [n, k] the likeliest of each place, where some sequence wants them. The copy to
+    the host is ordered before whatever is launched next, so the step's own outputs may be
+    overwritten then.
     prompt: the same of prompt tokens, for a prefill batch of which they are wanted.
     """
 
@@ -20,13 +21,16 @@ class Drawn:
         tokens: torch.Tensor,
         logprobs: torch.Tensor,
         ended: torch.Tensor | None = None,
+        ranks: torch.Tensor | None = None,
         top_ids: torch.Tensor | None = None,
         top_logprobs: torch.Tensor | None = None,
         *,
         prompt: Drawn | None = None,
     ) -> None:
         self.prompt = prompt
-        self._on_host = [_to_host(t) for t in (tokens, logprobs, ended, top_ids, top_logprobs)]
+        self._on_host = [
+            _to_host(t) for t in (tokens, logprobs, ended, ranks, top_ids, top_logprobs)
+        ]
         self._done: torch.cuda.Event | None = None
         if tokens.is_cuda:
             self._done = torch.cuda.Event()
@@ -51,9 +55,10 @@ class Drawn:
         ended: list[bool] = self._wait(2).tolist()
         return ended
 
-    def get_top(self) -> list[tuple[list[int], list[float]]]:
-        """The likeliest tokens of each place and their log-probabilities, best first."""
-        return list(zip(self._wait(3).tolist(), self._wait(4).tolist(), strict=True))
+    def get_top(self) -> list[tuple[int, list[int], list[float]]]:
+        """Of each place the token's rank, the likeliest tokens and their log-probabilities."""
+        columns = (self._wait(index).tolist() for index in (3, 4, 5))
+        return list(zip(*columns, strict=True))
 
     def _wait(self, index: int) -> torch.Tensor:
         if self._done is not None:

@@ -1,9 +1,9 @@
 """What a GPU must keep free beside the KV cache, seen by running the largest steps there can be.
 
 A step of prefill and one of decoding are run without a KV cache: with a stand-in for attention,
-logits for as many rows as there can be, and sampling with all filters, penalties, a bias and
-log-probabilities. Their peaks add up, for the graphs of decoding keep their memory to themselves.
-Log-probabilities of prompts come on top.
+logits for as many rows as there can be, and sampling with all filters, penalties, a bias, a list of
+tokens and log-probabilities. Their peaks add up, for the graphs of decoding keep their memory to
+themselves. Log-probabilities of prompts come on top.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sharegen.engine.execute.memory import (
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import alone
 from sharegen.engine.request import SamplingParams
-from sharegen.engine.sample.sampling import SamplingState, sample, token_logprobs
+from sharegen.engine.sample.sampling import SamplingState, ranks, sample, token_logprobs
 from sharegen.errors import CapacityError
 
 _OUTPUT = 4096  # tokens that penalties look back at; longer ones are in the margin
@@ -36,6 +36,7 @@ _EVERYTHING = SamplingParams(
     presence_penalty=0.1,
     frequency_penalty=0.1,
     logit_bias={0: 1.0},
+    allowed_token_ids=(0, 1),
     logprobs=20,
 )
 
@@ -82,6 +83,7 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
         zeros = torch.zeros(rows, dtype=torch.int64, device=device)
         drawn, _ = sample(logits, state, zeros, history=history)
         token_logprobs(logits, drawn, state.features().top_logprobs)
+        ranks(logits, drawn)
 
 
 def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int, width: int) -> int:

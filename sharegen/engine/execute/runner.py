@@ -28,6 +28,7 @@ from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import (
     Features,
     SamplingState,
+    ranks,
     sample,
     token_logprobs,
     top_logprobs,
@@ -241,7 +242,7 @@ class Runner:
         first = len(batch.logit_rows)
         rows = torch.arange(first, first + len(tokens), device=self.device)
         chosen, ids, best = token_logprobs(logits, tokens, batch.logprobs.top, rows)
-        return Drawn(tokens, chosen, None, ids, best)
+        return Drawn(tokens, chosen, None, ranks(logits, tokens, rows), ids, best)
 
     def _draw_first(self, batch: PrefillBatch, logits: torch.Tensor, prompt: Drawn | None) -> Drawn:
         drawings = batch.drawings
@@ -279,5 +280,8 @@ def _top(
     count: int,
     logit_rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """The `count` likeliest tokens of each place; nothing where nobody asked (-1)."""
-    return top_logprobs(logits, tokens, logprobs, count, logit_rows) if count >= 0 else ()
+    """Each token's rank and the `count` likeliest of its place; nothing where nobody asked (-1)."""
+    if count < 0:
+        return ()
+    places = ranks(logits, tokens, logit_rows)
+    return places, *top_logprobs(logits, tokens, logprobs, count, logit_rows)

@@ -96,11 +96,15 @@ class LoadedModel:
         """The context length that the config names, which RoPE frequencies may not allow."""
         return self._limits[-1][0]
 
-    def check_prompt(self, prompt: Sequence[int], max_tokens: int) -> None:
-        """Raise RequestError, in one line, for a prompt that this model cannot go on from."""
+    def check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> None:
+        """Raise RequestError, in one line, for a prompt that this model cannot go on from.
+
+        max_tokens: that are to follow it; None for as many as there is room for.
+        """
         if not len(prompt):
             raise RequestError("the prompt is empty: it needs at least one token")
-        self.check_length(min(len(prompt) + max_tokens, self.declared_length))
+        if max_tokens is not None:
+            self.check_length(min(len(prompt) + max_tokens, self.declared_length))
         context = self.context_length
         if len(prompt) >= context:
             raise RequestError(

@@ -22,6 +22,7 @@ from sharegen.engine.request import Completion, Request
 W = TypeVar("W", bound=Hashable)
 
 _PREFILL = 0.05  # of a drawn token's work is that of a prompt token
+_OPEN = 4096  # drawn tokens that a sample without max_tokens is taken for
 _LARGE = 4  # times the mean: work that is dealt first, wherever it is in the tree
 
 
@@ -118,7 +119,8 @@ class Assignment(Generic[W]):
             request = replace(requests[i], splits=leaf.splits(), alone=leaf.alone)
             for part in range(min(parts, len(request.samples))):
                 samples = request.samples[part::parts]
-                work = leaf.length * _PREFILL + len(samples) * request.params.max_tokens
+                most = request.params.max_tokens or _OPEN
+                work = leaf.length * _PREFILL + len(samples) * most
                 items.append((_Item(request, _bits(samples)), work))
         total = sum(work for _, work in items)
         large = _LARGE * total / max(len(items), 1)

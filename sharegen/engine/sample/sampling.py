@@ -136,6 +136,18 @@ def top_logprobs(
     return ids, best
 
 
+def ranks(logits: Tensor, tokens: Tensor, logit_rows: Tensor | None = None) -> Tensor:
+    """The place of each token among all, 1 for the likeliest: int64 [n].
+
+    logits: [m, V]; tokens: int64 [n]; logit_rows: as for `sample`. Equal ones share a place.
+    """
+    parts = []
+    for part in _parts(len(tokens), logits):
+        raw = logits[part] if logit_rows is None else logits[logit_rows[part]]
+        parts.append((raw > raw.gather(-1, tokens[part, None])).sum(-1) + 1)
+    return torch.cat(parts)
+
+
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each row and where they are, both [n, count], in falling order.
 
@@ -173,7 +185,12 @@ def adjusted(
     history: Tensor | None,
     features: Features,
 ) -> Tensor:
-    """Logits [n, V] of any float type after the rows' edits and penalties, float32 if there are."""
+    """Logits [n, V] of any float type after what the rows bar, add and penalise.
+
+    A new tensor in float32 where they do.
+    """
+    if features.allowed:
+        logits = state.allowed.apply(logits, rows)
     if features.edit_slots:
         logits = state.edits.apply(logits, rows, positions, history)
     if features.penalised:

@@ -7,6 +7,7 @@ live rows ask for, so that a step pays for nothing else and a CUDA graph can be 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sharegen.engine.request import SamplingParams
+from sharegen.engine.sample.allowed import AllowedTokens
 from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
 from sharegen.engine.sample.penalties import PromptTokens
 from sharegen.engine.text.stopping import end_tokens
@@ -39,7 +41,8 @@ class Features:
 
     filtered: some row that draws has top_k, top_p or min_p. penalised: some row has a penalty,
     repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
-    0 where no row has one. top_logprobs: the largest `logprobs` asked for, -1 for none.
+    0 where no row has one. allowed: some row may draw some tokens only. top_logprobs: the largest
+    `logprobs` asked for, -1 for none.
     """
 
     filtered: bool = False
@@ -47,12 +50,13 @@ class Features:
     repeats: bool = False
     edit_slots: int = 0
     edit_context: int = 0
+    allowed: bool = False
     top_logprobs: int = -1
 
     @property
     def adjusted(self) -> bool:
         """Whether some row's logits change before they are drawn from."""
-        return self.penalised or self.edit_slots > 0
+        return self.penalised or self.edit_slots > 0 or self.allowed
 
 
 class SamplingState:
@@ -81,6 +85,7 @@ class SamplingState:
         self.tokenizer = tokenizer
         self._send = partial(send, self.device)
         self.edits = LogitEdits(max_rows, self._send)
+        self.allowed = AllowedTokens(max_rows, vocab_size, self._send)
         self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
         self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
         self._ints = torch.zeros(max_rows, 2, dtype=torch.int64, device=self.device)
@@ -90,21 +95,30 @@ class SamplingState:
         self.keys, self.top_k = self._ints.unbind(1)
         self.end_ids = torch.full((max_rows, 1), -1, dtype=torch.int64, device=self.device)
         # The host's copy of what `features` needs, one column a feature.
-        self._flags = np.zeros((max_rows, 4), dtype=bool)
+        self._flags = np.zeros((max_rows, 5), dtype=bool)
         self._logprobs = np.full(max_rows, -1)
 
     def check(self, params: SamplingParams) -> None:
         """Raise RequestError for what this vocabulary or the missing tokenizer cannot serve."""
-        for token in params.logit_bias or {}:
-            if not 0 <= token < self.vocab_size:
-                raise RequestError(
-                    f"logit_bias names token {token}: the model's vocabulary has the ids 0 to "
-                    f"{self.vocab_size - 1}"
-                )
+        for name in ("logit_bias", "allowed_token_ids"):
+            for token in getattr(params, name) or ():
+                if not 0 <= token < self.vocab_size:
+                    raise RequestError(
+                        f"{name} names token {token}: the model's vocabulary has the ids 0 to "
+                        f"{self.vocab_size - 1}"
+                    )
         if params.bad_words and self.tokenizer is None:
             raise RequestError(
                 "bad_words need a tokenizer: load one, or bar single tokens with logit_bias"
             )
+        if params.allowed_token_ids is not None:
+            edits = edits_of(params, self.tokenizer, self.eos_token_ids, self.vocab_size)
+            barred = {edit.token for edit in edits if edit.value == -math.inf and not edit.prefix}
+            if barred.issuperset(params.allowed_token_ids):
+                raise RequestError(
+                    "logit_bias, bad_words or min_tokens bar all allowed_token_ids: there is no "
+                    "token to draw"
+                )
 
     def set_rows(
         self,
@@ -141,6 +155,7 @@ class SamplingState:
         self.end_ids[index] = new_ends
         edits = self._edits(params)
         self.edits.set_rows(rows, edits, prompts)
+        self.allowed.set_rows(rows, [p.allowed_token_ids for p in params])
         self._flags[rows] = [self._flags_of(p, e) for p, e in zip(params, edits, strict=True)]
         self._logprobs[rows] = [-1 if p.logprobs is None else p.logprobs for p in params]
         repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1]
@@ -155,6 +170,7 @@ class SamplingState:
         for array in (self._floats, self._ints, self.end_ids):
             array[target] = array[source]
         self.edits.move_rows(source, target)
+        self.allowed.move_rows(source, target)
         self.prompt_tokens.move_rows(source, target)
         self._flags[targets] = self._flags[sources]
         self._logprobs[targets] = self._logprobs[sources]
@@ -179,13 +195,14 @@ class SamplingState:
     def features(self, num_rows: int | None = None) -> Features:
         """What the first num_rows rows ask for (default: all; rows never set ask for nothing)."""
         flags = np.atleast_1d(self._flags[:num_rows].any(0)).tolist()
-        filtered, penalised, repeats, edited = flags
+        filtered, penalised, repeats, edited, allowed = flags
         return Features(
             filtered=filtered,
             penalised=penalised,
             repeats=repeats,
             edit_slots=self.edits.num_slots if edited else 0,
             edit_context=self.edits.context if edited else 0,
+            allowed=allowed,
             top_logprobs=min(int(self._logprobs[:num_rows].max(initial=-1)), self.vocab_size),
         )
 
@@ -216,4 +233,5 @@ class SamplingState:
         filters = self._top_k(params) < self.vocab_size or params.top_p < 1 or params.min_p > 0
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
-        return filters and not params.is_greedy, penalised, repeats, bool(edits)
+        limited = params.allowed_token_ids is not None
+        return filters and not params.is_greedy, penalised, repeats, bool(edits), limited

@@ -17,20 +17,28 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """What decoders write for bytes that are no character (yet)."""
 
 
-def decode(tokenizer: Any, token_ids: Sequence[int]) -> str:
-    """The tokens' text without special tokens, spaces left as the tokenizer's decoder has them."""
-    return tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+def decode(tokenizer: Any, token_ids: Sequence[int], special: bool = False) -> str:
+    """The tokens' text, spaces left as the tokenizer's decoder has them.
+
+    special: whether special tokens are in it.
+    """
+    return tokenizer.decode(
+        token_ids, skip_special_tokens=not special, clean_up_tokenization_spaces=False
+    )
 
 
 def completion_text(
-    tokenizer: Any, prompt_token_ids: Sequence[int], output_token_ids: Sequence[int]
+    tokenizer: Any,
+    prompt_token_ids: Sequence[int],
+    output_token_ids: Sequence[int],
+    special: bool = False,
 ) -> str:
-    """What the output adds to the prompt's text.
+    """What the output adds to the prompt's text; special: as for `decode`.
 
-    Bytes that stay no character (an output cut inside one) become U+FFFD. Special tokens are left
-    out.
+    Bytes that stay no character (an output cut inside one) become U+FFFD.
     """
-    return text_after(tokenizer, prompt_tail(tokenizer, prompt_token_ids), output_token_ids)
+    context = prompt_tail(tokenizer, prompt_token_ids)
+    return text_after(tokenizer, context, output_token_ids, special)
 
 
 def prompt_tail(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
@@ -43,10 +51,12 @@ def prompt_tail(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
         count *= 2
 
 
-def text_after(tokenizer: Any, context: Sequence[int], token_ids: Sequence[int]) -> str:
+def text_after(
+    tokenizer: Any, context: Sequence[int], token_ids: Sequence[int], special: bool = False
+) -> str:
     """decode(context + token_ids) less decode(context)."""
-    before = decode(tokenizer, context)
-    whole = decode(tokenizer, [*context, *token_ids])
+    before = decode(tokenizer, context, special)
+    whole = decode(tokenizer, [*context, *token_ids], special)
     if not whole.startswith(before):
         # The context ended inside a character, which token_ids complete.
         before = before.rstrip(REPLACEMENT)

@@ -64,21 +64,25 @@ class StopMatch:
 
 
 class Stops:
-    """Some stop strings under one tokenizer; get it with `Stops.of`, which remembers."""
+    """Some stop strings under one tokenizer; get it with `Stops.of`, which remembers.
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+    special: whether special tokens are in the text that they are found in.
+    """
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str], special: bool = False) -> None:
         self.tokenizer = tokenizer
         self.stops = tuple(stops)
+        self.special = special
         self._longest = max(len(stop) for stop in stops)
-        texts = token_texts(tokenizer)
+        texts = token_texts(tokenizer, special)
         # The last entry answers for ids that the tokenizer does not have.
         self._completes = np.zeros(len(texts) + 1, dtype=bool)
         self._completes[:-1] = [any(_completes(t, stop) for stop in stops) for t in texts]
 
     @staticmethod
-    def of(tokenizer: Any, stops: Sequence[str]) -> Stops:
-        """The Stops of (tokenizer, stops); built once, it takes a moment for a large vocabulary."""
-        return _stops(tokenizer, tuple(stops))
+    def of(tokenizer: Any, stops: Sequence[str], special: bool = False) -> Stops:
+        """The Stops of these; built once, it takes a moment for a large vocabulary."""
+        return _stops(tokenizer, tuple(stops), special)
 
     def may_complete(self, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
         """Which of the tokens could be the one that completes a stop string. Any shape."""
@@ -103,10 +107,11 @@ class Stops:
         ):
             return None
         context = prompt_tail(self.tokenizer, prompt_token_ids)
-        text = text_after(self.tokenizer, context, output_token_ids)
+        text = text_after(self.tokenizer, context, output_token_ids, self.special)
         exempt = 0
         if min_tokens:
-            exempt = len(text_after(self.tokenizer, context, output_token_ids[:min_tokens]))
+            within = output_token_ids[:min_tokens]
+            exempt = len(text_after(self.tokenizer, context, within, self.special))
         found = []
         for stop in self.stops:
             start = text.find(stop, max(0, exempt - len(stop) + 1))
@@ -129,10 +134,10 @@ class Stops:
             whole = count >= len(output)
             if whole:
                 tail = [*prompt_tail(self.tokenizer, prompt), *tail]
-            text = decode(self.tokenizer, tail)
+            text = decode(self.tokenizer, tail, self.special)
             if any(stop in text for stop in self.stops):
                 return True
-            before = decode(self.tokenizer, tail[:-1])
+            before = decode(self.tokenizer, tail[:-1], self.special)
             if whole or (len(before) >= self._longest and not before.startswith(REPLACEMENT)):
                 return False
             count *= 2
@@ -148,31 +153,33 @@ def _completes(text: str, stop: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _stops(tokenizer: Any, stops: tuple[str, ...]) -> Stops:
-    return Stops(tokenizer, stops)
+def _stops(tokenizer: Any, stops: tuple[str, ...], special: bool) -> Stops:
+    return Stops(tokenizer, stops, special)
 
 
-_texts: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
+_texts: weakref.WeakKeyDictionary[Any, dict[bool, list[str]]] = weakref.WeakKeyDictionary()
 
 
-def token_texts(tokenizer: Any) -> list[str]:
-    """The text of every token when it follows another; "" for special tokens.
+def token_texts(tokenizer: Any, special: bool = False) -> list[str]:
+    """The text of every token when it follows another; "" for special ones unless asked for.
 
     Bytes that are no character by themselves read U+FFFD, also where the decoder leaves them out.
     """
-    if tokenizer not in _texts:
+    known = _texts.setdefault(tokenizer, {})
+    if special not in known:
         anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
-        skip = len(decode(tokenizer, anchor))
+        skip = len(decode(tokenizer, anchor, special))
         pairs = [[*anchor, token] for token in range(len(tokenizer))]
-        special = set(tokenizer.all_special_ids)
-        _texts[tokenizer] = [
-            text[skip:] or ("" if token in special else REPLACEMENT)
-            for token, text in enumerate(_decode_all(tokenizer, pairs))
+        without = set() if special else set(tokenizer.all_special_ids)
+        known[special] = [
+            text[skip:] or ("" if token in without else REPLACEMENT)
+            for token, text in enumerate(_decode_all(tokenizer, pairs, special))
         ]
-    return _texts[tokenizer]
+    return known[special]
 
 
-def _decode_all(tokenizer: Any, token_lists: list[list[int]]) -> list[str]:
+def _decode_all(tokenizer: Any, token_lists: list[list[int]], special: bool) -> list[str]:
     if getattr(tokenizer, "is_fast", False):
-        return tokenizer.backend_tokenizer.decode_batch(token_lists, skip_special_tokens=True)
-    return [decode(tokenizer, tokens) for tokens in token_lists]
+        backend = tokenizer.backend_tokenizer
+        return backend.decode_batch(token_lists, skip_special_tokens=not special)
+    return [decode(tokenizer, tokens, special) for tokens in token_lists]

@@ -154,6 +154,7 @@ def test_logprobs_are_those_of_the_raw_distribution(
         raw = eager_logits(completion).log_softmax(-1)
         for entry, row in zip(entries, raw, strict=True):
             assert entry.logprob == pytest.approx(row[entry.token_id].item(), abs=1e-4)
+            assert entry.rank == 1 + (row > row[entry.token_id]).sum()
             assert list(entry.top.values()) == pytest.approx(
                 row.topk(count).values.tolist(), abs=1e-4
             )

@@ -12,6 +12,7 @@ from sharegen.engine.sample.filters import NARROW, survivors
 from sharegen.engine.sample.sampling import (
     SamplingState,
     inverse_cdf,
+    ranks,
     sample,
     token_logprobs,
     top_logprobs,
@@ -338,6 +339,19 @@ class TestTokenLogprobs:
         logits = torch.randn(2, 6, generator=torch.manual_seed(0))
         assert token_logprobs(logits, torch.tensor([0, 1]), 0)[1].shape == (2, 0)
         assert token_logprobs(logits, torch.tensor([0, 1]), 9)[1].shape == (2, 6)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_ranks_are_places_in_falling_order(self, dtype):
+        logits = torch.randn(6, 400, generator=torch.manual_seed(0)).to(dtype)
+        logits[5] = 0.0  # all the likeliest
+        which, tokens = torch.tensor([5, 0, 0, 3]), torch.tensor([7, 1, 2, 399])
+        expected = [
+            sorted(logits[row].tolist(), reverse=True).index(logits[row, token].item()) + 1
+            for row, token in zip(which, tokens, strict=True)
+        ]
+        assert ranks(logits, tokens, which).tolist() == expected and expected[0] == 1
+        best = logits[:5].argmax(-1)
+        assert ranks(logits[:5], best).tolist() == [1] * 5
 
     def test_sample_reports_the_same_number(self):
         logits = torch.randn(20, 40, generator=torch.manual_seed(0))

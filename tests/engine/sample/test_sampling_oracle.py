@@ -58,6 +58,9 @@ def random_params(rng: random.Random) -> SamplingParams:
         min_tokens=min_tokens,
         stop_token_ids=sometimes(lambda: [rng.randrange(VOCAB_SIZE)], ()),
         ignore_eos=rng.random() < 0.2,
+        allowed_token_ids=sometimes(
+            lambda: rng.sample(range(VOCAB_SIZE), rng.randint(VOCAB_SIZE // 2, VOCAB_SIZE)), None
+        ),
     )
 
 
@@ -65,6 +68,9 @@ def processed(logits: Tensor, params: SamplingParams, prompt: list[int], output:
     """Logits after transformers' processors; frequency and presence by their definition."""
     ids = torch.tensor([prompt + output])
     processors: list = []
+    if params.allowed_token_ids:
+        others = [token for token in range(VOCAB_SIZE) if token not in params.allowed_token_ids]
+        processors.append(oracle.SuppressTokensLogitsProcessor(others))
     if params.logit_bias:
         bias = {(token,): value for token, value in params.logit_bias.items()}
         processors.append(oracle.SequenceBiasLogitsProcessor(bias))

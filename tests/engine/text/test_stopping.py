@@ -155,6 +155,21 @@ def test_ids_beyond_the_tokenizer_complete_nothing(make):
     assert checker.may_complete(np.array([[0, 1], [2, 3]])).shape == (2, 2)
 
 
+@WITH_PYTHON
+def test_a_stop_that_holds_a_special_token_is_found_where_these_are_shown(make):
+    tokenizer = make()
+    special = tokenizer.all_special_ids[0]
+    name = tokenizer.convert_ids_to_tokens(special)
+    output = [*tokenizer.encode("is 16", add_special_tokens=False), special]
+    stops = (f"6{name}",)
+    shown = Stops.of(tokenizer, stops, special=True)
+    assert shown.may_complete(np.asarray(output)).tolist()[-1]
+    assert shown.match([], output).stop == stops[0]
+    assert shown.match([], output, include_stop=True).text == "is 16" + name
+    hidden = Stops.of(tokenizer, stops)
+    assert hidden is not shown and hidden.match([], output) is None
+
+
 def test_stops_are_built_once():
     assert Stops.of(byte_level(), ["a", "b"]) is Stops.of(byte_level(), ("a", "b"))
     assert Stops.of(byte_level(), ("a",)) is not Stops.of(sentence_piece(), ("a",))
