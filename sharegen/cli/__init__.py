@@ -14,6 +14,7 @@ import typer
 from sharegen import __version__
 from sharegen.cli import bench as bench_commands
 from sharegen.cli import code as code_command
+from sharegen.cli import convert as convert_command
 from sharegen.cli import harness as harness_command
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
@@ -74,7 +75,7 @@ app.command("show")(votes_command.show)
 app.command("report")(report_command.report)
 app.command("code-sample")(code_command.code_sample)
 app.command("score")(code_command.score)
-app.command("convert")(code_command.convert)
+app.command("convert")(convert_command.convert)
 app.command(
     "lm-eval",
     context_settings={  # all of it is lm-eval's, its own --help after `run` too

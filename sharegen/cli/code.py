@@ -1,4 +1,4 @@
-"""`sharegen code-sample`, `score` and `convert`: programs sampled, judged, and taken elsewhere."""
+"""`sharegen code-sample` and `score`: programs sampled and judged."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sharegen.cli.convert import write_converted
 from sharegen.cli.options import ProgramOptions, parse_path, parse_size, with_options
 from sharegen.cli.run import run_recipe
 from sharegen.common.printable import printable, visible
@@ -90,7 +91,7 @@ def code_sample(
     options = dataclasses.replace(options, dataset=name)
     journal = run_recipe("code-sample", options, flags, schema)
     if format != "sharegen":
-        _convert(journal, format, default_path(journal, format))
+        write_converted(journal, format, default_path(journal, format))
 
 
 def score(
@@ -204,44 +205,6 @@ def score(
                 _say_how(found.name, stopped)
             rows = _by_difficulty(pooled_verdicts(found, verdicts, stopped), stopped)
         _print_estimates(found.name, rows)
-
-
-def convert(
-    file: Annotated[Path, typer.Argument(help="A journal.", parser=parse_path)],
-    format: Annotated[Format, typer.Option("--format", help="What to write.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Where to [beside the journal].",
-            show_default=False,
-            parser=parse_path,
-        ),
-    ] = None,
-) -> None:
-    """Write a journal, and those of its shards, in the format of another tool.
-
-    human-eval: JSONL of `task_id` and `completion`. bigcode: a JSON list of lists of programs.
-    monkeys: a folder with a YAML file a problem. sharegen: the journal, in the dataset's order.
-    Prints the path that was written.
-
-    \b
-    Examples:
-      sharegen convert runs/code-sample-1a2b3c4d.jsonl --format human-eval
-      sharegen convert runs/code-sample-1a2b3c4d.jsonl --format monkeys -o samples
-    """
-    _convert(file, format, output or default_path(file, format))
-
-
-def _convert(journal: Path, kind: Format, output: Path) -> None:
-    from sharegen.job.converting import convert_journal
-
-    problems, samples = convert_journal(journal, kind, output)
-    Console(stderr=True, highlight=False).print(
-        f"{samples:,} samples of {problems:,} problems as {kind}", style="dim"
-    )
-    print(output)
 
 
 Rows = list[tuple[str, list["Estimate"]]]

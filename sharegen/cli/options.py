@@ -301,6 +301,19 @@ class RunOptions(JobOptions):
     token_ids: Annotated[
         bool, _option("--token-ids", help="Keep the tokens in the journal.", panel="Output")
     ] = False
+    keep_prompt: Annotated[
+        bool,
+        _option("--keep-prompt", help="Keep the prompt in the journal's lines.", panel="Output"),
+    ] = False
+    keep: Annotated[
+        list[str] | None,
+        _option(
+            "--keep",
+            help="Keep this field of the row in the journal's lines (repeatable).",
+            panel="Output",
+            metavar="FIELD",
+        ),
+    ] = None
     strict: Annotated[
         bool, _option("--strict", help="Stop at the first bad row.", panel="Output")
     ] = False
@@ -358,7 +371,13 @@ class RunOptions(JobOptions):
     def flags(self) -> dict[str, Any]:
         from sharegen.workload.recipe import merge
 
-        own = _given({"token_ids": self.token_ids or None, "machine": {"ray": self.ray}})
+        own = _given(
+            {
+                "token_ids": self.token_ids or None,
+                "keep": {"prompt": self.keep_prompt or None, "fields": self.keep},
+                "machine": {"ray": self.ray},
+            }
+        )
         return merge(super().flags(), own)
 
 

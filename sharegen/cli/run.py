@@ -78,6 +78,8 @@ def run_recipe(
     )
     if options.verify and outcome.drawn == 0:
         errors.print("Nothing was drawn, so there is nothing to verify.", style="dim")
+    if (options.keep_prompt or options.keep) and outcome.drawn == 0:
+        errors.print("Nothing was drawn, so no line holds more than it did.", style="dim")
     path = outcome.path
     if options.quiet:
         print(path)

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sharegen.common.remarks import remark
-from sharegen.errors import DataError, UsageError
+from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
 from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job
 from sharegen.results.record import Record
+from sharegen.results.report.outcomes import read_run
 from sharegen.results.run_file import RunFile, replace_file, run_file_path
 from sharegen.results.stopped import Stopped, counted
+from sharegen.results.training import Asked, Example, is_for_training, write_examples
+from sharegen.results.vote import natural_order
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.problem import Problem, load_problems, problem_ids
 
+_KEEP = "a run with --keep-prompt keeps the prompts in the journal"
 
-def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int]:
+
+@dataclass(frozen=True)
+class Choice:
+    """Which samples are written: the right ones alone, at most so many of a problem."""
+
+    only_right: bool = False
+    per_problem: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return not self.only_right and self.per_problem is None
+
+
+Samples = dict[str, list[Record]]
+"""The samples of each problem, by index."""
+
+
+def convert_journal(
+    journal: Path, kind: Format, output: Path, choice: Choice | None = None
+) -> tuple[int, int]:
     """Write a journal's samples, and its shards', to `output`; how many problems and samples.
 
-    Problems come in the order of the dataset, samples by index. bigcode knows problems by their
-    position alone, so there a row without samples has an empty list. Raises DataError for a file
-    that is no journal or has no samples, and UsageError without the run.json that names its
-    dataset.
+    Problems come in the order of the dataset, or in that of their ids for training, samples by
+    index. bigcode knows problems by their position alone, so there a row without samples has an
+    empty list. Raises DataError for a file that is no journal or has no samples, or whose prompts
+    are needed and are nowhere, and UsageError without the run.json that names its dataset.
     """
+    choice = choice or Choice()
+    if kind == "sharegen" and not choice.is_all:
+        raise UsageError(
+            "--format sharegen: a journal of some of its samples would pass for all of them: leave "
+            "out --only-right and --per-problem, or choose another --format"
+        )
     found = one_job(journal)
     if any(format_of(path) != "sharegen" for path in found.files):
         raise DataError(f"{journal}: is not a journal of sharegen: only these can be converted")
@@ -36,40 +64,141 @@ def convert_journal(journal: Path, kind: Format, output: Path) -> tuple[int, int
     if run is None:
         raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
     _refuse_journals(journal, kind, output)
-    configuration = Configuration.from_settings(run.settings)
-    completions: dict[str, dict[int, str]] = defaultdict(dict)
+    configuration = _of_all_rows(Configuration.from_settings(run.settings))
+    if kind == "sharegen":
+        return _convert_to_journal(journal, found, configuration, output)
+    samples = _samples(journal, found, choice)
+    if is_for_training(kind):
+        samples = {name: drawn for name, of in samples.items() if (drawn := _drawn(of))}
+        examples = list(_examples(journal, samples, configuration, is_table=kind == "parquet"))
+        written = write_examples(output, kind, examples)
+        return len({example.record.problem_id for example in written}), len(written)
+    problems = _problems(journal, samples, configuration)
+    sampled = {p.problem_id: p for p in _sampled(problems, samples, configuration)}
+    if kind == "bigcode":
+        _fill_up(sampled, configuration)
+    write_generations(output, kind, sampled.values())
+    return len(problems), sum(len(samples[problem.id]) for problem in problems)
+
+
+def _of_all_rows(configuration: Configuration) -> Configuration:
+    whole = configuration.dataset.model_copy(update={"limit": None})
+    return configuration.model_copy(update={"dataset": whole})
+
+
+def _samples(journal: Path, found: Pool, choice: Choice) -> Samples:
+    """The samples that are chosen, and of a job that a rule stopped those that count."""
     stopped = Stopped.of(found)
-    if stopped is not None and kind != "sharegen":
+    if stopped is not None:
         remark(
             f"{journal}: {stopped.in_words()}: those that count are written, and pass@k by the "
             "usual formula is biased on them"
         )
-    for record in found.records() if kind == "sharegen" else counted(found.records(), stopped):
-        if record.sample is not None:
-            completions[record.problem_id][record.sample] = record.completion
-    if not completions:
-        raise DataError(f"{journal}: holds no samples")
-    whole = configuration.dataset.model_copy(update={"limit": None})
-    configuration = configuration.model_copy(update={"dataset": whole})
-    problems = [p for p in load_problems(configuration) if p.id in completions]
-    missing = sorted(completions.keys() - {problem.id for problem in problems})
-    faults = [
-        f"{journal}: its problem {name!r} is not in the dataset that its run.json names"
-        for name in missing
-    ]
-    if faults and not problems:
+    right = _right(journal) if choice.only_right else None
+    samples: Samples = {}
+    is_any = False
+    for record in counted(found.records(), stopped):
+        if record.sample is None:
+            continue
+        is_any = True
+        if right is None or right.get((record.problem_id, record.sample)):
+            samples.setdefault(record.problem_id, []).append(record)
+    if not samples:
+        what = "no sample that is right (--only-right)" if is_any else "no samples"
+        raise DataError(f"{journal}: holds {what}")
+    for name, of in samples.items():
+        samples[name] = sorted(of, key=_index)[: choice.per_problem]
+    return samples
+
+
+def _index(record: Record) -> int:
+    return record.sample or 0
+
+
+def _right(journal: Path) -> dict[tuple[str, int], bool | None]:
+    """What is known of each sample: by the scores of programs, else by the gold answers.
+
+    Raises DataError where nothing says what is right.
+    """
+    run = read_run(journal, str(journal))
+    if not run.has_verdicts:
+        raise DataError(
+            f"{journal}: nothing says which samples are right: its lines have no gold answers, and "
+            "`sharegen score` has judged none of them"
+        )
+    return {
+        (outcome.problem_id, sample.index): sample.right
+        for outcome in run.outcomes
+        for sample in outcome.samples
+    }
+
+
+def _drawn(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.is_drawn]
+
+
+def _examples(
+    journal: Path, samples: Samples, configuration: Configuration, is_table: bool
+) -> Iterator[Example]:
+    """The samples with what they answer, problems by id.
+
+    is_table: what a prompt or a verdict is may be left open.
+    """
+    asked = _kept(samples)
+    if any(name not in asked for name in samples):
+        try:
+            asked = _rendered(journal, samples, configuration) | asked
+        except SharegenError as error:
+            if not is_table:
+                raise
+            remark(f"{error}: the table has no prompts")
+    right: dict[tuple[str, int], bool | None] = {}
+    if is_table:
+        try:
+            right = _right(journal)
+        except DataError as error:
+            remark(f"{error}: the column `right` is empty")
+    for name in sorted(samples, key=natural_order):
+        for record in samples[name] if is_table or name in asked else ():
+            yield Example(record, asked.get(name), right.get((name, _index(record))))
+
+
+def _kept(samples: Samples) -> dict[str, Asked]:
+    """The prompts that the journal's lines hold, by problem."""
+    return {
+        record.problem_id: record.prompt
+        for records in samples.values()
+        for record in records
+        if record.prompt is not None
+    }
+
+
+def _rendered(journal: Path, samples: Samples, configuration: Configuration) -> dict[str, Asked]:
+    """The prompts as the dataset gives them today; those that were asked otherwise are left out.
+
+    Raises a SharegenError where there are none.
+    """
+    kept = _kept(samples)
+    try:
+        problems = {problem.id: problem for problem in load_problems(configuration)}
+    except SharegenError as error:
+        raise type(error)(f"{journal}: its lines hold no prompts, and {error}; {_KEEP}") from None
+    asked: dict[str, Asked] = {}
+    faults = []
+    for name, records in samples.items():
+        problem = problems.get(name)
+        if problem is not None and problem.prompt_hash == records[0].prompt_hash:
+            asked[name] = problem.prompt.content
+        elif name not in kept:
+            faults.append(
+                f"{journal}: the prompt of problem {name!r} is not in its lines, and the dataset or"
+                f" the recipe has changed since it was asked; {_KEEP}"
+            )
+    if faults and not (asked or kept):
         raise DataError(faults[0])
-    if kind == "sharegen":
-        _write_sorted(found, output, [problem.id for problem in problems], journal)
-        return len(problems), sum(map(len, completions.values()))
-    for name, fault in zip(missing, faults, strict=True):
-        del completions[name]
+    for fault in faults:
         remark(f"{fault}: it is left out")
-    sampled = {p.problem_id: p for p in _sampled(problems, completions, configuration)}
-    if kind == "bigcode":
-        _fill_up(sampled, configuration)
-    write_generations(output, kind, sampled.values())
-    return len(problems), sum(map(len, completions.values()))
+    return asked
 
 
 def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
@@ -92,21 +221,43 @@ def _conversion_of(journal: Path) -> dict[str, str]:
     return {"journal": str(journal.resolve())}
 
 
-def _write_sorted(found: Pool, output: Path, order: list[str], journal: Path) -> None:
+def _convert_to_journal(
+    journal: Path, found: Pool, configuration: Configuration, output: Path
+) -> tuple[int, int]:
     """The journal itself, with its run.json, in the order of the dataset; bad rows come last."""
+    records = list(found.records())
+    samples = [record for record in records if record.sample is not None]
+    if not samples:
+        raise DataError(f"{journal}: holds no samples")
+    ids = {record.problem_id for record in samples}
+    order = [problem.id for problem in load_problems(configuration) if problem.id in ids]
+    if not order:
+        raise DataError(_unknown(journal, min(ids)))
     place = {problem_id: index for index, problem_id in enumerate(order)}
-
-    def position(record: Record) -> tuple[int, int]:
-        return place.get(record.problem_id, len(order)), record.sample or 0
-
-    lines = b"".join(record.to_line() for record in sorted(found.records(), key=position))
+    records.sort(key=lambda record: (place.get(record.problem_id, len(order)), _index(record)))
     assert found.run is not None
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, lines)
+        replace_file(output, b"".join(record.to_line() for record in records))
         replace(found.run, conversion=_conversion_of(journal)).write(run_file_path(output))
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {error.strerror}") from None
+    return len(order), len(samples)
+
+
+def _unknown(journal: Path, name: str) -> str:
+    return f"{journal}: its problem {name!r} is not in the dataset that its run.json names"
+
+
+def _problems(journal: Path, samples: Samples, configuration: Configuration) -> list[Problem]:
+    """The problems of the dataset that have samples; others are remarked and left out."""
+    problems = [problem for problem in load_problems(configuration) if problem.id in samples]
+    missing = sorted(samples.keys() - {problem.id for problem in problems})
+    if missing and not problems:
+        raise DataError(_unknown(journal, missing[0]))
+    for name in missing:
+        remark(f"{_unknown(journal, name)}: it is left out")
+    return problems
 
 
 def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -> None:
@@ -122,14 +273,14 @@ def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -
 
 
 def _sampled(
-    problems: list[Problem], completions: dict[str, dict[int, str]], configuration: Configuration
+    problems: list[Problem], samples: Samples, configuration: Configuration
 ) -> Iterator[SampledProblem]:
     is_chat, rows = configuration.chat.enabled, configuration.dataset.rows
     for problem in problems:
         stub = str(problem.fields["prompt"]) if rows == "humaneval" else ""
         texts = [
-            completion_of(text, is_chat and rows is not None, stub)
-            for _, text in sorted(completions[problem.id].items())
+            completion_of(record.completion, is_chat and rows is not None, stub)
+            for record in samples[problem.id]
         ]
         yield SampledProblem(
             problem_id=problem.id,

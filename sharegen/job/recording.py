@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
 from sharegen.common.remarks import remark
+from sharegen.errors import UsageError
 from sharegen.results.answer import extract
 from sharegen.results.record import Record
 from sharegen.workload.configuration import Configuration
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from sharegen.engine.request import Completion
+
+_DEEPEST = 100  # levels of a kept field: a line may have some more, and is read back
 
 _SHORT = 1_000  # characters, in which the patterns that ship take a moment whatever they are
 
@@ -44,7 +50,39 @@ def record_of(
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
         error=error,
         row_hash=problem.row_hash,
+        prompt=problem.prompt.content if configuration.keep.prompt else None,
+        fields=kept_fields(problem, configuration.keep.fields),
     )
+
+
+def refuse_unknown_fields(configuration: Configuration, problems: Sequence[Problem]) -> None:
+    """Raises UsageError where a field is to be kept that no row has."""
+    for name in configuration.keep.fields:
+        if problems and not any(name in problem.fields for problem in problems):
+            has = ", ".join(problems[0].fields)
+            raise UsageError(f"--keep {name}: no row has this field (the first has {has})")
+
+
+def kept_fields(problem: Problem, names: Sequence[str]) -> dict[str, Any] | None:
+    """The row's fields of these names as JSON has them; null where the row lacks one."""
+    if not names:
+        return None
+    return {name: _as_json(problem.fields.get(name)) for name in names}
+
+
+def _as_json(value: Any, depth: int = 1) -> Any:
+    """A value of a row without what JSON lacks; what lies too deep is text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping | list | tuple) and depth == _DEEPEST:
+        return json.dumps(value, default=str)
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(inner, depth + 1) for inner in value]
+    return str(value)
 
 
 def answer_in(text: str, configuration: Configuration) -> str | None:

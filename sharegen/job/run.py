@@ -35,7 +35,7 @@ from sharegen.job.machine import (
 from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
-from sharegen.job.recording import record_of
+from sharegen.job.recording import record_of, refuse_unknown_fields
 from sharegen.job.share import Share, paths_of, share_of
 from sharegen.job.stopping import Stopping
 from sharegen.job.watcher import Watcher
@@ -100,6 +100,7 @@ def run_job(
     with interrupts() as held:
         try:
             workload = load_workload(configuration)
+            refuse_unknown_fields(configuration, workload.problems)
             content = Content.of(configuration, workload)
             path = path or journal_path(find_output(content), shard)
             watcher.located(path)

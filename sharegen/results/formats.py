@@ -1,5 +1,7 @@
 """Samples in the formats of other tools, read and written. A run writes none of them but our own.
 
+What is for training, and is not read back, is in training.py.
+
 The rules are those of each tool's own reader:
 
 - human-eval: JSONL, `{"task_id", "completion"}` a line; blank lines are skipped, the order of a
@@ -20,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn
 from urllib.parse import quote, unquote
 
 import yaml
@@ -32,8 +34,13 @@ from sharegen.errors import DataError
 from sharegen.results.record import read
 from sharegen.results.run_file import replace_file
 
-Format = Literal["sharegen", "human-eval", "bigcode", "monkeys"]
-FORMATS: tuple[Format, ...] = get_args(Format)
+SampleFormat = Literal["sharegen", "human-eval", "bigcode", "monkeys"]
+"""Formats of samples that are read, too."""
+
+Format = Literal[
+    "sharegen", "sft", "messages", "openai", "parquet", "human-eval", "bigcode", "monkeys"
+]
+"""All that a journal is converted to."""
 
 
 _LONGEST_NAME = 255 - len(".partial")  # bytes of a file's name while it is written
@@ -68,7 +75,7 @@ class SampledProblem:
     programs: Sequence[str]
 
 
-def format_of(path: Path) -> Format:
+def format_of(path: Path) -> SampleFormat:
     """The format that a file or folder is in. Raises DataError for what is in none."""
     if path.is_dir():
         if any(path.glob("*.yaml")):
@@ -89,7 +96,7 @@ def format_of(path: Path) -> Format:
     _refuse(path, first or b"")
 
 
-def _format_of_line(line: bytes) -> Format | None:
+def _format_of_line(line: bytes) -> SampleFormat | None:
     """The format whose files have such lines."""
     if not line.lstrip().startswith(b"{"):
         return None
@@ -116,7 +123,7 @@ def _refuse(path: Path, first: bytes) -> NoReturn:
     )
 
 
-def read_generations(path: Path, kind: Format | None = None) -> Iterator[Generation]:
+def read_generations(path: Path, kind: SampleFormat | None = None) -> Iterator[Generation]:
     """The samples in a file of any format; what is none of them is remarked by line and left out.
 
     Raises DataError or JournalError where nothing is a sample.
@@ -231,7 +238,7 @@ def _read_monkeys(path: Path) -> Iterator[Generation | DataError]:
 
 def default_path(journal: Path, kind: Format) -> Path:
     """Where a converted journal goes: beside it, under a name that says what it is."""
-    suffix = {"bigcode": ".json", "monkeys": ""}.get(kind, ".jsonl")
+    suffix = {"bigcode": ".json", "monkeys": "", "parquet": ".parquet"}.get(kind, ".jsonl")
     return journal.parent / f"{journal.name.removesuffix('.jsonl')}.{kind}{suffix}"
 
 

@@ -39,6 +39,8 @@ class Record:
     token_ids: only where they were asked for.
     row_hash: of all that a row brings to its samples: prompt, gold answer, tests. Journals of
         early versions have none.
+    prompt: the text or the turns that were asked, fields: of the row, by name; only where they were
+        asked for (`--keep-prompt`, `--keep`).
     """
 
     problem_id: str
@@ -53,6 +55,8 @@ class Record:
     token_ids: list[int] | None = None
     error: str | None = None
     row_hash: str | None = None
+    prompt: str | list[dict[str, Any]] | None = None
+    fields: dict[str, Any] | None = None
 
     @property
     def row(self) -> str | None:
@@ -99,6 +103,10 @@ class Record:
                 fields |= {"answer": self.answer, "gold": self.gold}
             if self.token_ids is not None:
                 fields["token_ids"] = self.token_ids
+            if self.prompt is not None:
+                fields["prompt"] = self.prompt
+            if self.fields is not None:
+                fields["fields"] = self.fields
         else:
             fields["error"] = self.error
         try:
@@ -153,6 +161,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "token_ids": (list, type(None)),
     "error": (str, type(None)),
     "row_hash": (str, type(None)),
+    "prompt": (str, list, type(None)),
+    "fields": (dict, type(None)),
 }
 
 

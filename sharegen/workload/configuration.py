@@ -58,7 +58,7 @@ FLAGS = {
 }
 """The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
 
-SECTIONS = ("dataset", "few_shot", "chat", "sampling", "machine")
+SECTIONS = ("dataset", "few_shot", "chat", "sampling", "keep", "machine")
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 
@@ -66,6 +66,8 @@ _PLACES = ("model", "adapter", "revision", "few_shot", "machine")  # and how wid
 
 OF_CONVERSATIONS = ("template_kwargs", "tools", "add_generation_prompt", "continue_final_message")
 """What of `chat` counts for rows that are conversations, whether or not prompts become chats."""
+
+_BESIDE = ("vote", "token_ids", "keep")  # what is told or kept of the samples
 
 _OWN = "model"  # the folder of a model that comes with a recipe's data
 
@@ -122,7 +124,7 @@ class Configuration(Job):
         The dtype is the one asked for, maybe "auto". Of the templates those in use: what the
         others say is of no matter.
         """
-        values = self.model_dump(exclude={"recipe", "preset", "vote", "token_ids", *_PLACES})
+        values = self.model_dump(exclude={"recipe", "preset", *_BESIDE, *_PLACES})
         values["dataset"] = {"id": self.dataset.id}  # what samples are keyed and drawn by
         values["sampling"].pop("samples")
         values["sampling"].pop("stop_when")  # which samples there are, not what they are

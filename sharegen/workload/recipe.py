@@ -242,6 +242,16 @@ class Chat(Strict):
     continue_final_message: bool = False
 
 
+class Keep(Strict):
+    """What the journal's lines hold of their row, so that they can be read without the dataset.
+
+    prompt: whether the text or the turns that were asked; fields: which of the row's fields.
+    """
+
+    prompt: bool = False
+    fields: Names = []
+
+
 class Job(Strict):
     """Everything that decides what is asked and how it is answered, bar the machine.
 
@@ -262,6 +272,7 @@ class Job(Strict):
     chat: Chat = Chat()
     sampling: Sampling = Sampling()
     answer: Answer | None = None
+    keep: Keep = Keep()
     vote: bool = False
 
 

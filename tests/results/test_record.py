@@ -34,6 +34,8 @@ samples = st.builds(
     gold=optional_text,
     token_ids=st.none() | st.lists(st.integers(0, 200_000), max_size=5),
     row_hash=optional_text,
+    prompt=optional_text | st.just([{"role": "user", "content": "?"}]),
+    fields=st.none() | st.dictionaries(text, st.none() | st.integers(0, 9) | text, max_size=3),
 )
 bad_rows = st.builds(
     Record, problem_id=text, sample=st.none(), prompt_hash=st.none(), error=optional_text
