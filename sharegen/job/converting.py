@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -144,10 +144,10 @@ def _examples(
 
     is_table: what a prompt or a verdict is may be left open.
     """
-    asked = _kept(samples)
+    asked = _kept(samples, configuration)
     if any(name not in asked for name in samples):
         try:
-            asked = _rendered(journal, samples, configuration) | asked
+            asked |= _rendered(journal, samples, configuration, asked)
         except SharegenError as error:
             if not is_table:
                 raise
@@ -163,37 +163,45 @@ def _examples(
             yield Example(record, asked.get(name), right.get((name, _index(record))))
 
 
-def _kept(samples: Samples) -> dict[str, Asked]:
+def _kept(samples: Samples, configuration: Configuration) -> dict[str, Asked]:
     """The prompts that the journal's lines hold, by problem."""
-    return {
-        record.problem_id: record.prompt
-        for records in samples.values()
-        for record in records
-        if record.prompt is not None
-    }
+    goes_on = configuration.chat.continue_final_message
+    kept = {}
+    for record in (record for records in samples.values() for record in records):
+        if isinstance(record.prompt, str):
+            kept[record.problem_id] = Asked(record.prompt)
+        elif record.prompt and isinstance(record.prompt[0], dict):  # and not token ids
+            kept[record.problem_id] = Asked(record.prompt, record.tools, goes_on)
+    return kept
 
 
-def _rendered(journal: Path, samples: Samples, configuration: Configuration) -> dict[str, Asked]:
-    """The prompts as the dataset gives them today; those that were asked otherwise are left out.
+def _rendered(
+    journal: Path, samples: Samples, configuration: Configuration, kept: Mapping[str, Asked]
+) -> dict[str, Asked]:
+    """The prompts that are not kept, as the dataset gives them today.
 
-    Raises a SharegenError where there are none.
+    Those that were asked otherwise are left out. Raises a SharegenError where all are.
     """
-    kept = _kept(samples)
     try:
         problems = {problem.id: problem for problem in load_problems(configuration)}
     except SharegenError as error:
         raise type(error)(f"{journal}: its lines hold no prompts, and {error}; {_KEEP}") from None
     asked: dict[str, Asked] = {}
     faults = []
-    for name, records in samples.items():
+    for name in (name for name in samples if name not in kept):
         problem = problems.get(name)
-        if problem is not None and problem.prompt_hash == records[0].prompt_hash:
-            asked[name] = problem.prompt.content
-        elif name not in kept:
+        if problem is None or problem.prompt_hash != samples[name][0].prompt_hash:
             faults.append(
                 f"{journal}: the prompt of problem {name!r} is not in its lines, and the dataset or"
                 f" the recipe has changed since it was asked; {_KEEP}"
             )
+        elif isinstance(problem.prompt.content, tuple):
+            faults.append(f"{journal}: the prompt of problem {name!r} is token ids and no text")
+        else:
+            prompt = problem.prompt
+            tools = None if prompt.options.tools is None else [*map(dict, prompt.options.tools)]
+            goes_on = prompt.is_chat and prompt.options.continue_final_message
+            asked[name] = Asked(problem.prompt.content, tools, goes_on)
     if faults and not (asked or kept):
         raise DataError(faults[0])
     for fault in faults:

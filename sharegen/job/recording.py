@@ -37,6 +37,7 @@ def record_of(
         error = f"{completion.error}: {remedy(dtype)}"
     else:
         answer = answer_in(text, configuration)
+    keep = configuration.keep
     return Record(
         problem_id=problem.id,
         sample=completion.sample,
@@ -50,8 +51,9 @@ def record_of(
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
         error=error,
         row_hash=problem.row_hash,
-        prompt=problem.prompt.content if configuration.keep.prompt else None,
-        fields=kept_fields(problem, configuration.keep.fields),
+        prompt=_as_json(problem.prompt.content) if keep.prompt else None,
+        tools=_as_json(problem.prompt.options.tools) if keep.prompt else None,
+        fields=kept_fields(problem, keep.fields),
     )
 
 

@@ -39,8 +39,8 @@ class Record:
     token_ids: only where they were asked for.
     row_hash: of all that a row brings to its samples: prompt, gold answer, tests. Journals of
         early versions have none.
-    prompt: the text or the turns that were asked, fields: of the row, by name; only where they were
-        asked for (`--keep-prompt`, `--keep`).
+    prompt: the text, the turns or the token ids that were asked; tools: what a chat was given with
+        them; fields: of the row, by name. Where they were asked for (`--keep-prompt`, `--keep`).
     """
 
     problem_id: str
@@ -55,7 +55,8 @@ class Record:
     token_ids: list[int] | None = None
     error: str | None = None
     row_hash: str | None = None
-    prompt: str | list[dict[str, Any]] | None = None
+    prompt: str | list[Any] | None = None
+    tools: list[dict[str, Any]] | None = None
     fields: dict[str, Any] | None = None
 
     @property
@@ -103,10 +104,9 @@ class Record:
                 fields |= {"answer": self.answer, "gold": self.gold}
             if self.token_ids is not None:
                 fields["token_ids"] = self.token_ids
-            if self.prompt is not None:
-                fields["prompt"] = self.prompt
-            if self.fields is not None:
-                fields["fields"] = self.fields
+            for name in ("prompt", "tools", "fields"):
+                if getattr(self, name) is not None:
+                    fields[name] = getattr(self, name)
         else:
             fields["error"] = self.error
         try:
@@ -162,6 +162,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "error": (str, type(None)),
     "row_hash": (str, type(None)),
     "prompt": (str, list, type(None)),
+    "tools": (list, type(None)),
     "fields": (dict, type(None)),
 }
 

@@ -11,10 +11,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeGuard, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError
@@ -23,14 +23,30 @@ from sharegen.results.run_file import replace_file
 
 TrainingFormat = Literal["sft", "messages", "openai", "parquet"]
 
-Asked: TypeAlias = "str | list[dict[str, Any]]"
-"""A prompt: a text, or the turns of a chat."""
-
 _ROLES = ("system", "developer", "user", "assistant", "tool")  # that OpenAI knows
 
 
 def is_for_training(kind: str) -> TypeGuard[TrainingFormat]:
     return kind in get_args(TrainingFormat)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt: a text, or the turns of a chat with the tools that it was given.
+
+    goes_on: whether the answer goes on within the last turn.
+    """
+
+    content: str | list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    goes_on: bool = False
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """A text is the user's turn."""
+        if isinstance(self.content, str):
+            return [{"role": "user", "content": self.content}]
+        return self.content
 
 
 @dataclass(frozen=True)
@@ -46,18 +62,19 @@ class Example:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The whole conversation; a prompt that is text is the user's turn."""
-        return [*as_turns(self.asked or ""), self.answer]
+        """The whole conversation."""
+        prompt, answer = self.parted
+        return [*prompt, *answer]
 
     @property
-    def answer(self) -> dict[str, str]:
-        """What the model wrote, as a turn."""
-        return {"role": "assistant", "content": self.record.completion}
-
-
-def as_turns(asked: Asked) -> list[dict[str, Any]]:
-    """A prompt as the turns of a chat."""
-    return [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    def parted(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The conversation before the turn that the model wrote, or went on with, and this turn."""
+        assert self.asked is not None
+        turns, written = self.asked.turns, self.record.completion
+        if self.asked.goes_on:
+            *turns, last = turns
+            return turns, [{**last, "content": last.get("content", "") + written}]
+        return turns, [{"role": "assistant", "content": written}]
 
 
 def write_examples(
@@ -80,12 +97,35 @@ def write_examples(
     return examples
 
 
-def _rows(kind: TrainingFormat, examples: Sequence[Example]) -> Iterable[dict[str, Any]]:
-    if kind != "sft":
-        return ({"messages": example.messages} for example in examples)
-    if all(isinstance(example.asked, str) for example in examples):
-        return ({"prompt": e.asked, "completion": e.record.completion} for e in examples)
-    return ({"prompt": as_turns(e.asked or ""), "completion": [e.answer]} for e in examples)
+def _rows(kind: TrainingFormat, examples: Sequence[Example]) -> Iterator[dict[str, Any]]:
+    is_text = kind == "sft" and all(e.asked and isinstance(e.asked.content, str) for e in examples)
+    for example in examples:
+        assert example.asked is not None
+        row: dict[str, Any] = {}
+        if is_text:
+            row = {"prompt": example.asked.content, "completion": example.record.completion}
+        elif kind == "sft":
+            row["prompt"], row["completion"] = example.parted
+        else:
+            turns = example.messages
+            row["messages"] = [*map(_calling, turns)] if kind == "openai" else turns
+        yield row | ({"tools": example.asked.tools} if example.asked.tools else {})
+
+
+def _calling(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn with the arguments of the functions that it calls as the JSON text that OpenAI has."""
+    if not turn.get("tool_calls"):
+        return turn
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _as_text(call["function"])}}
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
+
+
+def _as_text(function: Mapping[str, Any]) -> str:
+    arguments = function.get("arguments", {})
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
@@ -139,9 +179,8 @@ def _table(examples: Sequence[Example]) -> bytes:
         "num_tokens": pa.array([r.num_tokens for r in records], pa.int32()),
         "cumulative_logprob": pa.array([r.cumulative_logprob for r in records], pa.float64()),
     }
-    asked = [example.asked for example in examples]
-    if any(prompt is not None for prompt in asked):
-        columns["prompt"] = _prompts(asked)
+    if any(example.asked is not None for example in examples):
+        columns["prompt"] = _prompts([example.asked for example in examples])
     if any(r.token_ids is not None for r in records):
         columns["token_ids"] = pa.array([r.token_ids for r in records], pa.list_(pa.int32()))
     names = dict.fromkeys(name for r in records for name in r.fields or ())
@@ -157,10 +196,9 @@ def _prompts(asked: Sequence[Asked | None]) -> Any:
     """The column of prompts: texts, or turns where any of them is a chat."""
     import pyarrow as pa
 
-    texts = [_text(prompt) for prompt in asked if prompt is None or isinstance(prompt, str)]
-    if len(texts) == len(asked):
-        return pa.array(texts, pa.string())
-    return _inferred([None if prompt is None else as_turns(prompt) for prompt in asked])
+    if all(prompt is None or isinstance(prompt.content, str) for prompt in asked):
+        return pa.array([prompt and prompt.content for prompt in asked], pa.string())
+    return _inferred([None if prompt is None else prompt.turns for prompt in asked])
 
 
 def _inferred(values: Sequence[Any]) -> Any:

@@ -19,13 +19,14 @@ CHAT: list[dict[str, Any]] = [
 
 
 def example(
-    number: int, asked: Asked | None, completion: str = " 18\u2028.", **more: Any
+    number: int, asked: Any, completion: str = " 18\u2028.", how: Any = None, **more: Any
 ) -> Example:
     record = Record(f"p/{number}", 0, "h", completion, 3, "eos", -1.5, "18", "18", **more)
-    return Example(record, asked, True)
+    return Example(record, None if asked is None else Asked(asked, **(how or {})), True)
 
 
-TEXTS = [example(0, "Question: é\nAnswer:"), example(1, "Question: 2\nAnswer:")]
+QUESTION = "Question: 2\nAnswer:"
+TEXTS = [example(0, "Question: é\nAnswer:"), example(1, QUESTION)]
 CHATS = [example(0, CHAT), example(1, CHAT[1:])]
 
 
@@ -59,7 +60,21 @@ def test_messages_end_with_what_the_model_wrote(tmp_path: Path, kind: TrainingFo
     rows = written(tmp_path / "a.jsonl", kind, [*CHATS, TEXTS[1]])
     assert [row.keys() for row in rows] == [{"messages"}] * 3
     assert rows[0]["messages"] == [*CHAT, answer]
-    assert rows[2]["messages"] == [{"role": "user", "content": TEXTS[1].asked}, answer]
+    assert rows[2]["messages"] == [{"role": "user", "content": QUESTION}, answer]
+
+
+def test_tools_and_turns_that_go_on_are_as_they_were_asked(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    call = {"type": "function", "id": "1", "function": {"name": "add", "arguments": {"x": 1}}}
+    begun = [*CHAT, {"role": "assistant", "tool_calls": [call]}]
+    one = example(0, [*begun, {"role": "assistant", "content": "It is"}],
+                  how={"tools": tools, "goes_on": True})  # fmt: skip
+    (row,) = written(tmp_path / "a.jsonl", "openai", [one])
+    answer = {"role": "assistant", "content": "It is 18\u2028."}
+    assert row["tools"] == tools and row["messages"][-1] == answer
+    assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
+    (row,) = written(tmp_path / "a.jsonl", "sft", [one])
+    assert row == {"prompt": begun, "completion": [answer], "tools": tools}
 
 
 def test_what_fine_tuning_refuses_is_left_out(
@@ -117,4 +132,4 @@ def test_a_table_holds_what_the_lines_hold(tmp_path: Path) -> None:
     assert first["token_ids"] == [1, 2] and first["gold"] == "18"
     write_examples(path, "parquet", TEXTS)
     table = load(path)
-    assert table["prompt"][0] == TEXTS[0].asked and "fields" not in table.column_names
+    assert table["prompt"][1] == QUESTION and "fields" not in table.column_names
