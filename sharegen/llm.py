@@ -24,13 +24,12 @@ from sharegen.engine.parallel.place import places
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.results.progress import Progress, longest_of
 from sharegen.workload.chat import chat_text
 from sharegen.workload.prompt import token_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from sharegen.results.progress import Progress
 
 Prompt = str | Mapping[str, Seq[int]]
 """A text, or {"prompt_token_ids": [...]}."""
@@ -211,13 +210,14 @@ class LLM:
         ]
         self.engine.check(*requests)
         left = [len(request.samples) for request in requests]
-        with self._progress(use_tqdm, sum(left), len(left)) as progress:
+        longest = longest_of(request.params.max_tokens for request in requests)
+        with self._progress(use_tqdm, sum(left), len(left), longest) as progress:
             for completion in self.engine.generate(requests, seed=self._next_seed()):
                 index = completion.request.key
                 outputs[index].outputs.append(completion)
                 left[index] -= 1
                 if progress is not None:
-                    progress.advance(left[index] == 0)
+                    progress.advance(len(completion.token_ids), left[index] == 0)
         for output in outputs:
             output.outputs.sort(key=lambda completion: completion.sample)
             output.prompt_logprobs = output.outputs[0].prompt_logprobs
@@ -323,13 +323,11 @@ class LLM:
         return row_key(self._seed, call, 0) if call else self._seed
 
     def _progress(
-        self, wanted: bool | None, samples: int, prompts: int
+        self, wanted: bool | None, samples: int, prompts: int, longest: int | None
     ) -> AbstractContextManager[Progress | None]:
         if not (sys.stderr.isatty() if wanted is None else wanted):
             return nullcontext(None)
-        from sharegen.results.progress import Progress
-
-        return Progress(self.engine.stats, samples, prompts, None)
+        return Progress(self.engine.stats, samples, prompts, None, longest)
 
     def _output(self, prompt: Prompt) -> RequestOutput:
         if isinstance(prompt, str):

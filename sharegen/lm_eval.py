@@ -34,7 +34,7 @@ from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError, UsageError
 from sharegen.llm import LLM
 from sharegen.results.journal import Journal
-from sharegen.results.progress import Progress
+from sharegen.results.progress import Progress, longest_of
 from sharegen.results.record import Key, Record
 from sharegen.workload.problem import random_key
 from sharegen.workload.prompt import tokenizer_fingerprint
@@ -323,12 +323,13 @@ class SharegenLM(TemplateLM):
         engine.check(*requests)
         remaining = {digest: len(samples) for digest, samples in left.items()}
         total = sum(remaining.values())
-        with Progress(engine.stats, total, len(requests), None) as progress:
+        longest = longest_of(request.params.max_tokens for request in requests)
+        with Progress(engine.stats, total, len(requests), None, longest) as progress:
             for completion in engine.generate(requests, seed=self._seed):
                 digest = digests[completion.request.key]
                 yield _record(digest, asks[digest], completion)
                 remaining[digest] -= 1
-                progress.advance(remaining[digest] == 0)
+                progress.advance(len(completion.token_ids), remaining[digest] == 0)
 
     def _default_journal(self) -> Path:
         text = json.dumps([self._identity, self._fingerprints], sort_keys=True)

@@ -6,6 +6,7 @@ are instant. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -106,7 +107,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(given: list[str], debug: bool) -> int:
     try:
         with streams.written():
-            code = app(args=given, prog_name="sharegen", standalone_mode=False)
+            command = shlex.join(["sharegen", *given])
+            code = app(args=given, prog_name="sharegen", standalone_mode=False, obj=command)
     except (SharegenError, _PARSER_ERROR) as error:
         if debug:
             raise

@@ -42,6 +42,7 @@ SchemaOption = Annotated[
 
 @with_options
 def code_sample(
+    context: typer.Context,
     name: Annotated[
         str,
         typer.Argument(metavar="DATASET", help="apps, humaneval, mbpp, a file or a hub id."),
@@ -89,8 +90,8 @@ def code_sample(
         where["has_starter_code"] = False
     flags = {"dataset": {"where": where}} if where else {}
     options = dataclasses.replace(options, dataset=name)
-    journal = run_recipe("code-sample", options, flags, schema)
-    if format != "sharegen":
+    journal = run_recipe("code-sample", options, context.obj, flags, schema)
+    if journal is not None and format != "sharegen":
         write_converted(journal, format, default_path(journal, format))
 
 

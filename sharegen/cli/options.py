@@ -20,7 +20,7 @@ import yaml
 from sharegen.common.shard import Shard
 from sharegen.errors import UsageError
 
-_DATA, _SAMPLING, _MACHINE = "Data", "Sampling", "Machine"
+_DATA, _SAMPLING, _MACHINE, _OUTPUT = "Data", "Sampling", "Machine", "Output"
 _SHOWN = 80  # characters of a --set that is wrong
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -224,6 +224,15 @@ class JobOptions:
         ),
     ] = None
 
+    show_config: Annotated[
+        bool,
+        _option(
+            "--show-config",
+            help="Print the job as recipe and flags make it, as YAML, and do nothing else.",
+            panel=_OUTPUT,
+        ),
+    ] = False
+
     @property
     def part(self) -> Shard | None:
         """What --shard says. Raises UsageError for what is no part."""
@@ -291,15 +300,15 @@ class RunOptions(JobOptions):
             "--output",
             "-o",
             help="The journal [runs/<recipe>-<hash>.jsonl].",
-            panel="Output",
+            panel=_OUTPUT,
             parser=parse_path,
         ),
     ] = None
     overwrite: Annotated[
-        bool, _option("--overwrite", help="Start the journal anew.", panel="Output")
+        bool, _option("--overwrite", help="Start the journal anew.", panel=_OUTPUT)
     ] = False
     token_ids: Annotated[
-        bool, _option("--token-ids", help="Keep the tokens in the journal.", panel="Output")
+        bool, _option("--token-ids", help="Keep the tokens in the journal.", panel=_OUTPUT)
     ] = False
     keep_prompt: Annotated[
         bool,
@@ -315,14 +324,14 @@ class RunOptions(JobOptions):
         ),
     ] = None
     strict: Annotated[
-        bool, _option("--strict", help="Stop at the first bad row.", panel="Output")
+        bool, _option("--strict", help="Stop at the first bad row.", panel=_OUTPUT)
     ] = False
     retry_failed: Annotated[
         bool,
         _option(
             "--retry-failed",
             help="Draw samples again that failed (their logits were NaN or infinite).",
-            panel="Output",
+            panel=_OUTPUT,
         ),
     ] = False
     verify: Annotated[
@@ -331,7 +340,7 @@ class RunOptions(JobOptions):
             "--verify",
             help="When all is drawn, compute so many random steps again with the model's own "
             "attention, and report the largest difference.",
-            panel="Output",
+            panel=_OUTPUT,
             min=1,
             metavar="STEPS",
         ),
@@ -341,7 +350,7 @@ class RunOptions(JobOptions):
         _option(
             "--execute",
             help="Run the programs in a sandbox as they are drawn, for --stop-when right=K.",
-            panel="Output",
+            panel=_OUTPUT,
         ),
     ] = False
     unsafe_execution: Annotated[
@@ -350,12 +359,12 @@ class RunOptions(JobOptions):
             "--unsafe-execution",
             help="With --execute: run them even where nothing can isolate them from your files "
             "and network.",
-            panel="Output",
+            panel=_OUTPUT,
         ),
     ] = False
     quiet: Annotated[
         bool,
-        _option("--quiet", "-q", help="Print the journal's path, nothing else.", panel="Output"),
+        _option("--quiet", "-q", help="Print the journal's path, nothing else.", panel=_OUTPUT),
     ] = False
     ray: Annotated[
         str | None,

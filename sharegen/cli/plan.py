@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.tree import Tree
 
 from sharegen.cli.options import JobOptions, with_options
+from sharegen.cli.recipes import RecipeArgument
+from sharegen.cli.show_config import print_configuration
 from sharegen.common.printable import visible
 from sharegen.errors import UsageError
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 @with_options
 def plan(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, or a path to a YAML file.")],
+    recipe: RecipeArgument,
     options: JobOptions,
     shards: Annotated[
         int | None,
@@ -52,6 +54,9 @@ def plan(
     if shards is not None and part is not None:
         raise UsageError("--shards shows all parts and --shard one of them: leave out one")
     job = resolve(recipe, options.dataset, options.flags())
+    if options.show_config:
+        print_configuration(job)
+        return
     if shards is not None:
         made_cut = plan_cut(job, shards)
         Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))

@@ -9,6 +9,24 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+
+def _complete(incomplete: str) -> list[tuple[str, str]]:
+    """The names that a shell offers, with what each recipe does."""
+    from sharegen.workload.recipe import load_recipe, recipe_names
+
+    names = [name for name in recipe_names() if name.startswith(incomplete)]
+    return [(name, load_recipe(name).description) for name in names]
+
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A recipe's name, or a path to a YAML file.",
+        metavar="RECIPE",
+        autocompletion=_complete,
+    ),
+]
+
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -50,7 +68,7 @@ def list_recipes() -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="A recipe's name, or a path.")]) -> None:
+def show(recipe: RecipeArgument) -> None:
     """Print a recipe's YAML, to read it or to start one of your own.
 
     \b
@@ -59,4 +77,4 @@ def show(name: Annotated[str, typer.Argument(help="A recipe's name, or a path.")
     """
     from sharegen.workload.recipe import find_recipe
 
-    sys.stdout.write(find_recipe(name).read_text(encoding="utf-8"))
+    sys.stdout.write(find_recipe(recipe).read_text(encoding="utf-8"))

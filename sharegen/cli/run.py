@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-import yaml
 from rich.console import Console
-from rich.syntax import Syntax
+from rich.status import Status
 
 from sharegen.cli.options import RunOptions, with_options
 from sharegen.cli.plan import sharing_tree
-from sharegen.common.printable import printable, visible
+from sharegen.cli.recipes import RecipeArgument
+from sharegen.cli.show_config import print_configuration
+from sharegen.common.printable import visible
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
     from sharegen.job.plan import Plan
     from sharegen.results.progress import Progress
     from sharegen.results.sandbox.system import Isolation
-    from sharegen.workload.configuration import Configuration
 
 
 @with_options
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, or a path to a YAML file.")],
+    context: typer.Context,
+    recipe: RecipeArgument,
     options: RunOptions,
 ) -> None:
     """Sample every problem of a recipe into a JSONL journal.
@@ -40,18 +41,20 @@ def run(
       sharegen run self-consistency --dataset gsm8k --model Qwen/Qwen3-0.6B-Base --limit 100
       sharegen run prompts --dataset prompts.jsonl --model ./model -n 8 --temperature 0.9
     """
-    run_recipe(recipe, options)
+    run_recipe(recipe, options, context.obj)
 
 
 def run_recipe(
     recipe: str,
     options: RunOptions,
+    command: str,
     flags: dict[str, Any] | None = None,
     schema: str | None = None,
-) -> Path:
-    """Resolve, run, and print what came out; returns the journal's path.
+) -> Path | None:
+    """Resolve, run, and print what came out; returns the journal's path, None if nothing is run.
 
-    flags: more of what `options.flags()` gives, on top; schema: see `configuration.resolve`.
+    command: what was typed. flags: more of what `options.flags()` gives, on top; schema: see
+    `configuration.resolve`.
     """
     from sharegen.job.run import run_job
     from sharegen.results.pool import Pool
@@ -63,19 +66,24 @@ def run_recipe(
     configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
     shard = options.part
     errors = Console(stderr=True, highlight=False)
-    if not options.quiet:
-        print_configuration(configuration, errors)
-    outcome = run_job(
-        configuration,
-        options.output,
-        shard=shard,
-        overwrite=options.overwrite,
-        strict=options.strict,
-        retry_failed=options.retry_failed,
-        verify=options.verify,
-        execute=_isolation(options, errors),
-        watcher=None if options.quiet else _terminal_watcher(errors),
-    )
+    if options.show_config:
+        print_configuration(configuration)
+        return None
+    with errors.status("reading the rows and the model …") as status:
+        if options.quiet or not errors.is_terminal:
+            status.stop()
+        outcome = run_job(
+            configuration,
+            options.output,
+            shard=shard,
+            overwrite=options.overwrite,
+            strict=options.strict,
+            retry_failed=options.retry_failed,
+            verify=options.verify,
+            execute=_isolation(options, errors),
+            watcher=None if options.quiet else _terminal_watcher(errors, status),
+            command=command,
+        )
     if options.verify and outcome.drawn == 0:
         errors.print("Nothing was drawn, so there is nothing to verify.", style="dim")
     if (options.keep_prompt or options.keep) and outcome.drawn == 0:
@@ -110,54 +118,25 @@ def _isolation(options: RunOptions, errors: Console) -> Isolation | None:
     return isolation
 
 
-_SAMPLING = {"samples", "temperature", "top_p", "top_k", "max_tokens", "stop", "seed"}
-"""What is said of the sampling also where it is the default."""
-
-
-def print_configuration(configuration: Configuration, console: Console) -> None:
-    """The resolved configuration as YAML, bar what is off."""
-    unused = None if configuration.chat.enabled else {"chat"}
-    values = configuration.model_dump(exclude_defaults=True, exclude=unused)
-    sampling = configuration.sampling.model_dump(include=_SAMPLING)
-    values["sampling"] = sampling | values.get("sampling", {})
-    text = printable(
-        yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
-    )
-    if console.is_terminal:
-        console.print(Syntax(text.rstrip(), "yaml", background_color="default", word_wrap=True))
-    else:
-        print(text.rstrip(), file=console.file)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes text with newlines on one line, as the recipes do."""
-
-    def represent_str(self, text: str) -> yaml.ScalarNode:
-        style = '"' if "\n" in text else None
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_str)
-
-
-def _terminal_watcher(console: Console) -> Any:
+def _terminal_watcher(console: Console, status: Status) -> Any:
     from sharegen.job.watcher import Watcher
     from sharegen.results.progress import Progress
 
     class TerminalWatcher(Watcher):
-        """The journal's name, the sharing tree, then a progress bar, on stderr."""
+        """The sharing tree, the journal's name, then a progress bar, on stderr."""
 
-        def located(self, path: Path) -> None:
-            console.print(f"[dim]journal:[/] {visible(str(path))}\n", soft_wrap=True)
-
-        def planned(self, plan: Plan) -> None:
+        def planned(self, plan: Plan, path: Path, recorded: int) -> None:
+            status.stop()
             console.print(sharing_tree(plan))
+            console.print(f"\n[dim]journal:[/] {visible(str(path))}", soft_wrap=True)
+            if recorded:
+                console.print(f"{recorded:,} of {plan.samples:,} samples on record")
             console.print()
 
         def sampling(
-            self, stats: EngineStats, samples: int, problems: int
+            self, stats: EngineStats, samples: int, problems: int, longest: int | None
         ) -> AbstractContextManager[Progress | None]:
-            return Progress(stats, samples, problems, console)
+            return Progress(stats, samples, problems, console, longest)
 
         def verifying(self, steps: int) -> None:
             console.print(f"verifying {steps:,} steps", style="dim")

@@ -21,6 +21,7 @@ from sharegen.errors import CapacityError, DataError, JournalError, SharegenErro
 from sharegen.job.beside import finished_beside, journals_beside, refuse_overwriting
 from sharegen.job.counts import added
 from sharegen.job.engines import Staff, sampling_params, start
+from sharegen.job.environment import environment
 from sharegen.job.identity import Content, of_ranks
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.judging import Judge, check_execution, judging
@@ -56,11 +57,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A problem, ready for the engine; begun: earlier runs have samples of it."""
+    """A problem, ready for the engine; recorded: samples that earlier runs have of it."""
 
     problem: Problem
     request: Request
-    begun: bool
+    recorded: int
 
 
 def run_job(
@@ -74,6 +75,7 @@ def run_job(
     verify: int | None = None,
     execute: Isolation | None = None,
     watcher: Watcher | None = None,
+    command: str | None = None,
 ) -> Outcome:
     """Sample everything that the configuration asks and the journal does not have yet.
 
@@ -83,6 +85,7 @@ def run_job(
         failed are drawn again.
     execute: the sandbox in which programs run to say which are right, where the rule asks that.
     verify: how many random steps to check against the model's own attention when all is drawn.
+    command: what was typed, for the record.
 
     Raises a SharegenError for everything that is wrong with input, model, memory or journal, and
     Interrupted after Ctrl-C or SIGTERM; whatever was finished until then is in the journal.
@@ -103,7 +106,6 @@ def run_job(
             refuse_unknown_fields(configuration, workload.problems)
             content = Content.of(configuration, workload)
             path = path or journal_path(find_output(content), shard)
-            watcher.located(path)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
             share = None if shard is None else share_of(configuration, workload, shard)
@@ -121,7 +123,7 @@ def run_job(
                     return complete
             _make_folder(path)
             job = _Job(content, path, watcher, verify, share, others)
-            with closing(job), job.open_journal(overwrite) as journal:
+            with closing(job), job.open_journal(overwrite, command) as journal:
                 with judging(path, others, journal.run, execute, overwrite) as judge:
                     drawn = job.sample(journal, strict, retry_failed, held, judge)
                 return Outcome(path, journal.run, job.workload, drawn, (path, *others))
@@ -200,7 +202,7 @@ class _Job:
         """End the engines."""
         self.engine.close()
 
-    def open_journal(self, overwrite: bool) -> Journal:
+    def open_journal(self, overwrite: bool, command: str | None = None) -> Journal:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return Journal.open(
             self.path,
@@ -208,6 +210,7 @@ class _Job:
             fingerprints=self.content.fingerprints(self.model, self.tokenizer),
             extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
             versions=versions(),
+            environment=environment(self.staff.device, self.configuration, command),
             overwrite=overwrite,
         )
 
@@ -233,7 +236,7 @@ class _Job:
         assert len(by_key) == len(asked)
         tree = self._tree_of_asked(asked)
         plan = self._plan(asked, tree)
-        self.watcher.planned(plan)
+        self.watcher.planned(plan, self.path, sum(item.recorded for item in asked))
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
         pace = Pace(journal.run.timings, journal.run.stats)
         started = time.monotonic()
@@ -243,7 +246,9 @@ class _Job:
         if self.verification is not None:
             requests = self.verification.choose(requests)
         try:
-            with self.watcher.sampling(self.engine.stats, total, problems) as progress:
+            with self.watcher.sampling(
+                self.engine.stats, total, problems, self.params.max_tokens
+            ) as progress:
                 for completion in self.engine.generate(requests):
                     key = completion.request.key
                     problem, dtype = by_key[key].problem, self.model.dtype
@@ -261,16 +266,16 @@ class _Job:
                     if self.verification is not None and self.verification.wants(completion):
                         self.verification.note(completion)
                     if progress is not None:
-                        progress.advance(stopping is None and left[key] == 0)
+                        problem_done = stopping is None and left[key] == 0
+                        progress.advance(len(completion.token_ids), problem_done)
             ended = time.monotonic()
             if stopping is not None:
                 stopping.finish()
             verified = self._verify()
         finally:
             seconds = (ended or time.monotonic()) - started
-            again = shared_tokens(
-                tree, [item.begun for item in asked], [bool(item.request.samples) for item in asked]
-            )
+            begun = [item.recorded > 0 for item in asked]
+            again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
             self._close(journal, plan, drawn, seconds, pace, verified, again)
         if journal.undrawn and journal.undrawn == journal.finished:
             failed = next(record for record in journal.records() if record.is_sample)
@@ -331,7 +336,7 @@ class _Job:
             self.workload.problems, self.prompts, self.splits, self.alone, strict=True
         ):
             samples = finished.missing(problem.id, problem.prompt_hash, every)
-            is_begun = samples is not every
+            recorded = len(every) - len(samples)
             key, due = random_key(problem.id), None
             if stopping is not None:
                 deciding = stopping.deciding(problem, key)
@@ -339,7 +344,7 @@ class _Job:
             request = Request(
                 key, prompt, self.params, samples, splits=splits, due=due, alone=alone
             )
-            candidates.append(_Asked(problem, request, is_begun))
+            candidates.append(_Asked(problem, request, recorded))
         asked: list[_Asked] = []
         requests: list[Request] = []
         first_error: SharegenError | None = None

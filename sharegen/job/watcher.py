@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 class Watcher:
     """Is told how a job goes; this one keeps it to itself."""
 
-    def located(self, path: Path) -> None:
-        """It is known where the journal is."""
-
-    def planned(self, plan: Plan) -> None:
-        """The prompts are tokenised and their sharing is known."""
+    def planned(self, plan: Plan, path: Path, recorded: int) -> None:
+        """The sharing is known; the journal at `path`, or one beside, has so many samples."""
 
     def sampling(
-        self, stats: EngineStats, samples: int, problems: int
+        self, stats: EngineStats, samples: int, problems: int, longest: int | None
     ) -> AbstractContextManager[Progress | None]:
-        """So many samples and problems are about to be drawn."""
+        """So many samples and problems are about to be drawn; longest: tokens of a sample."""
         return nullcontext(None)
 
     def verifying(self, steps: int) -> None:

@@ -85,12 +85,14 @@ class Journal:
         fingerprints: Mapping[str, Any] | None = None,
         extent: Mapping[str, Any] | None = None,
         versions: Mapping[str, Any] | None = None,
+        environment: Mapping[str, Any] | None = None,
         overwrite: bool = False,
     ) -> Journal:
         """Start the journal at `path` or continue it, and hold it against other writers.
 
         configuration, fingerprints: what changes the samples, and so must be what the journal
-            was started with; extent: what may change; versions: for the record (see RunFile).
+            was started with; extent: what may change; versions, environment: for the record
+            (see RunFile).
         overwrite: drop what an earlier run left. A file that is no journal is never dropped.
 
         Raises JournalError when the file cannot be written, is held by another process, comes
@@ -102,6 +104,7 @@ class Journal:
             fingerprints=as_json(fingerprints),
             extent=as_json(extent),
             versions=as_json(versions),
+            environment=as_json(environment),
         )
         descriptor, lock = _open_locked(path)
         try:
@@ -113,6 +116,7 @@ class Journal:
             run = asked
             if recorded is not None:
                 run = replace(asked, **{name: getattr(recorded, name) for name in _RESULTS})
+                run = replace(run, environment=_begun(recorded.environment) | asked.environment)
             journal = cls(path, descriptor, lock, run, read(path))
             journal._start(is_news=run != recorded)
         except BaseException:
@@ -278,6 +282,12 @@ class Journal:
                 os.fsync(self._descriptor)
         let_go(self._descriptor, self._lock)
         self._descriptor = None
+
+
+def _begun(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """When the first run of a journal began, of what its latest one recorded."""
+    date = environment.get("begun", environment.get("date"))
+    return {} if date is None else {"begun": date}
 
 
 def _open_locked(path: Path) -> tuple[int, SoftFileLock | None]:

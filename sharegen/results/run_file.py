@@ -27,7 +27,9 @@ class RunFile:
     fingerprints: of model, tokenizer and examples, whatever their names; for information also of
         the `dataset` and of the model's other `files`.
     extent: settings that may change (model, dataset, samples, limit, display, memory, batch).
-    versions: of Python and the packages of the latest run; counts, timings, stats: its results.
+    versions: of Python and the packages of the latest run; environment: its `date`, `host`,
+        `device` and `command`, and when the first run had `begun`, where it is a later one;
+        counts, timings, stats: its results.
     conversion: only beside a copy that `sharegen convert` made: the `journal` that holds all of it.
     identity_version: how to read the identity; a file without it has the first.
     """
@@ -36,6 +38,7 @@ class RunFile:
     fingerprints: dict[str, Any] = field(default_factory=dict)
     extent: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)

@@ -73,7 +73,7 @@ def _numbers(
     reasons = Counter(record.finish_reason for record in drawn)
     ends = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
     table = Table.grid(padding=(0, 2))
-    rows = f" [red]({bad:,} bad row{'s' if bad > 1 else ''})[/]" if bad else ""
+    rows = f" [red]({_bad(bad)})[/]" if bad else ""
     table.add_row("[dim]problems[/]", f"{len(votes):,}{rows}")
     table.add_row("[dim]completions[/]", f"{len(drawn):,}, {tokens:,} tokens ({visible(ends)})")
     failed = [record for record in drawn if record.error is not None]
@@ -188,15 +188,24 @@ def _distance(far: Mapping[str, Any]) -> str:
     )
 
 
-def _bad_rows(records: list[Record]) -> int:
-    """Problems that could not be asked, and have not been since."""
-    bad: set[str] = set()
+def _bad_rows(records: list[Record]) -> dict[str, str | None]:
+    """Problems that could not be asked, and have not been since, with the reason."""
+    bad: dict[str, str | None] = {}
     for record in records:
         if record.is_sample:
-            bad.discard(record.problem_id)
+            bad.pop(record.problem_id, None)
         else:
-            bad.add(record.problem_id)
-    return len(bad)
+            bad[record.problem_id] = record.error
+    return bad
+
+
+def _bad(rows: Mapping[str, str | None]) -> str:
+    """How many rows were left out, and why the first one was."""
+    problem, error = next(iter(rows.items()))
+    why = visible(f"problem {problem}: {error}")
+    if len(rows) == 1:
+        return f"1 bad row: {why}"
+    return f"{len(rows):,} bad rows, the first: {why}"
 
 
 def _answer_rows(run: RunFile, drawn: list[Record], votes: list[Vote]) -> list[tuple[str, str]]:

@@ -193,6 +193,7 @@ def no_hub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
             server.listen()
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 1)
         hub.hub_is_reachable.cache_clear()
         yield
         hub.hub_is_reachable.cache_clear()
@@ -474,7 +475,7 @@ def test_empty_prompts_are_bad_rows(sharegen: Command, model: Path, tmp_path: Pa
     job = ["run", "prompts", "--dataset", "p.jsonl", "--max-tokens", 3, "-o", "out.jsonl"]
     assert sharegen(*job, "--model", model).code == 0  # BOS alone is a prompt
     ran = sharegen(*job, "--model", folder, "--overwrite")
-    assert ran.code == 0 and "(2 bad rows)" in ran.out
+    assert ran.code == 0 and "(2 bad rows, the first: problem 2: " in ran.out
     assert "1 problem," in sharegen("plan", *job[1:6], "--model", folder).out
     write_jsonl(tmp_path / "p.jsonl", [{"prompt": ""}])
     check(sharegen(*job, "--model", folder, "--overwrite"), 1, "the prompt is empty")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,8 @@ def test_run_says_what_it_does_and_what_came_out(sharegen: Command, job: list[ob
     ran = sharegen(*job)
     assert ran.code == 0, ran.err
     assert len(journal("out.jsonl")) == 18
-    for said in ("temperature: 0.7", "journal: out.jsonl", "shared by all", "6 problems",
-                 "18/18 samples"):  # fmt: skip
+    assert ran.err.startswith("6 problems, 18 samples: ")  # the tree, before anything else
+    for said in ("shared by all", "journal: out.jsonl", "100% · 18/18 samples"):
         assert said in ran.err
     for said in ("completions", "18, ", "tokens/s", "prompt tokens", "computed",
                  "accuracy, one sample",
@@ -42,9 +44,46 @@ def test_run_says_what_it_does_and_what_came_out(sharegen: Command, job: list[ob
     assert "shared by all" in again.err and "on record already" in again.err
 
 
-def test_what_is_printed_is_the_configuration(sharegen: Command, job: list[object]) -> None:
-    ran = sharegen(*job, "--stop", "\\nX", "--stop", "Y", "--seed", 3, "--dtype", "float32")
-    printed = yaml.safe_load(ran.err.partition("journal:")[0])
+def test_a_resumed_run_says_what_is_on_record(sharegen: Command, job: list[object]) -> None:
+    assert sharegen(*job).code == 0
+    lines = Path("out.jsonl").read_text().splitlines(keepends=True)
+    Path("out.jsonl").write_text("".join(lines[:5]))
+    ran = sharegen(*job, "-n", 4)
+    assert ran.code == 0, ran.err
+    assert "journal: out.jsonl\n5 of 24 samples on record\n" in ran.err
+    assert "19/19 samples" in ran.err
+
+
+def test_a_run_records_when_where_and_how(sharegen: Command, job: list[object]) -> None:
+    def recorded() -> dict[str, str]:
+        return json.loads(Path("out.run.json").read_text())["environment"]
+
+    assert sharegen(*job, "-q").code == 0
+    first = recorded()
+    assert abs(datetime.fromisoformat(first["date"]).timestamp() - time.time()) < 60
+    assert first["host"] == platform.node() and first["device"].startswith(("CPU, ", "NVIDIA"))
+    assert first["command"].startswith("sharegen run self-consistency --model /")
+    assert sharegen(*job, "-q", "-n", 4).code == 0
+    second = recorded()
+    assert second["begun"] == first["date"] <= second["date"]
+    assert second["command"].endswith("-o out.jsonl -q -n 4")
+
+
+def test_errors_come_before_anything_else(sharegen: Command, job: list[object]) -> None:
+    for wrong, code in ((["--dataset", "./none.jsonl"], 2), (["--model", "./none"], 1)):
+        ran = sharegen(*job, *wrong)
+        assert ran.code == code and ran.err.startswith("sharegen: error: ") and not ran.out
+        assert ran.err.count("\n") == 1
+
+
+def test_what_is_shown_is_the_configuration(sharegen: Command, job: list[object]) -> None:
+    job = [*job, "--stop", "\\nX", "--stop", "Y", "--seed", 3, "--dtype", "float32"]
+    shown = sharegen(*job, "--show-config")
+    assert shown.code == 0 and not shown.err and not Path("out.jsonl").exists()
+    printed = yaml.safe_load(shown.out)
+    planned = [argument for argument in job[1:] if argument not in ("-o", "out.jsonl")]
+    assert sharegen("plan", *planned, "--show-config").out == shown.out
+    assert sharegen(*job).code == 0
     assert printed["sampling"]["stop"] == ["\nX", "Y"]
     assert printed["sampling"]["seed"] == 3 and printed["few_shot"]["k"] == 2
     assert printed["sampling"]["top_p"] == 1.0 and "min_p" not in printed["sampling"]

@@ -33,7 +33,7 @@ class Then(Watcher):
     def __init__(self, samples: int, act: Callable[[], object]) -> None:
         self.left, self.act = samples, act
 
-    def sampling(self, stats: Any, samples: int, problems: int) -> Any:
+    def sampling(self, stats: Any, samples: int, problems: int, longest: int | None) -> Any:
         return self
 
     def __enter__(self) -> Then:
@@ -42,7 +42,7 @@ class Then(Watcher):
     def __exit__(self, *exception: object) -> None:
         return None
 
-    def advance(self, problem_done: bool) -> None:
+    def advance(self, tokens: int, problem_done: bool) -> None:
         self.left -= 1
         if self.left == 0:
             self.act()

@@ -276,7 +276,7 @@ class _StopAfter(Watcher):
     def __init__(self, samples: int, number: int) -> None:
         self.left, self.number = samples, number
 
-    def sampling(self, stats: Any, samples: int, problems: int) -> Any:
+    def sampling(self, stats: Any, samples: int, problems: int, longest: int | None) -> Any:
         return self
 
     def __enter__(self) -> _StopAfter:
@@ -285,7 +285,7 @@ class _StopAfter(Watcher):
     def __exit__(self, *exception: object) -> None:
         return None
 
-    def advance(self, problem_done: bool) -> None:
+    def advance(self, tokens: int, problem_done: bool) -> None:
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), self.number)

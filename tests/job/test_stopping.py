@@ -111,7 +111,7 @@ class Stop(Watcher):
     def __init__(self, samples: int) -> None:
         self.left = samples
 
-    def sampling(self, stats: Any, samples: int, problems: int) -> Any:
+    def sampling(self, stats: Any, samples: int, problems: int, longest: int | None) -> Any:
         return self
 
     def __enter__(self) -> Stop:
@@ -123,7 +123,7 @@ class Stop(Watcher):
     def save(self, asked: int, saved: int) -> None:
         assert 0 <= saved < asked
 
-    def advance(self, problem_done: bool) -> None:
+    def advance(self, tokens: int, problem_done: bool) -> None:
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt

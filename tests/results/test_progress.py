@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, field
 
 import pytest
@@ -32,18 +33,18 @@ def test_plain_lines_now_and_then_and_at_the_end(clock: list[float]) -> None:
     out, engine = io.StringIO(), Engine()
     with Progress(engine, 4, 2, Console(file=out)) as progress:
         clock[0] += 5
-        progress.advance(problem_done=False)
+        progress.advance(60, problem_done=False)
         assert out.getvalue() == ""
         clock[0] += 6
-        engine.generated_tokens, engine.running, engine.blocks_used = 320, 3, 2
-        progress.advance(problem_done=True)
+        engine.generated_tokens, engine.running, engine.blocks_used = 320, 2, 2
+        progress.advance(60, problem_done=True)
         assert out.getvalue() == (
-            "sharegen: 2/4 samples · 1/2 problems · 20 tokens/s · 3 running · KV 25% · "
-            "0:00:02 left\n"
+            "sharegen: 65% · 2/4 samples · 1/2 problems · 20 tokens/s · 2 running · KV 25% · "
+            "0:00:06 left\n"
         )
-        progress.advance(problem_done=False)
-        progress.advance(problem_done=True)
-    assert out.getvalue().splitlines()[-1].startswith("sharegen: 4/4 samples · 2/2 problems")
+        progress.advance(70, problem_done=False)
+        progress.advance(70, problem_done=True)
+    assert out.getvalue().splitlines()[-1].startswith("sharegen: 100% · 4/4 samples · 2/2 problems")
     assert len(out.getvalue().splitlines()) == 2
 
 
@@ -71,7 +72,7 @@ def test_without_an_end(clock: list[float]) -> None:
     progress = Progress(Engine(blocks_total=0), None, None, Console(file=io.StringIO()))
     assert progress.seconds_left() is None
     clock[0] += 1
-    progress.advance(problem_done=True)
+    progress.advance(5, problem_done=True)
     assert progress.describe() == "1 samples · 0 tokens/s · 0 running"
     assert progress.seconds_left() is None
 
@@ -81,6 +82,62 @@ def test_a_terminal_gets_a_bar_and_the_state_below() -> None:
     console = Console(file=out, force_terminal=True, width=100)
     with Progress(Engine(), 3, 1, console) as progress:
         for sample in range(3):
-            progress.advance(problem_done=sample == 2)
+            progress.advance(7, problem_done=sample == 2)
     assert "100%" in out.getvalue()
     assert "3/3 samples · 1/1 problems" in out.getvalue()
+
+
+def test_tokens_count_before_any_sample_ends(clock: list[float]) -> None:
+    """64 of 256 samples run and none is done: at most 100 tokens each, 10 of which are drawn."""
+    engine = Engine(generated_tokens=0)
+    progress = Progress(engine, 256, 8, Console(file=io.StringIO()), longest=100)
+    assert progress.share() == 0 and progress.seconds_left() is None
+    clock[0] += 10
+    engine.generated_tokens, engine.running = 640, 64
+    assert progress.share() == pytest.approx(640 / 25_600)
+    assert progress.seconds_left() == pytest.approx(390)
+
+
+def test_the_short_ones_that_finish_first_do_not_hurry_the_bar(clock: list[float]) -> None:
+    engine = Engine(generated_tokens=0, running=9)
+    progress = Progress(engine, 100, None, Console(file=io.StringIO()), longest=200)
+    engine.generated_tokens = 100
+    progress.advance(10, problem_done=False)  # nine others have 10 tokens and go on
+    assert progress.share() == pytest.approx(100 / (10 + 9 * 20 + 90 * 19))
+    for tokens in [30] * 99:
+        engine.generated_tokens += tokens
+        before = progress.share()
+        progress.advance(tokens, problem_done=False)
+        assert before <= progress.share()
+    assert progress.share() == 1 and progress.seconds_left() == 0
+
+
+def test_greedy_samples_that_repeat_another_count_too(clock: list[float]) -> None:
+    engine = Engine(generated_tokens=0)
+    progress = Progress(engine, 8, None, Console(file=io.StringIO()), longest=50)
+    engine.generated_tokens = 50
+    for _ in range(4):
+        progress.advance(50, problem_done=False)
+    assert progress.share() == 0.5
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(clock: list[float], width: int) -> None:
+    engine = Engine(generated_tokens=0, running=1_024, blocks_used=7, idle=[1, 3])
+    progress = Progress(engine, 123_456, 7_890, Console(file=io.StringIO()), longest=9)
+    clock[0] += 3
+    engine.generated_tokens = 98_765
+    progress.save(16, 4)
+    whole, line = progress.describe(), progress.describe(width)
+    assert len(line) <= width and len(whole) > 120
+    assert line.startswith("0/123,456 samples") and (width == 30 or line.endswith(" left"))
+
+
+def test_the_bar_fits_80_columns() -> None:
+    out, engine = io.StringIO(), Engine(generated_tokens=0, running=1_024, idle=[1, 3])
+    console = Console(file=out, force_terminal=True, width=80, color_system=None)
+    with Progress(engine, 1_234_567, 56_789, console, longest=1_000):
+        engine.generated_tokens = 98_765_432
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).replace("\r", "\n").splitlines()
+    assert lines and max(map(len, lines)) <= 80
+    assert "8%" in out.getvalue() and "0/1,234,567 samples" in lines[-1]
