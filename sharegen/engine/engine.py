@@ -22,6 +22,7 @@ from sharegen.engine.execute.agreement import asked
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, uninterrupted, using
+from sharegen.engine.lengths import Lengths
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.random_key import row_key
@@ -170,15 +171,20 @@ class Engine:
         self.scheduler.check(request)
 
     def generate(
-        self, requests: Iterable[Request], *, seed: int | None = None
+        self,
+        requests: Iterable[Request],
+        *,
+        seed: int | None = None,
+        lengths: Lengths | None = None,
     ) -> Generator[Completion, None, None]:
         """Draw all samples of all requests; completions come as they finish, in any order.
 
         Requests are read as they are needed. Closing the iterator early drops what is unfinished.
-        seed: of requests and forks whose params bring none; the config's by default.
+        seed: of requests and forks whose params bring none; the config's by default. lengths: of
+        samples of the same job that were drawn earlier.
         """
         source = iter(requests)
-        self.begin(seed)
+        self.begin(seed, lengths)
         try:
             self._fill(source)
             with short_collections():
@@ -191,13 +197,15 @@ class Engine:
 
     # -- a job by hand: begin, then add and step as one likes, end ------------------------------
 
-    def begin(self, seed: int | None = None) -> None:
-        """Start a job; `generate` does it all. seed: as there."""
+    def begin(self, seed: int | None = None, lengths: Lengths | None = None) -> None:
+        """Start a job; `generate` does it all. seed, lengths: as there."""
         if self._closed:
             raise UsageError("the engine is closed: make a new one")
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
         self.scheduler.seed = self.config.seed if seed is None else seed
+        if lengths is not None:
+            self.scheduler.admission.lengths.learn(lengths)
         self._busy = True
 
     def add(self, requests: Sequence[Request]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.lengths import Lengths
 from sharegen.errors import CapacityError, DataError, JournalError, SharegenError, UsageError
 from sharegen.job.beside import finished_beside, journals_beside, refuse_overwriting
 from sharegen.job.counts import added
@@ -249,7 +250,8 @@ class _Job:
             with self.watcher.sampling(
                 self.engine.stats, total, problems, self.params.max_tokens
             ) as progress:
-                for completion in self.engine.generate(requests):
+                known = Lengths.of(journal.lengths)
+                for completion in self.engine.generate(requests, lengths=known):
                     key = completion.request.key
                     problem, dtype = by_key[key].problem, self.model.dtype
                     with held.held():

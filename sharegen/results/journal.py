@@ -12,6 +12,7 @@ import contextlib
 import os
 import stat
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ class Journal:
         instead, by problem id, until a later run has samples of it.
     undrawn: keys of the samples that failed, until a later run draws them.
     rows: of the samples on record, what each row is known by (`Record.row`), by problem id.
+    lengths: how many samples on record have so many tokens and such a finish reason.
     recovered: bytes of a line cut short that were truncated on opening.
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
@@ -63,6 +65,7 @@ class Journal:
         self.undrawn = Keys()
         self.failed: dict[str, str | None] = {}
         self.rows: dict[str, str | None] = {}
+        self.lengths: Counter[tuple[int, str | None]] = Counter()
         for record in reader:
             self._note(record)
         self.duplicates = reader.duplicates
@@ -226,6 +229,8 @@ class Journal:
             self.finished.add(key)
             self.failed.pop(record.problem_id, None)
             (self.undrawn.discard if record.is_drawn else self.undrawn.add)(key)
+            if record.is_drawn:
+                self.lengths[record.num_tokens, record.finish_reason] += 1
             note_row(self.rows, record)
         else:
             self.failed[record.problem_id] = record.error

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from sharegen.engine.batch import Int64
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
@@ -20,6 +22,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.sample.draws import uniform
+from sharegen.engine.schedule.survival import Survival
 from tests.engine.tiny_models import make_tiny
 
 TIE = 1e-4  # a greedy token counts as wrong only where the best two logits differ by more
@@ -89,6 +92,21 @@ class CheckedEngine(Engine):
     def generate(self, requests: Iterable[Request]) -> Iterator[Completion]:
         yield from super().generate(requests)
         assert_empty(self)
+
+
+class _EndsNow(Survival):
+    """No sample goes on beyond the block where it is."""
+
+    def __init__(self) -> None:
+        pass
+
+    def beyond(self, known: Int64, blocks: Int64) -> np.ndarray:
+        return (blocks <= known).astype(np.float64)
+
+
+def hope_for_the_best(engine: Engine) -> None:
+    """Admission leaves no room for growth."""
+    engine.scheduler.admission.survival = _EndsNow  # type: ignore[method-assign]
 
 
 def assert_empty(engine: Engine) -> None:

@@ -14,6 +14,7 @@ from tests.engine.jobs import (
     GREEDY,
     CheckedEngine,
     forest,
+    hope_for_the_best,
     judge,
     loaded,
     make_engine,
@@ -45,7 +46,7 @@ def plain(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def expect_nothing(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Admission leaves no room for growth: blocks run out, and the youngest are preempted."""
-    monkeypatch.setattr(engine.scheduler.lengths, "expected", lambda: 0.0)
+    hope_for_the_best(engine)
 
 
 def fragment(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

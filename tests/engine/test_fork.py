@@ -13,6 +13,7 @@ from tests.engine.jobs import (
     CONTEXT,
     assert_empty,
     forest,
+    hope_for_the_best,
     judge,
     loaded,
     make_engine,
@@ -86,7 +87,7 @@ def test_a_running_sample_is_continued_while_it_goes_on(lag: int, tokens: int | 
 def test_trees_of_forks_in_any_memory(keep: bool, blocks: int) -> None:
     """Three generations of forks, while blocks run out: kept KV goes before anyone must wait."""
     engine = make_engine(loaded("llama"), blocks=blocks, max_sequences=9)
-    engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
+    hope_for_the_best(engine)
     requests = [replace(r, keep=keep) for r in requests_of(forest()[:8], SAMPLED, 2)]
     depth = {request.key: 0 for request in requests}
     done = 0
@@ -253,7 +254,7 @@ def fork_at_random(seed: int) -> None:
     engine._lag = rng.randint(0, 1)
     engine.scheduler.ahead_tokens = rng.choice([0, 50])
     if rng.random() < 0.5:
-        engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
+        hope_for_the_best(engine)
     requests = [
         Request(
             i,

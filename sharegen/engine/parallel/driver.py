@@ -8,12 +8,13 @@ them does, so every request carries the places where its path is split.
 from __future__ import annotations
 
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from sharegen.engine.config import EngineStats
+from sharegen.engine.lengths import Lengths
 from sharegen.engine.parallel.assignment import Assignment
 from sharegen.engine.parallel.counts import Counts
 from sharegen.engine.parallel.launch import Processes
@@ -23,6 +24,7 @@ from sharegen.engine.parallel.messages import (
     Cancel,
     Check,
     Checked,
+    Drawn,
     End,
     Failed,
     Finished,
@@ -61,6 +63,7 @@ class Driver:
         self._checked: Checked | None = None
         self._error: SharegenError | None = None
         self._job = self._seed = 0
+        self._lengths = Lengths()  # of the job's samples, for workers that join late
         self._assignment: Assignment[Worker] = Assignment(self._config.block_size)
         self._done: deque[Completion] = deque()
         self._busy = False
@@ -138,7 +141,11 @@ class Driver:
                 return self._checked.errors
 
     def generate(
-        self, requests: Iterable[Request], *, seed: int | None = None
+        self,
+        requests: Iterable[Request],
+        *,
+        seed: int | None = None,
+        lengths: Lengths | None = None,
     ) -> Generator[Completion, None, None]:
         """As Engine.generate: completions in any order; closing it early drops the rest."""
         if self._busy:
@@ -146,6 +153,9 @@ class Driver:
         source = iter(requests)
         self._busy, self._job = True, self._job + 1
         self._seed = self._config.seed if seed is None else seed
+        self._lengths = Lengths()
+        if lengths is not None:
+            self._lengths.learn(lengths)
         self._assignment = Assignment(self._config.block_size)
         for worker in list(self._ready):
             self._join(worker)
@@ -183,7 +193,7 @@ class Driver:
     def _join(self, worker: Worker) -> None:
         """A worker takes part in the job."""
         self._assignment.join(worker, self._ready[worker].slots)
-        self._send(worker, Begin(self._job, self._seed))
+        self._send(worker, Begin(self._job, self._seed, self._lengths))
 
     def _deal(self) -> None:
         """Give everyone who runs low more to do."""
@@ -241,6 +251,7 @@ class Driver:
                 self._counts.update(worker, stats)
                 if job == self._job and self._busy:
                     self._done += (self._assignment.finish(worker, one) for one in drawn)
+                    self._lengths.learn(Lengths.of(Counter(map(_ending, drawn))))
             case Checked():
                 self._checked = message
             case Warned(text):
@@ -271,3 +282,7 @@ class Driver:
             warnings.warn(f"worker {number} is gone: {why}; the others go on", stacklevel=2)
         else:
             self._error = error or WorkersError(f"the last worker is gone: {why}")
+
+
+def _ending(drawn: Drawn) -> tuple[int, str]:
+    return len(drawn.token_ids), drawn.finish_reason

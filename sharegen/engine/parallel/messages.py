@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.lengths import Lengths
 from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
 from sharegen.errors import SharegenError
 
@@ -75,10 +76,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Begin:
-    """A job begins; seed: of requests that bring none."""
+    """A job begins; seed: of requests that bring none. lengths: of samples of it until now."""
 
     job: int
     seed: int
+    lengths: Lengths
 
 
 @dataclass(frozen=True)

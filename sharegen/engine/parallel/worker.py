@@ -103,9 +103,9 @@ class _Worker:
         match self.inbox.get():
             case Check(requests):
                 self.connection.send(Checked(self.engine.errors(requests)))
-            case Begin(job, seed):
+            case Begin(job, seed, lengths):
                 self.job = job
-                self.engine.begin(seed)
+                self.engine.begin(seed, lengths)
             case Work(requests):
                 self.engine.add(requests)
             case Call(key, due):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from sharegen.engine.batch import DecodeBatch, Int32
+from sharegen.engine.batch import DecodeBatch, Int32, Int64
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.stored import NodeKV
 from sharegen.engine.schedule.packing import Queries, shared_layout
@@ -25,7 +25,7 @@ class Rows:
     block_tables: [capacity, widest]; prefix_length, position, last_position: [capacity]: of the
         prompt, of the row's next input, and of the last input that its limit allows. A hole has
         prefix_length 0, position -1 and scratch_block in its table; nothing reads what is written
-        there.
+        there. replay: [capacity] tokens that the sequence had when it joined.
     padded: rows of the batch that is run for n live rows.
     """
 
@@ -41,6 +41,7 @@ class Rows:
         self.prefix_length = np.zeros(capacity, dtype=np.int32)
         self.position = np.full(capacity, -1, dtype=np.int32)
         self.last_position = np.full(capacity, -1, dtype=np.int32)
+        self.replay = np.zeros(capacity, dtype=np.int32)
         self._holes: list[int] = []
         self._joined = 0
         self._changed: set[int] = set()
@@ -76,6 +77,7 @@ class Rows:
         sequence.row = row
         sequence.fed = 0
         sequence.replay = len(sequence.tokens)
+        self.replay[row] = sequence.replay
         end = sequence.group.leaf.end
         self.prefix_length[row] = end
         self.position[row] = end
@@ -132,7 +134,7 @@ class Rows:
             self.sequences[target] = sequence
             sequence.row = target
             for table in (self.block_tables, self.prefix_length, self.position,
-                          self.last_position):  # fmt: skip
+                          self.last_position, self.replay):  # fmt: skip
                 table[target] = table[source]
             self._empty(source)
             self._changed.update((source, target))
@@ -158,14 +160,35 @@ class Rows:
         offset = position - self.prefix_length[:live]
         return self._at((offset % self.block_size == 0) & (position >= 0))
 
-    def growth(self, length: float) -> int:
-        """Blocks that they will still ask for if each ends with `length` outputs, or its limit."""
+    def ages(self) -> Int64:
+        """Output tokens of each running sequence, by the steps launched."""
+        fed, replay, _ = self._progress()
+        return np.maximum(fed + 1, replay)
+
+    def blocks_now_and_at_limits(self) -> tuple[int, int]:
+        """Blocks up to the next inputs, and up to the last ones that the limits allow."""
+        fed, _, last = self._progress()
+        blocks = fed // self.block_size, last // self.block_size
+        return int(blocks[0].sum()) + len(fed), int(blocks[1].sum()) + len(last)
+
+    def kinds(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """Running sequences by whole blocks: those fed, those drawn, those before the last input's.
+
+        Returns these and how many sequences of each kind there are, [n] each.
+        """
+        fed, replay, last = self._progress()
+        numbers = np.stack([fed, np.maximum(fed, replay - 1), last]) // self.block_size
+        radix = self.block_tables.shape[1] + 1
+        codes, count = np.unique((numbers[0] * radix + numbers[1]) * radix + numbers[2],
+                                 return_counts=True)  # fmt: skip
+        return codes // radix**2, codes // radix % radix, codes % radix, count
+
+    def _progress(self) -> tuple[Int64, Int64, Int64]:
+        """Of the running: inputs so far, tokens they joined with, the number of the last input."""
         seated = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
-        position, prefix = self.position[seated], self.prefix_length[seated]
-        end = np.minimum(self.last_position[seated], prefix + length)
-        end = np.maximum(end, position).astype(np.int64)
-        size = self.block_size
-        return int(((end - prefix) // size - (position - prefix) // size).sum())
+        prefix = self.prefix_length[seated].astype(np.int64)
+        last = self.last_position[seated] - prefix
+        return self.position[seated] - prefix, self.replay[seated].astype(np.int64), last
 
     def _at(self, mask: np.ndarray) -> list[Sequence]:
         return [self._sequence(row) for row in np.flatnonzero(mask).tolist()]

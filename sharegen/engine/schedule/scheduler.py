@@ -25,10 +25,11 @@ from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.request import Request
+from sharegen.engine.schedule.admission import Admission, Outlook
 from sharegen.engine.schedule.packing import prefill_step
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
-from sharegen.engine.schedule.sequence import Group, Lengths, Sequence, most_tokens
+from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
 from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep, Step
 from sharegen.errors import CapacityError
 
@@ -71,9 +72,9 @@ class Scheduler:
 
         self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded)
-        self.lengths = Lengths()
         self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
         self.ready = Ready()  # first token drawn, no row
+        self.admission = Admission(self.rows, self.ready, self.cache)
 
         self.num_waiting = 0  # samples whose first token has not been drawn
         self.preemptions = 0
@@ -82,7 +83,6 @@ class Scheduler:
         self._unfinished: set[Group] = set()
         self._by_key: dict[int, list[Group]] = {}  # of these
         self._ending: dict[Node, list[Group]] = {}  # groups to draw when the node is computed
-        self._blocked = False  # samples wait for blocks, not for rows
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -181,7 +181,8 @@ class Scheduler:
 
         Its blocks stay where they are to be kept for forks.
         """
-        self.lengths.note(len(sequence.tokens))
+        length = len(sequence.tokens)
+        self.admission.lengths.note(length, is_end=length < sequence.group.limit)
         self._end(sequence, keep=sequence.group.request.keep)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
@@ -238,6 +239,7 @@ class Scheduler:
                 if not sequence.samples:
                     self.cancelled += sequence.joined >= 0
                     self.cancelled_tokens += len(sequence.tokens)
+                    self.admission.lengths.note(len(sequence.tokens), is_end=False)
                     self._end(sequence, keep=False)
             return
         left = [sample for sample in group.drawn if group.samples_of(sample)]
@@ -265,6 +267,7 @@ class Scheduler:
         self._drawing = 0
         self._ending.clear()
         self.num_waiting = 0
+        self.admission.clear()
         self.rows.send_all_again()
 
     def shrink(self, step: Step) -> str | None:
@@ -338,10 +341,10 @@ class Scheduler:
             self._vacate(sequence, keep=sequence.group.request.keep)
         plan = PrefillPlan()
         if not self._grow():
-            self._admit()
+            self.admission.seat(self.max_sequences)
             plan = self._plan_prefill()
             if not plan.chunks and self.ready.num_early:
-                self._admit(early=True)
+                self.admission.seat(self.max_sequences - self._drawing, early=True)
                 plan = self._plan_early()
         if plan.chunks:
             stored, size = self.cache.stored, self.pool.block_size
@@ -393,61 +396,30 @@ class Scheduler:
             self.pool.free(sequence.blocks)
             sequence.blocks = []
 
-    # -- admission ----------------------------------------------------------------------------
-
-    def _admit(self, early: bool = False) -> None:
-        """Seat ready sequences while rows and blocks last.
-
-        early: also those that are not due, in the rows that what is on its way leaves.
-        """
-        self._blocked = False
-        growth = self.rows.growth(self.lengths.expected()) if self.ready else 0
-        most = self.max_sequences - (self._drawing if early else 0)
-        while self.num_running < most:
-            sequence = self.ready.first(early)
-            if sequence is None or not self.cache.is_resident(sequence.group.leaf):
-                return  # its prompt was dropped: prefill comes first
-            own = self._expected_blocks(sequence.group, len(sequence.tokens))
-            if self.num_running == 0:
-                if not self.cache.spare(Room(0, 1)):
-                    self.cache.drop_all_but(sequence.group.leaf)
-            elif not self.cache.spare(Room(0, own + growth)):
-                self._blocked = True
-                return
-            block = self.pool.allocate()
-            assert block is not None, "a checked request does not fit the empty pool"
-            self.ready.take(sequence)
-            self.rows.seat(sequence, block)
-            growth += own - 1
-
-    def _expected_blocks(self, group: Group, tokens: int = 1) -> int:
-        """Blocks that a sample with so many tokens will probably hold at its end."""
-        length = max(tokens, min(self.lengths.expected(), group.limit))
-        return self._blocks_at_end(int(length))
-
     # -- prefill ------------------------------------------------------------------------------
 
     def _plan_prefill(self) -> PrefillPlan:
         """Chunks to prefill next, and the groups whose first tokens they yield."""
         plan = PrefillPlan()
-        promised = self.rows.growth(self.lengths.expected())
         first = self.ready.first()
         if first is not None and not self.cache.is_resident(first.group.leaf):
-            self._plan_path(first.group, plan, promised)
+            self._plan_path(first.group, plan, Outlook(self.admission))
             return plan
         free_rows = self.max_sequences - self.num_running - self.ready.num_due
-        if free_rows <= 0 or self._blocked or self._has_enough_early:
+        if not self.waiting or free_rows <= 0 or self.admission.blocked or self._has_enough_early:
             return plan
+        outlook = Outlook(self.admission)
         # A prompt whose samples would find no blocks takes the room of those before it.
-        promised += sum(self._expected_blocks(s.group, len(s.tokens)) for s in self.ready.due())
+        for sequence in self.ready.due():
+            outlook.add(sequence.group, len(sequence.tokens))
         while self.waiting:
             if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
                 break
             known = len(plan.groups)
-            if not self._plan_path(next(iter(self.waiting)), plan, promised):
+            if not self._plan_path(next(iter(self.waiting)), plan, outlook):
                 break
             for group in plan.groups[known:]:
-                promised += self._expected_blocks(group) * group.num_due
+                outlook.add(group, count=group.num_due)
         return plan
 
     @property
@@ -461,19 +433,19 @@ class Scheduler:
         first = self.ready.first(early=True)
         has_row = self.num_running + self._drawing < self.max_sequences
         if first is not None and has_row and not self.cache.is_resident(first.group.leaf):
-            self._plan_path(first.group, plan, self.rows.growth(self.lengths.expected()))
+            self._plan_path(first.group, plan, Outlook(self.admission))
         return plan
 
-    def _plan_path(self, group: Group, plan: PrefillPlan, promised: int) -> bool:
+    def _plan_path(self, group: Group, plan: PrefillPlan, outlook: Outlook) -> bool:
         """Add the chunks that the group's path misses; False when they don't all fit now.
 
-        promised: blocks to leave for the growth of rows, and for samples that have no row yet.
+        outlook: of the rows, and of samples that have none yet.
         """
         bundles, blocks = missing = self.cache.missing(group.leaf)
         if self.num_running == 0 and not plan.chunks:
             if not self.cache.spare(Room(bundles, blocks + 1)):
                 self.cache.drop_all_but(group.leaf)
-        elif any(missing) and not self.cache.spare(Room(bundles, blocks + promised + 1)):
+        elif any(missing) and not outlook.leaves(Room(bundles, blocks + 1)):
             return False
         for node in group.leaf.path():
             self.cache.place(node)

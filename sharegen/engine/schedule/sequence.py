@@ -1,4 +1,4 @@
-"""What the scheduler moves about: a request being worked on, one sample of it, their lengths."""
+"""What the scheduler moves about: a request being worked on, and one sample of it."""
 
 from __future__ import annotations
 
@@ -111,27 +111,3 @@ class Sequence(Suffix):
     def drawing(self) -> Drawing:
         """How its tokens are drawn."""
         return self.group.drawing(self.sample)
-
-
-_NEEDED = 32  # finished samples before their lengths say what to expect of the others
-
-
-class Lengths:
-    """How long samples turn out: what finished ones say about those that still run."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._total = 0.0
-        self._squares = 0.0
-
-    def note(self, length: int) -> None:
-        self._count += 1
-        self._total += length
-        self._squares += length * length
-
-    def expected(self) -> float:
-        """Output tokens of a typical long sample; infinite while too little is known."""
-        if self._count < _NEEDED:
-            return float("inf")
-        mean = self._total / self._count
-        return mean + max(0.0, self._squares / self._count - mean * mean) ** 0.5

@@ -14,6 +14,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Completion, Request, SamplingParams
 from tests.engine.jobs import (
     forest,
+    hope_for_the_best,
     loaded,
     make_engine,
     original,
@@ -95,7 +96,7 @@ def test_prompts_prefilled_ahead_and_dropped() -> None:
     """Blocks run out, nodes that were asked go and are prefilled again."""
     engine = make_engine(loaded("llama"), blocks=30, max_sequences=7)
     engine.scheduler.ahead_tokens = 200
-    engine.scheduler.lengths.expected = lambda: 0.0  # type: ignore[method-assign]
+    hope_for_the_best(engine)
     params = replace(PARAMS, max_tokens=20)
     ran = run(engine, requests_of(forest(), params, samples=3))
     assert ran.stats.preemptions > 0

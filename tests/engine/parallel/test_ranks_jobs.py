@@ -14,6 +14,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import followers
 from sharegen.engine.request import Completion, SamplingParams
+from tests.engine.jobs import hope_for_the_best
 from tests.engine.parallel import forked
 from tests.engine.parallel.test_ranks import CONFIG, Results, alone, job, led, results
 from tests.tiny import save_tiny_model
@@ -62,10 +63,10 @@ def test_ways_of_drawing(way: str, two: Engine, one: Engine) -> None:
     assert results(list(two.generate(requests))) == results(list(one.generate(requests)))
 
 
-def test_preemption_and_resume(two: Engine, one: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preemption_and_resume(two: Engine, one: Engine) -> None:
     """Samples that make room replay what they had; those that are on record are not drawn."""
     for engine in (one, two):
-        monkeypatch.setattr(engine.scheduler.lengths, "expected", lambda: 0.0)
+        hope_for_the_best(engine)
     requests = job(SamplingParams(max_tokens=40, ignore_eos=True))
     whole = results(list(one.generate(requests)))
     before = two.stats.preemptions

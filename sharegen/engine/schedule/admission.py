@@ -1,0 +1,120 @@
+"""Admission: a sample starts as soon as it will probably find its blocks.
+
+Nothing is reserved for a limit that samples hardly ever meet. What the running ones are going to
+hold is forecast from the lengths of those that ended and the ages of those that run; where that
+turns out too little, the youngest are preempted. Tokens never hang on it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sharegen.engine.cache.block_pool import Room
+from sharegen.engine.cache.prefix_cache import PrefixCache
+from sharegen.engine.lengths import Lengths
+from sharegen.engine.schedule.forecast import Forecast
+from sharegen.engine.schedule.ready import Ready
+from sharegen.engine.schedule.rows import Rows
+from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.survival import Survival
+
+_EVERY = 16  # forecasts between two that look at the lengths anew
+
+
+class Admission:
+    """Seats what is ready. lengths: of samples that have ended. blocked: whether some wait for
+    blocks, not for rows."""
+
+    def __init__(self, rows: Rows, ready: Ready, cache: PrefixCache[Sequence]) -> None:
+        self.rows = rows
+        self.ready = ready
+        self.cache = cache
+        self.lengths = Lengths()
+        self.blocked = False
+        self._survival: Survival | None = None
+        self._asked = 0
+
+    def seat(self, most: int, early: bool = False) -> None:
+        """Seat ready sequences in up to `most` rows while blocks last; early: see Ready.first."""
+        self.blocked = False
+        rows, cache = self.rows, self.cache
+        outlook = Outlook(self) if self.ready else None
+        while rows.num_running < most:
+            sequence = self.ready.first(early)
+            if sequence is None or not cache.is_resident(sequence.group.leaf):
+                return  # its prompt was dropped: prefill comes first
+            assert outlook is not None
+            outlook.add(sequence.group, len(sequence.tokens))
+            if rows.num_running == 0:
+                if not cache.spare(Room(0, 1)):
+                    cache.drop_all_but(sequence.group.leaf)
+            elif not outlook.leaves(Room(0, 0)):
+                self.blocked = True
+                return
+            block = cache.pool.allocate()
+            assert block is not None, "a checked request does not fit the empty pool"
+            self.ready.take(sequence)
+            rows.seat(sequence, block)
+            outlook.held += 1
+
+    def survival(self) -> Survival:
+        """What the lengths say; a little late, for that changes little."""
+        classes = self.rows.block_tables.shape[1]
+        known = self._survival
+        if known is None or self._asked % _EVERY == 0 or len(known.reached) <= classes:
+            size = self.cache.pool.block_size
+            known = Survival(self.lengths, self.rows.ages(), size, classes)
+            self._survival = known
+        self._asked += 1
+        return known
+
+    def clear(self) -> None:
+        """Nothing is known: another job begins."""
+        self.lengths.clear()
+        self._survival = None
+        self._asked = 0
+        self.blocked = False
+
+
+class Outlook:
+    """What the rows, and samples that start beside them, are going to ask for.
+
+    held: blocks that they have. Only where it is not plain that all could go to their limits, a
+    forecast is made.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._rows, self._cache = admission.rows, admission.cache
+        self.held, self._at_limits = self._rows.blocks_now_and_at_limits()
+        self._added: dict[tuple[int, int], int] = {}
+        self._forecast: Forecast | None = None
+
+    def add(self, group: Group, tokens: int = 1, count: int = 1) -> None:
+        """Samples of a group start, which have so many tokens already."""
+        size = self._cache.pool.block_size
+        kind = (tokens - 1) // size, max(0, group.limit - 2) // size
+        self._at_limits += (kind[1] + 1) * count
+        if self._forecast is not None:
+            _start(self._forecast, {kind: count})
+        else:
+            self._added[kind] = self._added.get(kind, 0) + count
+
+    def leaves(self, room: Room) -> bool:
+        """Whether so much is free beside what they will ask for; see PrefixCache.spare."""
+        bundles, blocks = room
+        if self._cache.pool.has(Room(bundles, blocks + self._at_limits - self.held)):
+            return True
+        if self._forecast is None:
+            self._forecast = Forecast(self._admission.survival(), self._rows.block_tables.shape[1])
+            self._forecast.add(*self._rows.kinds())
+            _start(self._forecast, self._added)
+        return self._cache.spare(Room(bundles, blocks + max(0, self._forecast.most - self.held)))
+
+
+def _start(forecast: Forecast, kinds: dict[tuple[int, int], int]) -> None:
+    """Samples start: by the blocks that their tokens fill, and the last that they may have."""
+    if kinds:
+        known, last = np.array(list(kinds), dtype=np.int64).T
+        count = np.fromiter(kinds.values(), np.int64, len(kinds))
+        forecast.add(np.zeros_like(known), known, last, count)
