@@ -72,8 +72,7 @@ def plan_table(plan: Plan) -> Table:
     if plan.workers > 1:
         per_wave += f" in each of {plan.workers:,} workers"
     rows = [
-        ("problems x samples", f"{plan.problems:,} x {plan.samples // max(1, plan.problems):,}"
-         f" = {plan.samples:,} completions of up to {plan.max_tokens:,} tokens"),
+        _samples_row(plan),
         ("prompt tokens", f"{plan.asked:,} as asked, {plan.computed:,} computed"
          f" ({_times(plan.asked, plan.computed)} fewer)"),
         ("KV of the prompts", f"{size(plan.kv_unshared_bytes)} stored for every sample, "
@@ -105,6 +104,14 @@ def plan_table(plan: Plan) -> Table:
     return table
 
 
+def _samples_row(plan: Plan) -> tuple[str, str]:
+    drawn = f"{plan.samples:,} completions of up to {plan.max_tokens:,} tokens"
+    if plan.uneven:
+        return "problems", f"{plan.problems:,}, with {drawn}, as many as each asks for"
+    each = plan.samples // max(1, plan.problems)
+    return "problems x samples", f"{plan.problems:,} x {each:,} = {drawn}"
+
+
 def _rule_rows(plan: Plan) -> list[tuple[str, str]]:
     """What a rule leaves of a job, as far as it can be told before anything is drawn."""
     least = plan.wave * plan.problems
@@ -127,8 +134,9 @@ def cut_table(plan: CutPlan) -> Table:
     parts = plan.cut.parts
     for number, part in enumerate(parts, start=1):
         count, tokens = len(part.problems), part.prompt_tokens
+        samples = plan.samples[number - 1]
         kv = size(tokens * plan.kv_bytes_per_token)
-        cells = (count, count * plan.samples, tokens, kv, part.work)
+        cells = (count, samples, tokens, kv, part.work)
         numbers = (cell if isinstance(cell, str) else f"{cell:,}" for cell in cells)
         table.add_row(f"{number}/{len(parts)}", *numbers)
     return table
@@ -172,19 +180,22 @@ def sharing_tree(plan: Plan) -> Tree:
         f"({_times(plan.asked, plan.computed)} fewer)"
     )
     for branch in plan.branches:
-        _grow(tree, branch, plan.problems)
+        _grow(tree, branch, plan)
     return tree
 
 
-def _grow(tree: Tree, branch: Branch, all_problems: int) -> None:
+def _grow(tree: Tree, branch: Branch, plan: Plan) -> None:
     tokens = _count(branch.tokens, "token")
     if branch.repeat > 1:
-        each = branch.samples // branch.problems if branch.problems else 0
+        drawn = _count(branch.samples, "sample")
+        if not plan.uneven:
+            each = branch.samples // branch.problems if branch.problems else 0
+            drawn = f"{_count(each, 'sample')} each"
         what = f"{branch.problems:,} more problems"
-        tree.add(f"[dim]… {what} · {tokens} ─ {_count(each, 'sample')} each[/]")
+        tree.add(f"[dim]… {what} · {tokens} ─ {drawn}[/]")
         return
     if branch.problem is None:
-        by_all = branch.problems == all_problems
+        by_all = branch.problems == plan.problems
         name = "[bold cyan]shared by all[/]" if by_all else "[cyan]shared[/]"
         passing = f"{branch.problems:,} problems, {branch.samples:,} samples"
         grown = tree.add(f"{name} · {tokens} · {passing}")
@@ -193,7 +204,7 @@ def _grow(tree: Tree, branch: Branch, all_problems: int) -> None:
         name = f"problem {visible(branch.problem)}"
         grown = tree.add(f"{name} · {tokens} ─ [green]{_count(own, 'sample')}[/]")
     for child in branch.children:
-        _grow(grown, child, all_problems)
+        _grow(grown, child, plan)
 
 
 def _count(number: int, what: str) -> str:

@@ -56,6 +56,7 @@ def run_recipe(
     command: what was typed. flags: more of what `options.flags()` gives, on top; schema: see
     `configuration.resolve`.
     """
+    from sharegen.job.batch import run_batch
     from sharegen.job.run import run_job
     from sharegen.results.pool import Pool
     from sharegen.results.stopped import Stopped
@@ -69,28 +70,31 @@ def run_recipe(
     if options.show_config:
         print_configuration(configuration)
         return None
+    answers = None
     with errors.status("reading the rows and the model …") as status:
         if options.quiet or not errors.is_terminal:
             status.stop()
-        outcome = run_job(
-            configuration,
-            options.output,
-            shard=shard,
-            overwrite=options.overwrite,
-            strict=options.strict,
-            retry_failed=options.retry_failed,
-            verify=options.verify,
-            execute=_isolation(options, errors),
-            watcher=None if options.quiet else _terminal_watcher(errors, status),
-            command=command,
-        )
+        asked: dict[str, Any] = {
+            "shard": shard,
+            "overwrite": options.overwrite,
+            "strict": options.strict,
+            "retry_failed": options.retry_failed,
+            "verify": options.verify,
+            "execute": _isolation(options, errors),
+            "watcher": None if options.quiet else _terminal_watcher(errors, status),
+            "command": command,
+        }
+        if configuration.dataset.requests:
+            outcome, answers = run_batch(configuration, options.output, **asked)
+        else:
+            outcome = run_job(configuration, options.output, **asked)
     if options.verify and outcome.drawn == 0:
         errors.print("Nothing was drawn, so there is nothing to verify.", style="dim")
     if (options.keep_prompt or options.keep) and outcome.drawn == 0:
         errors.print("Nothing was drawn, so no line holds more than it did.", style="dim")
     path = outcome.path
     if options.quiet:
-        print(path)
+        print(path if answers is None else answers.path)
         return path
     if outcome.drawn == 0:
         if outcome.plan is not None:
@@ -102,7 +106,11 @@ def run_recipe(
     stopped = None
     if sampling.rule is not None:
         stopped = Stopped.read(sampling.rule, sampling.samples, found, of=questions.keys())
-    print_summary(path, found.records(), outcome.run, sampling.samples, questions, stopped)
+    most = max(problem.sampling.samples for problem in outcome.workload.problems)
+    print_summary(path, found.records(), outcome.run, most, questions, stopped)
+    if answers is not None:
+        said = f"{answers.answered:,} answers and {answers.errors:,} errors"
+        errors.print(f"\n{said} in [bold]{visible(str(answers.path))}[/]", soft_wrap=True)
     return path
 
 

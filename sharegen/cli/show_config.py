@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -18,8 +18,15 @@ _SAMPLING = {"samples", "temperature", "top_p", "top_k", "max_tokens", "stop", "
 
 def print_configuration(configuration: Configuration) -> None:
     """The resolved configuration on stdout, bar what is off."""
-    unused = None if configuration.chat.enabled else {"chat"}
+    from sharegen.workload.configuration import OF_CONVERSATIONS
+
+    unused: Any = None
+    if not configuration.chat.enabled:  # then the templates of turns are of no matter
+        turns = type(configuration.chat).model_fields.keys() - {"template", *OF_CONVERSATIONS}
+        unused = {"chat": turns}
     values = configuration.model_dump(exclude_defaults=True, exclude=unused)
+    if not values.get("chat"):
+        values.pop("chat", None)
     sampling = configuration.sampling.model_dump(include=_SAMPLING)
     values["sampling"] = sampling | values.get("sampling", {})
     text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)

@@ -10,6 +10,7 @@ finds the same one by itself.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -63,25 +64,28 @@ class Cut:
         return digest.hexdigest()
 
 
-def cut(tree: PrefixTree, problem_tokens: int, num_parts: int) -> Cut:
+def cut(tree: PrefixTree, problem_tokens: int | Sequence[int], num_parts: int) -> Cut:
     """Cut the problems of a tree into parts of even work.
 
-    problem_tokens: of all samples of a problem, at their full length (at least 1). Where there are
-    more parts than problems the last ones are empty.
+    problem_tokens: of all samples of a problem, at their full length (at least 1), one for all or
+    one for each by their numbers in the tree. Where there are more parts than problems the last
+    ones are empty.
     """
-    assert problem_tokens > 0 and num_parts > 0
+    assert np.min(problem_tokens) > 0 and num_parts > 0
     order, starts, ends, lengths = _spans(tree)
     count = len(order)
+    tokens = np.asarray(problem_tokens, np.int64)
     # A span [s, e) passes through the nodes that begin before e, less those that end by s.
     begun = _sums_before(starts + 1, lengths, count)
     ended = _sums_before(ends, lengths, count)
-    own = problem_tokens * np.arange(count + 1, dtype=np.int64)
+    own = np.zeros(count + 1, np.int64)
+    np.cumsum(tokens[order] if tokens.ndim else np.full(count, tokens), out=own[1:])
     bounds = _boundaries(own + begun, own + ended, min(num_parts, count))
     bounds += [count] * (num_parts + 1 - len(bounds))
     parts = []
     for s, e in pairwise(bounds):
-        tokens = int(begun[e] - ended[s]) if s < e else 0
-        parts.append(Part(np.sort(order[s:e]), tokens, tokens + problem_tokens * (e - s)))
+        shared = int(begun[e] - ended[s]) if s < e else 0
+        parts.append(Part(np.sort(order[s:e]), shared, shared + int(own[e] - own[s])))
     return Cut(tuple(parts), int(lengths.sum()))
 
 

@@ -12,11 +12,12 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.engines import Staff
-from sharegen.job.machine import blocks_of, kv_cache_limit, load, max_sequences, single
+from sharegen.job.machine import blocks_of, extents, kv_cache_limit, load, max_sequences, single
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, load_workload, tokenise_problems
+from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -39,14 +40,15 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     alone: Sequence[bool] | None
     if shard is None:
         workload, tokens = tokenise_problems(workload, tokenizer)
-        alone = single(configuration, len(tokens))
+        alone = single(configuration, [problem.sampling for problem in workload.problems])
     else:
         share = share_of(configuration, workload, shard)
         workload, tokens, splits = share.workload, share.prompts, share.splits
         alone = share.alone
     workload.name_bad_rows()
-    asked = _askable(workload, tokens, model, configuration.sampling.max_tokens)
+    asked = _askable(workload, tokens, model)
     ids = [workload.problems[i].id for i in asked]
+    samplings = [workload.problems[i].sampling for i in asked]
     prompts = [tokens[i] for i in asked]
     splits = None if splits is None else [splits[i] for i in asked]
     alone = None if alone is None else [alone[i] for i in asked]
@@ -54,19 +56,19 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     device = resolve_device(machine.device)
     tree = PrefixTree.build(prompts, machine.block_size, splits=splits, alone=alone)
     blocks = blocks_of(configuration, model)
-    workers = _workers(configuration, len(prompts))
+    workers = _workers(configuration, samplings)
     memory = machine.kv_cache_memory
     if memory is None:
-        limit = kv_cache_limit(configuration, model, device, tree)
+        limit = kv_cache_limit(configuration, model, device, tree, samplings)
         sharing = workers if device.type == "cpu" else 1
         memory = min(_free_memory(model, device) // sharing, limit)
-    samples = configuration.sampling.samples
+    samples, max_tokens = extents(samplings)
     plan = make_plan(
         tree,
         prompts,
         ids,
         samples,
-        configuration.sampling.max_tokens,
+        max_tokens,
         num_blocks=memory // (blocks.shared_token_bytes * machine.block_size) * blocks.width,
         kv_bytes_per_token=blocks.token_bytes,
         max_sequences=max_sequences(configuration, device),
@@ -82,7 +84,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     )
 
 
-def _workers(configuration: Configuration, problems: int) -> int:
+def _workers(configuration: Configuration, samplings: Sequence[Sampling]) -> int:
     """The engines that are asked for; on a CPU `auto` takes at most one a core.
 
     How many a cluster has room for is not asked.
@@ -92,18 +94,16 @@ def _workers(configuration: Configuration, problems: int) -> int:
     asked = configuration.machine.workers
     if asked is None or configuration.machine.ray is not None:
         return asked if isinstance(asked, int) else 1
-    return Staff.of(configuration, problems).count or cores()
+    return Staff.of(configuration, samplings).count or cores()
 
 
-def _askable(
-    workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedModel, max_tokens: int
-) -> list[int]:
+def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedModel) -> list[int]:
     """The problems that a run would not refuse; raises DataError where there is none."""
     asked: list[int] = []
     errors = [bad.error for bad in workload.bad_rows]
     for i, (problem, prompt) in enumerate(zip(workload.problems, tokens, strict=True)):
         try:
-            model.check_prompt(prompt, max_tokens)
+            model.check_prompt(prompt, problem.sampling.max_tokens)
         except RequestError as error:
             errors.append(str(error))
             remark(f"problem {problem.id}: {error}: it is left out")
@@ -118,11 +118,11 @@ def _askable(
 class CutPlan:
     """A job as it would be cut.
 
-    samples: of each problem; kv_bytes_per_token: of the model.
+    samples: of the problems of each part; kv_bytes_per_token: of the model.
     """
 
     cut: Cut
-    samples: int
+    samples: list[int]
     kv_bytes_per_token: int
 
 
@@ -132,10 +132,14 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     model, tokenizer = load(configuration, weights=False)
     workload, prompts = tokenise_problems(workload, tokenizer)
     workload.name_bad_rows()
-    _, found = cut_job(configuration, prompts, model.context_length, num_parts)
+    problems = workload.problems
+    _, found = cut_job(configuration, problems, prompts, model.context_length, num_parts)
     if found.prompt_tokens == 0:
         raise DataError("no row can be asked: the prompts are empty, or longer than the context")
-    return CutPlan(found, configuration.sampling.samples, model.kv_bytes_per_token)
+    samples = [
+        sum(problems[place].sampling.samples for place in part.problems) for part in found.parts
+    ]
+    return CutPlan(found, samples, model.kv_bytes_per_token)
 
 
 def _free_memory(model: LoadedModel, device: torch.device) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -40,17 +42,17 @@ class Staff:
     ranks: int = 1
 
     @classmethod
-    def of(cls, configuration: Configuration, problems: int) -> Staff:
-        """problems: that the job asks, at most."""
+    def of(cls, configuration: Configuration, samplings: Sequence[Sampling]) -> Staff:
+        """samplings: of the problems that the job asks, at most."""
         import torch
 
         from sharegen.engine.model.checkpoint import resolve_device
         from sharegen.engine.parallel.place import cores
 
-        machine, sampling = configuration.machine, configuration.sampling
+        machine = configuration.machine
         asked, ranks = machine.workers, machine.tensor_parallel_size
         if isinstance(asked, int):
-            count = min(asked, max(1, problems * sampling.samples))
+            count = min(asked, max(1, sum(sampling.samples for sampling in samplings)))
             if count < asked:
                 remark(f"--workers {asked}: the job has {count} samples, and takes as many workers")
             asked = count
@@ -67,7 +69,7 @@ class Staff:
             room = torch.cuda.device_count() if device.type == "cuda" else cores()
             count = max(1, room // ranks) if asked == "auto" else 1
             return cls(count, count > 1 or ranks > 1, device, ranks=ranks)
-        is_long = problems * sampling.samples * sampling.max_tokens >= _LONG
+        is_long = sum(sampling.problem_tokens for sampling in samplings) >= _LONG
         if cores() > 1 and (asked == "auto" or is_long):
             return cls(None, True, device)
         return cls(1, False, device)
@@ -126,9 +128,9 @@ def start(
     return Driver(places(setting, staff.count))
 
 
-def sampling_params(configuration: Configuration) -> SamplingParams:
-    """The configuration's sampling in the engine's terms."""
+def sampling_params(sampling: Sampling) -> SamplingParams:
+    """How a problem's samples are drawn, in the engine's terms."""
     from sharegen.engine.request import SamplingParams
 
-    values = configuration.sampling.model_dump(exclude={"stop_when"})
+    values = sampling.model_dump(exclude={"stop_when"})
     return SamplingParams(n=values.pop("samples"), **values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_text
+from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -97,14 +98,13 @@ def blocks_of(configuration: Configuration, model: LoadedModel) -> BlockFormat:
     return block_format(model.layers, model.dtype, configuration.machine.kv_cache_dtype)
 
 
-def single(configuration: Configuration, count: int) -> list[bool] | None:
-    """Of so many prompts whether one sample alone goes on from each; None where all KV is alike."""
+def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[bool] | None:
+    """Of prompts whether one sample alone goes on from each; None where all KV is alike."""
     if configuration.machine.kv_cache_dtype == "auto":
         return None
     from sharegen.engine.request import GREEDY_BELOW
 
-    sampling = configuration.sampling
-    return [sampling.samples == 1 or sampling.temperature < GREEDY_BELOW] * count
+    return [s.samples == 1 or s.temperature < GREEDY_BELOW for s in samplings]
 
 
 def kv_cache_limit(
@@ -112,14 +112,22 @@ def kv_cache_limit(
     model: LoadedModel,
     device: torch.device,
     tree: PrefixTree,
+    samplings: Sequence[Sampling],
 ) -> int:
-    """The most bytes of KV cache that the job can use, on each rank; tree: of its prompts."""
+    """The most bytes of KV cache that the job can use, on each rank.
+
+    tree: of its prompts; samplings: by the prompts' places there.
+    """
     made_of = blocks_of(configuration, model)
-    sampling = configuration.sampling
     rows = max_sequences(configuration, device)
-    blocks = most_blocks(tree, sampling.samples, sampling.max_tokens, rows, made_of.width)
+    blocks = most_blocks(tree, *extents(samplings), rows, made_of.width)
     bundles = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
     return bundles * made_of.shared_token_bytes * tree.block_size
+
+
+def extents(samplings: Sequence[Sampling]) -> tuple[list[int], list[int]]:
+    """Of each problem how many samples it has, and of how many tokens at most."""
+    return [s.samples for s in samplings], [s.max_tokens for s in samplings]
 
 
 def versions() -> dict[str, str]:

@@ -128,7 +128,7 @@ def _counts(
 ) -> list[int] | None:
     """How many samples are wanted of each problem; None where its rule wants more of one."""
     if sampling.rule is None:
-        return [sampling.samples] * len(problems)
+        return [problem.sampling.samples for problem in problems]
     stopped = Stopped.read(sampling.rule, sampling.samples, Pool.of(journals))
     decidings = [stopped.deciding((problem.id, problem.prompt_hash)) for problem in problems]
     if not all(deciding.is_decided for deciding in decidings):

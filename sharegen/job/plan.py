@@ -18,6 +18,10 @@ from sharegen.results.deciding import Standing, least
 _SHOWN_FIRST, _SHOWN_LAST, _SHOWN_LEVELS = 2, 1, 12
 
 
+Each = int | Sequence[int]
+"""Of problems: one value for all, or one for each by their numbers in the tree."""
+
+
 @dataclass(frozen=True)
 class Branch:
     """A node of the tree as it is shown; its KV is stored and computed once.
@@ -70,6 +74,7 @@ class Plan:
         many are needed whatever they say; resident: whether the prompts of all that run stay in
         the KV cache until they are decided.
     readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
+    uneven: whether problems have different numbers of samples; max_tokens is of the longest.
     """
 
     problems: int
@@ -94,6 +99,7 @@ class Plan:
     wave: int = 0
     resident: bool = True
     readings: list[Reading] = field(default_factory=list)
+    uneven: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -109,8 +115,8 @@ def make_plan(
     tree: PrefixTree,
     prompts: Sequence[Sequence[int]],
     ids: Sequence[str],
-    samples: int,
-    max_tokens: int,
+    samples: Each,
+    max_tokens: Each,
     *,
     num_blocks: int,
     kv_bytes_per_token: int,
@@ -121,37 +127,43 @@ def make_plan(
 ) -> Plan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
-    tree: of the prompts; ids: their names. num_blocks: blocks of the KV cache, of so many bytes a
-    token, and max_sequences, of each worker. rule: by which problems stop early. width: how many of
-    the blocks one takes that several samples read.
+    samples, max_tokens: one for all prompts, or one for each. tree: of the prompts; ids: their
+    names. num_blocks: blocks of the KV cache, of so many bytes a token, and max_sequences, of each
+    worker. rule: by which problems stop early. width: how many of the blocks one takes that several
+    samples read.
     """
-    asked = samples * sum(len(prompt) for prompt in prompts)
-    total = samples * len(prompts)
-    wave = samples if rule is None else least(rule, samples, Standing())
-    in_waves = fitting_sequences(tree, wave, max_tokens, num_blocks, width)
+    counts = each_of(samples, len(prompts))
+    asked = sum(count * len(prompt) for count, prompt in zip(counts, prompts, strict=True))
+    total = sum(counts)
+    longest = max(each_of(max_tokens, len(prompts)))
+    wave = max(counts) if rule is None else least(rule, max(counts), Standing())
+    in_waves = fitting_sequences(
+        tree, [min(wave, count) for count in counts], max_tokens, num_blocks, width
+    )
     fitting = fitting_sequences(tree, samples, max_tokens, num_blocks, width)
     fit = min(fitting, max_sequences, total)
     stored = sum(node.length * (1 if node.alone else width) for node in tree.nodes())
     return Plan(
         problems=len(prompts),
         samples=total,
-        max_tokens=max_tokens,
+        max_tokens=longest,
         asked=asked,
         computed=tree.num_tokens,
         duplicated=tree.num_duplicated,
         nodes=sum(1 for _ in tree.nodes()),
         kv_shared_bytes=stored * kv_bytes_per_token,
         kv_unshared_bytes=asked * kv_bytes_per_token,
-        kv_suffix_bytes=max_tokens * kv_bytes_per_token,
+        kv_suffix_bytes=longest * kv_bytes_per_token,
         kv_cache_bytes=num_blocks * tree.block_size * kv_bytes_per_token,
         fit=fit,
         waves=math.ceil(total / (fit * workers)) if fit else 0,
-        branches=_branches(tree, ids, samples),
+        branches=_branches(tree, ids, counts),
+        uneven=len(set(counts)) > 1,
         workers=workers,
         copied=copied_by_workers(tree, workers),
         rule=None if rule is None else rule.named,
         wave=wave,
-        resident=in_waves >= min(max_sequences, wave * len(prompts)),
+        resident=in_waves >= min(max_sequences, sum(min(wave, count) for count in counts)),
     )
 
 
@@ -167,18 +179,38 @@ def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]
     return tokens
 
 
+def shared_lengths(tree: PrefixTree) -> dict[int, int]:
+    """Of each prompt how many of its tokens are in nodes that others read, too."""
+    below: dict[int, int] = {}
+    for node in reversed(list(tree.nodes())):
+        below[id(node)] = len(node.requests) + sum(below[id(child)] for child in node.children)
+    shared: dict[int, int] = {}
+    stack = [(node, 0) for node in tree.root_nodes]
+    while stack:
+        node, above = stack.pop()
+        above += node.length if below[id(node)] > 1 else 0
+        shared |= dict.fromkeys(node.requests, above)
+        stack += [(child, above) for child in node.children]
+    return shared
+
+
 def most_blocks(
-    tree: PrefixTree, samples: int, max_tokens: int, max_sequences: int, width: int = 1
+    tree: PrefixTree, samples: Each, max_tokens: Each, max_sequences: int, width: int = 1
 ) -> int:
     """KV blocks that a job can use at most: every node, and a full batch at its full length.
 
-    A sequence may own two blocks more than it fills, which are assigned ahead. width: as above.
+    A sequence may own two blocks more than it fills, which are assigned ahead. samples, max_tokens,
+    width: as above.
     """
     size = tree.block_size
     nodes = sum(_blocks_of(node, size, width) for node in tree.nodes())
     prompts = sum(len(node.requests) for node in tree.nodes())
-    rows = min(max_sequences, samples * prompts)
-    return nodes + rows * (math.ceil(max_tokens / size) + 2)
+    counts, lengths = each_of(samples, prompts), each_of(max_tokens, prompts)
+    blocks, left = 0, max_sequences
+    for length, count in sorted(zip(lengths, counts, strict=True), reverse=True):  # longest first
+        rows = min(count, left)
+        blocks, left = blocks + rows * (math.ceil(length / size) + 2), left - rows
+    return nodes + blocks
 
 
 def _blocks_of(node: Node, block_size: int, width: int) -> int:
@@ -186,35 +218,51 @@ def _blocks_of(node: Node, block_size: int, width: int) -> int:
 
 
 def fitting_sequences(
-    tree: PrefixTree, samples: int, max_tokens: int, num_blocks: int, width: int = 1
+    tree: PrefixTree, samples: Each, max_tokens: Each, num_blocks: int, width: int = 1
 ) -> int:
     """Sequences that fit together at their full length, taking the problems in order.
 
-    width: as above.
+    samples, max_tokens, width: as above.
     """
     size = tree.block_size
-    suffix = math.ceil(max_tokens / size)
+    prompts = sum(len(node.requests) for node in tree.nodes())
+    counts = each_of(samples, prompts)
+    suffixes = [math.ceil(length / size) for length in each_of(max_tokens, prompts)]
     free, fit = num_blocks, 0
-    shortest = min(leaf.end for leaf in tree.nodes() if leaf.requests)
     for node in tree.nodes():
         free -= _blocks_of(node, size, width)
-        wanted = samples * len(node.requests)
-        if free < 0 or (wanted and free < suffix):
+        if free < 0:
             break
-        room = min(wanted, free // suffix)
-        free, fit = free - room * suffix, fit + room
-        if room < wanted:
+        is_full = False
+        for place in node.requests:
+            room = min(counts[place], free // suffixes[place])
+            free, fit = free - room * suffixes[place], fit + room
+            is_full = is_full or room < counts[place]
+        if is_full:
             break
-    return fit or int(math.ceil(shortest / size) * width + suffix <= num_blocks)
+    least = min(
+        math.ceil(leaf.end / size) * width + suffixes[place]
+        for leaf in tree.nodes()
+        for place in leaf.requests
+    )
+    return fit or int(least <= num_blocks)
 
 
-def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch]:
+def each_of(value: Each, count: int) -> Sequence[int]:
+    """A value for each of so many problems."""
+    return [value] * count if isinstance(value, int) else value
+
+
+def _branches(tree: PrefixTree, ids: Sequence[str], counts: Sequence[int]) -> list[Branch]:
     """The tree to be shown: the middle of long lists of children, and deep levels, as one."""
     problems: dict[int, int] = {}
+    samples: dict[int, int] = {}
     first: dict[int, int] = {}
     for node in reversed(list(tree.nodes())):
         below = sum(problems[id(child)] for child in node.children)
         problems[id(node)] = len(node.requests) + below
+        own = sum(counts[place] for place in node.requests)
+        samples[id(node)] = own + sum(samples[id(child)] for child in node.children)
         first[id(node)] = min([*node.requests, *(first[id(child)] for child in node.children)])
 
     def show(nodes: Sequence[Node], level: int) -> list[Branch]:
@@ -233,12 +281,13 @@ def _branches(tree: PrefixTree, ids: Sequence[str], samples: int) -> list[Branch
         count = sum(problems[id(node)] for node in nodes)
         below = list(walk(nodes))
         tokens = sum(node.length for node in below)
-        return Branch(tokens, count, count * samples, repeat=len(below))
+        drawn = sum(samples[id(node)] for node in nodes)
+        return Branch(tokens, count, drawn, repeat=len(below))
 
     def show_one(node: Node, level: int) -> Branch:
         count = problems[id(node)]
         problem = ids[node.requests[0]] if node.requests else None
         below = show(node.children, level + 1)
-        return Branch(node.length, count, count * samples, problem, 1, below)
+        return Branch(node.length, count, samples[id(node)], problem, 1, below)
 
     return show(tree.root_nodes, 1)

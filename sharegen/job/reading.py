@@ -12,14 +12,14 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.stored import NodeKV
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.schedule.packing import Queries, shared_layout
-from sharegen.job.plan import Reading
+from sharegen.job.plan import Each, Reading, each_of
 from sharegen.kernels import tiles
 from sharegen.kernels.cost import CostModel, load_costs
 
 
 def readings(
     tree: PrefixTree,
-    samples: int,
+    samples: Each,
     rows: int,
     shape: tiles.AttentionShape,
     costs: CostModel,
@@ -28,13 +28,14 @@ def readings(
 ) -> list[Reading]:
     """The decision for the first `rows` sequences of a job, by level.
 
-    samples: of each prompt; programs: of the shared phase that run at the same time; limit: bytes
-    of shared memory that one may take.
+    samples: of all prompts, or of each by its place; programs: of the shared phase that run at
+    the same time; limit: bytes of shared memory that one may take.
     """
+    counts = each_of(samples, sum(len(node.requests) for node in tree.nodes()))
     queries: list[Queries] = []
     seated = 0
     for node in tree.nodes():
-        wanted = min(samples * len(node.requests), rows - seated)
+        wanted = min(sum(counts[place] for place in node.requests), rows - seated)
         if wanted > 0:
             queries.append(Queries(node, range(seated, seated + wanted), node.length))
             seated += wanted
@@ -62,7 +63,7 @@ def readings_on(
     device: torch.device,
     model: LoadedModel,
     tree: PrefixTree,
-    samples: int,
+    samples: Each,
     rows: int,
 ) -> list[Reading]:
     """`readings` of a job on this device; empty on a CPU, where every node is read once.

@@ -29,6 +29,7 @@ from sharegen.job.judging import Judge, check_execution, judging
 from sharegen.job.machine import (
     blocks_of,
     distance_from_stored,
+    extents,
     kv_cache_limit,
     load,
     single,
@@ -49,9 +50,10 @@ from sharegen.results.pool import Pool
 from sharegen.results.stopped import Stopped
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
+from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
-    from sharegen.engine.request import Request
+    from sharegen.engine.request import Request, SamplingParams
     from sharegen.engine.verifying import Verified
     from sharegen.results.sandbox.system import Isolation
 
@@ -161,9 +163,10 @@ class _Job:
         self.share = share
         self.others = others
         self.watcher = watcher
-        self.params = sampling_params(configuration)
+        self._params: dict[int, SamplingParams] = {}  # by the Sampling that it is of
         self.verification = None if verify is None else Verification(verify)
-        self.staff = Staff.of(configuration, len(workload.problems))
+        samplings = [problem.sampling for problem in workload.problems]
+        self.staff = Staff.of(configuration, samplings)
         if verify is not None:
             self.staff.check_verifiable(configuration)
         device = self.staff.device
@@ -175,7 +178,9 @@ class _Job:
             self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
             asked = [prompt for prompt in self.prompts if prompt]
             self.tree = PrefixTree.build(
-                asked, configuration.machine.block_size, alone=single(configuration, len(asked))
+                asked,
+                configuration.machine.block_size,
+                alone=single(configuration, self._samplings()),
             )
             self.splits, self.alone = paths_of(self.tree, self.prompts)
         else:
@@ -186,7 +191,7 @@ class _Job:
         self.blocks = blocks_of(configuration, self.model)
         limit = None
         if machine.kv_cache_memory is None:
-            limit = kv_cache_limit(configuration, self.model, device, self.tree)
+            limit = kv_cache_limit(configuration, self.model, device, self.tree, self._samplings())
         config = EngineConfig(
             max_sequences=machine.max_sequences,
             kv_cache_memory=machine.kv_cache_memory,
@@ -244,12 +249,11 @@ class _Job:
         ended: float | None = None
         verified = None
         drawn = 0
+        longest = max(item.problem.sampling.max_tokens for item in asked)
         if self.verification is not None:
             requests = self.verification.choose(requests)
         try:
-            with self.watcher.sampling(
-                self.engine.stats, total, problems, self.params.max_tokens
-            ) as progress:
+            with self.watcher.sampling(self.engine.stats, total, problems, longest) as progress:
                 known = Lengths.of(journal.lengths)
                 for completion in self.engine.generate(requests, lengths=known):
                     key = completion.request.key
@@ -333,10 +337,10 @@ class _Job:
                 raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
         candidates: list[_Asked] = []
-        every = range(self.configuration.sampling.samples)
         for problem, prompt, splits, alone in zip(
             self.workload.problems, self.prompts, self.splits, self.alone, strict=True
         ):
+            every = range(problem.sampling.samples)
             samples = finished.missing(problem.id, problem.prompt_hash, every)
             recorded = len(every) - len(samples)
             key, due = random_key(problem.id), None
@@ -344,7 +348,7 @@ class _Job:
                 deciding = stopping.deciding(problem, key)
                 samples, due = () if deciding.is_decided else samples, deciding.due
             request = Request(
-                key, prompt, self.params, samples, splits=splits, due=due, alone=alone
+                key, prompt, self._params_of(problem), samples, splits=splits, due=due, alone=alone
             )
             candidates.append(_Asked(problem, request, recorded))
         asked: list[_Asked] = []
@@ -375,8 +379,7 @@ class _Job:
             tree,
             [item.request.prompt_token_ids for item in asked],
             [item.problem.id for item in asked],
-            self.configuration.sampling.samples,
-            self.configuration.sampling.max_tokens,
+            *extents([item.problem.sampling for item in asked]),
             num_blocks=self.engine.stats.blocks_total,
             kv_bytes_per_token=self.blocks.token_bytes,
             max_sequences=self.engine.slots,
@@ -384,6 +387,18 @@ class _Job:
             width=self.blocks.width,
         )
         return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
+
+    def _samplings(self) -> list[Sampling]:
+        """Of the prompts in the tree, by their places there."""
+        pairs = zip(self.workload.problems, self.prompts, strict=True)
+        return [problem.sampling for problem, prompt in pairs if prompt]
+
+    def _params_of(self, problem: Problem) -> SamplingParams:
+        """How its samples are drawn: one object for all problems that are drawn alike."""
+        key = id(problem.sampling)
+        if key not in self._params:
+            self._params[key] = sampling_params(problem.sampling)
+        return self._params[key]
 
     def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):

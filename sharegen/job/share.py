@@ -18,7 +18,7 @@ from sharegen.errors import NothingToDo
 from sharegen.job.cut import Cut, cut
 from sharegen.job.machine import load, single
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import Workload, tokenise_problems
+from sharegen.workload.problem import Problem, Workload, tokenise_problems
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,24 @@ class Share:
 
 def cut_job(
     configuration: Configuration,
+    problems: Sequence[Problem],
     prompts: Sequence[Sequence[int]],
     context_length: int,
     num_parts: int,
 ) -> tuple[PrefixTree, Cut]:
     """The tree of a job's prompts, and its cut; a prompt without room for an answer is in no part.
 
-    prompts: token ids of all problems, by whose places both know them.
+    prompts: token ids of the problems, by whose places both know them.
     """
     asked = [i for i, prompt in enumerate(prompts) if len(prompt)]
     tree = PrefixTree.build(
         [prompts[i] for i in asked],
         configuration.machine.block_size,
-        alone=single(configuration, len(asked)),
+        alone=single(configuration, [problems[i].sampling for i in asked]),
     )
     fitting = (place for place, i in enumerate(asked) if len(prompts[i]) < context_length)
     tree.restrict({place: asked[place] for place in fitting})
-    return tree, cut(tree, configuration.sampling.problem_tokens, num_parts)
+    return tree, cut(tree, [problem.sampling.problem_tokens for problem in problems], num_parts)
 
 
 def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged, list[bool]]:
@@ -84,7 +85,9 @@ def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> 
     """
     model, tokenizer = load(configuration, weights=False)
     workload, prompts = tokenise_problems(workload, tokenizer)
-    tree, found = cut_job(configuration, prompts, model.context_length, shard.count)
+    tree, found = cut_job(
+        configuration, workload.problems, prompts, model.context_length, shard.count
+    )
     own = set(found.parts[shard.index - 1].problems.tolist())
     leaves = {i: node for node in tree.nodes() for i in node.requests if i in own}
     if shard.index == 1:

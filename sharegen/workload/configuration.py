@@ -189,6 +189,8 @@ def resolve(
     if "model" in flags:
         values["revision"] = None  # of the recipe's model
     values = merge(values, flags)
+    if source is not None and not values.get("model") and values["dataset"].get("requests"):
+        values["model"] = _model_asked(source)
     _settle_chat(recipe, values, flags)
     if values.get("trust_remote_code") and not flags.get("trust_remote_code"):
         values["trust_remote_code"] = False
@@ -327,6 +329,13 @@ def _schema_of(recipe: Recipe, source: str, flags: Mapping[str, Any]) -> str | N
     given = flags.get("dataset") or {}
     rows = read_rows(source, given.get("config"), given.get("split", "test"), given.get("revision"))
     return presets.get(schema_of_rows(rows).name)
+
+
+def _model_asked(source: str) -> str | None:
+    """The model that the requests of a batch file name, where one does."""
+    bodies = (row.values.get("body") for row in read_rows(source, None, "train").rows)
+    names = (body.get("model") for body in bodies if isinstance(body, dict))
+    return next((name for name in names if isinstance(name, str) and name), None)
 
 
 def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any]) -> None:

@@ -25,7 +25,8 @@ from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
-from sharegen.workload.recipe import Dataset, FewShot
+from sharegen.workload.recipe import Dataset, FewShot, Sampling
+from sharegen.workload.requests import BatchRequest, Fault, read_requests
 from sharegen.workload.template import Overrun, RenderError, is_text
 
 _PATIENCE = 3  # rows with which the recipe goes over its limits
@@ -35,7 +36,8 @@ _PATIENCE = 3  # rows with which the recipe goes over its limits
 class Problem:
     """One row to be asked: its id in the journal, its fields, the prompt and the gold answer.
 
-    row_hash: of all that it brings to its samples: prompt, gold answer, tests.
+    row_hash: of all that it brings to its samples: prompt, gold answer, tests, own parameters.
+    sampling: how many samples are drawn, and how: as all of the job, or as its row says.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Problem:
     prompt: Prompt
     gold: str | None
     row_hash: str
+    sampling: Sampling
 
     @cached_property
     def prompt_hash(self) -> str:
@@ -97,6 +100,8 @@ def load_workload(configuration: Configuration) -> Workload:
     """
     dataset = configuration.dataset
     rows = _read(dataset, dataset.split)
+    if dataset.requests:
+        return _requested(configuration, rows)
     examples = _examples(configuration)
     template = PromptTemplate(configuration, [item.fields for item in examples])
     items, bad = _items(rows.rows, dataset, dataset.where, dataset.limit)
@@ -117,11 +122,9 @@ def load_workload(configuration: Configuration) -> Workload:
                 raise UsageError(f"the recipe {configuration.recipe}: {bad[-1].error}") from None
             continue
         digest = content_hash([prompt.identity, gold, tests_of(item.row.values)])
-        problems.append(Problem(item.id, item.fields, prompt, gold, digest))
+        problems.append(Problem(item.id, item.fields, prompt, gold, digest, configuration.sampling))
     if not problems:
-        others = len(bad) - 1
-        more = f" (and {others} more row{'s' if others > 1 else ''} like it)" if others else ""
-        raise DataError(f"no row can be asked: {bad[0].error}{more}")
+        raise _nothing_to_ask(bad)
     _refuse_equal_ids([*problems, *bad], _name(dataset))
     _refuse_idle_chat(problems, configuration)
     fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}
@@ -132,6 +135,44 @@ def load_workload(configuration: Configuration) -> Workload:
     if configuration.chat.template is not None:
         fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
     return Workload(problems, bad, fingerprints)
+
+
+def batch_requests(configuration: Configuration) -> list[BatchRequest]:
+    """The requests of a configuration whose dataset is an OpenAI batch file.
+
+    Raises DataError where a line is none of a batch.
+    """
+    dataset = configuration.dataset
+    rows = _read(dataset, dataset.split).rows
+    return read_requests(rows[: dataset.limit], configuration)
+
+
+def _requested(configuration: Configuration, rows: Rows) -> Workload:
+    """A problem for each prompt of each request, with the request's own parameters."""
+    problems: list[Problem] = []
+    bad: list[BadRow] = []
+    for request in read_requests(rows.rows[: configuration.dataset.limit], configuration):
+        asked = request.asked
+        if isinstance(asked, Fault):
+            bad.append(BadRow(request.custom_id, f"{request.where}: {asked.message}"))
+            continue
+        own = asked.sampling.model_dump(exclude_defaults=True, exclude={"samples"})
+        for name, prompt in zip(request.problem_ids, asked.prompts, strict=True):
+            digest = content_hash([prompt.identity, own])
+            problems.append(Problem(name, {}, prompt, None, digest, asked.sampling))
+    if not problems:
+        raise _nothing_to_ask(bad)
+    _refuse_equal_ids([*problems, *bad], _name(configuration.dataset))
+    fingerprints = {"dataset": rows.fingerprint}
+    if configuration.chat.template is not None:
+        fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
+    return Workload(problems, bad, fingerprints)
+
+
+def _nothing_to_ask(bad: Sequence[BadRow]) -> DataError:
+    others = len(bad) - 1
+    more = f" (and {others} more row{'s' if others > 1 else ''} like it)" if others else ""
+    return DataError(f"no row can be asked: {bad[0].error}{more}")
 
 
 def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, Ragged]:

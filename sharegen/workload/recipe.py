@@ -127,6 +127,8 @@ class Dataset(Strict):
         `document`.
     config, split: as the `datasets` library names them; a local folder has a file per split.
     revision: branch, tag or commit of a dataset on the hub; null is its main one.
+    requests: whether the rows are the lines of an OpenAI batch file, which bring prompts and
+        sampling parameters of their own.
     rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
     id: columns that may hold the problem's id; without any, the row's index in the split.
     fields: name in the templates -> the column, or columns to try in order.
@@ -140,6 +142,7 @@ class Dataset(Strict):
     config: str | None = None
     split: str = "test"
     revision: Revision | None = None
+    requests: bool = False
     rows: str | None = None
     id: Names = ["problem_id", "task_id", "id"]
     fields: dict[str, Names] = {}

@@ -1,0 +1,196 @@
+"""`sharegen run batch`: a job whose rows are requests, and the file of its answers.
+
+The journal is the truth, here too. The file is made of it when all is there: whole, in the order of
+the requests, and by one rename. A run that was ended is continued from the journal, and a file that
+is lost is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sharegen.common.remarks import remark
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.errors import DataError, ModelError, SharegenError, UsageError
+from sharegen.job.machine import load
+from sharegen.job.outcome import Outcome
+from sharegen.job.plan import shared_lengths
+from sharegen.job.run import run_job
+from sharegen.results.family import family
+from sharegen.results.openai import Answerer, Usage, answered, as_lines, failed, is_answers, refused
+from sharegen.results.output import refuse_journal
+from sharegen.results.pool import Pool
+from sharegen.results.record import Record
+from sharegen.results.run_file import replace_file
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.problem import batch_requests
+from sharegen.workload.prompt import tokenise_each
+from sharegen.workload.requests import Asked, BatchRequest, Fault
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The file that was written: how many requests have an answer in it, and how many an error."""
+
+    path: Path
+    answered: int
+    errors: int
+
+
+def default_answers(configuration: Configuration) -> Path:
+    """`requests.jsonl` -> `requests_output.jsonl`, in the folder that the command runs in."""
+    assert configuration.dataset.source is not None
+    name = Path(configuration.dataset.source).name.removesuffix(".gz")
+    return Path(f"{name.rsplit('.', 1)[0]}_output.jsonl")
+
+
+def journal_beside(answers: Path) -> Path:
+    """`results.jsonl` -> `results.journal.jsonl`: the samples that the answers are made of."""
+    return answers.with_name(f"{answers.name.removesuffix('.jsonl')}.journal.jsonl")
+
+
+def run_batch(
+    configuration: Configuration, output: Path | None = None, **options: Any
+) -> tuple[Outcome, Answers | None]:
+    """Answer every request that the journal does not have yet, then write all answers.
+
+    output: the file of answers; the journal lies beside it. options: as for `run_job`. A shard
+    writes its journal alone: a run without one writes the answers, when all shards are done.
+
+    Raises what `run_job` raises; where not one request can be answered, the file says why of each.
+    """
+    path = output or default_answers(configuration)
+    journal = journal_beside(path)
+    _refuse_output(configuration, path)
+    requests = batch_requests(configuration)
+    named = next((request.model for request in requests if request.model is not None), None)
+    if named not in (None, configuration.model, _name(configuration)):
+        remark(f"the requests ask for the model {named!r:.80}: {_name(configuration)} answers them")
+    is_whole = options.get("shard") is None
+    try:
+        outcome = run_job(configuration, journal, **options)
+    except SharegenError:
+        if is_whole:
+            _write_errors(requests, [file for file in family(journal) if file.exists()], path)
+        raise
+    return outcome, _write(configuration, requests, outcome, path) if is_whole else None
+
+
+def _refuse_output(configuration: Configuration, path: Path) -> None:
+    """Raises UsageError where the answers would replace what is something else."""
+    source = configuration.dataset.source
+    if source is not None and path.resolve() == Path(source).resolve():
+        raise UsageError(f"--output {path}: is the file of requests: choose another --output")
+    refuse_journal(path)
+    if path.exists() and not is_answers(path):
+        raise UsageError(f"--output {path}: holds something else: choose another --output")
+
+
+class _Recorded:
+    """What journals have of the requests: samples by problem, and why a problem has none."""
+
+    def __init__(self, journals: Sequence[Path]) -> None:
+        self.samples: dict[str, dict[int, Record]] = {}
+        self.errors: dict[str, str] = {}
+        for record in Pool.of(journals).records():
+            if record.sample is None:
+                self.errors[record.problem_id] = str(record.error)
+            else:
+                self.samples.setdefault(record.problem_id, {})[record.sample] = record
+
+    def error_of(self, request: BatchRequest) -> dict[str, Any] | None:
+        """The line of a request that has no answer; None where it has one, or may get one."""
+        name, asked = request.custom_id, request.asked
+        if isinstance(asked, Fault):
+            return refused(name, asked.message, asked.param, asked.code)
+        for problem in request.problem_ids:
+            if problem not in self.samples and problem in self.errors:
+                return refused(name, self.errors[problem], _FIELD[request.endpoint])
+        records = self.choices_of(request)
+        broken = next((record.error for record in records if record.error is not None), None)
+        return None if broken is None else failed(name, broken)
+
+    def choices_of(self, request: BatchRequest) -> list[Record]:
+        """The samples that are its choices, in their order, as far as they are there."""
+        assert isinstance(request.asked, Asked)
+        every = range(request.asked.sampling.samples)
+        found = (self.samples.get(problem, {}) for problem in request.problem_ids)
+        return [drawn[index] for drawn in found for index in every if index in drawn]
+
+
+_FIELD = {"chat": "messages", "text": "prompt"}
+
+
+def _write_errors(requests: Sequence[BatchRequest], journals: Sequence[Path], path: Path) -> None:
+    """The file of answers where every request has an error, as it is known."""
+    recorded = _Recorded(journals)
+    lines = [recorded.error_of(request) for request in requests]
+    known = [line for line in lines if line is not None]
+    if len(known) == len(requests):
+        _replace(path, known)
+
+
+def _write(
+    configuration: Configuration,
+    requests: Sequence[BatchRequest],
+    outcome: Outcome,
+    path: Path,
+) -> Answers:
+    recorded = _Recorded(outcome.journals)
+    errors = {request.custom_id: recorded.error_of(request) for request in requests}
+    asked = [request for request in requests if errors[request.custom_id] is None]
+    usages = dict(
+        zip((request.custom_id for request in asked), _usages(configuration, asked), strict=True)
+    )
+    by = _answerer(configuration, outcome)
+    lines = []
+    for request in requests:
+        line = errors[request.custom_id]
+        if line is None:
+            records, usage = recorded.choices_of(request), usages[request.custom_id]
+            line = answered(
+                request.custom_id, request.endpoint, records, usage, by, request.metadata
+            )
+        lines.append(line)
+    _replace(path, lines)
+    return Answers(path, len(asked), len(requests) - len(asked))
+
+
+def _usages(configuration: Configuration, requests: Sequence[BatchRequest]) -> list[Usage]:
+    """What the prompts of requests that were asked have of tokens, and share with others."""
+    _, tokenizer = load(configuration, weights=False)
+    asked = [request.asked for request in requests if isinstance(request.asked, Asked)]
+    prompts = [prompt for each in asked for prompt in each.prompts]
+    tokens = [ids for ids in tokenise_each(prompts, tokenizer) if not isinstance(ids, ModelError)]
+    tree = PrefixTree.build(tokens, configuration.machine.block_size)
+    shared = shared_lengths(tree)
+    usages, place = [], 0
+    for each in asked:
+        places = range(place, place + len(each.prompts))
+        place = places.stop
+        usages.append(Usage(sum(len(tokens[i]) for i in places), sum(shared[i] for i in places)))
+    return usages
+
+
+def _answerer(configuration: Configuration, outcome: Outcome) -> Answerer:
+    """The model, and the time at which the last sample came."""
+    created = max(int(journal.stat().st_mtime) for journal in outcome.journals)
+    return Answerer(_name(configuration), str(outcome.run.fingerprints["model"]), created)
+
+
+def _name(configuration: Configuration) -> str:
+    """The model's hub id, or the name of its folder."""
+    assert configuration.model is not None
+    model = Path(configuration.model)
+    return model.name if model.is_absolute() else configuration.model
+
+
+def _replace(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, as_lines(lines))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from None

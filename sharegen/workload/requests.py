@@ -1,0 +1,305 @@
+"""Lines of an OpenAI batch file -> what each asks: prompts, and sampling parameters of its own.
+
+As at OpenAI, the file is refused as a whole, before anything is computed, where a line is none of
+a batch: it has no custom_id, or another line's, or names a method or endpoint that is not served.
+What is wrong within a request's body is that request's own answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sharegen.errors import DataError
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
+from sharegen.workload.dataset import Row
+from sharegen.workload.prompt import Prompt
+from sharegen.workload.recipe import MAX_SAMPLES, Sampling, nearest
+from sharegen.workload.template import RenderError, half_character
+
+_SHOWN = 80  # characters of a wrong value
+_MAX_TOKEN_ID = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a request, as OpenAI's errors say it: with the field, and a code."""
+
+    message: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Refused(Exception):
+    """A body that cannot be asked."""
+
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
+        super().__init__(message)
+        self.fault = Fault(message, param, code)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a body asks: its prompts, with one set of sampling parameters for all."""
+
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """One line of a batch file.
+
+    where: the line. endpoint: the last part of its URL. model: the name that it asks for. asked:
+    the prompts and parameters, or why there are none. metadata: labels that go into the answer.
+    """
+
+    custom_id: str
+    where: str
+    endpoint: Literal["chat", "text"]
+    model: str | None
+    asked: Asked | Fault
+    metadata: Mapping[str, str] | None = None
+
+    @property
+    def problem_ids(self) -> list[str]:
+        """What the journal calls its prompts."""
+        if isinstance(self.asked, Fault) or len(self.asked.prompts) == 1:
+            return [self.custom_id]
+        return [f"{self.custom_id}[{place}]" for place in range(len(self.asked.prompts))]
+
+
+class _Line(BaseModel):
+    """The fields around a request's body."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    custom_id: Annotated[str, Field(min_length=1)]
+    method: Literal["POST"]
+    url: Literal["/v1/chat/completions", "/v1/completions"]
+    body: dict[str, Any]
+
+
+class _Body(BaseModel):
+    """What bodies of both endpoints may hold; null is a field that is not there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    seed: int | None = None
+    stream: Literal[False] | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The sampling parameters that are said, in a recipe's words."""
+        values = {name: getattr(self, name) for name in _SAMPLING}
+        values |= {"samples": self.n, "stop": _listed(self.stop)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+_SAMPLING = sorted(_Body.model_fields.keys() & Sampling.model_fields.keys())
+_FIELDS = {"samples": "n"}  # where the words of a recipe differ
+
+
+class _ChatBody(_Body):
+    messages: list[Any]
+    max_completion_tokens: int | None = None
+    response_format: Any = None
+    tools: list[Any] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        if self.max_completion_tokens is None:
+            return super().given
+        if self.max_tokens not in (None, self.max_completion_tokens):
+            raise Refused("max_tokens and max_completion_tokens differ: give one", "max_tokens")
+        return {**super().given, "max_tokens": self.max_completion_tokens}
+
+
+class _TextBody(_Body):
+    prompt: str | list[str] | list[int] | list[list[int]]
+    response_format: Any = None
+
+
+def read_requests(rows: Iterable[Row], configuration: Configuration) -> list[BatchRequest]:
+    """The requests of a file. Raises DataError where a line is none of a batch."""
+    requests = [_request(row, configuration) for row in rows]
+    seen: dict[str, str] = {}
+    for request in requests:
+        first = seen.setdefault(request.custom_id, request.where)
+        if first is not request.where:
+            raise DataError(
+                f"{request.where}: the custom_id {request.custom_id!r:.{_SHOWN}} is that of "
+                f"{first}, too: each request has one of its own (duplicate_custom_id)"
+            )
+    models = {request.model: request.where for request in requests if request.model is not None}
+    if len(models) > 1:
+        (one, _), (other, where), *_ = models.items()
+        raise DataError(
+            f"{where}: asks for the model {other!r:.{_SHOWN}}, and others for {one!r:.{_SHOWN}}: a "
+            "batch is answered by one model: make it a file for each (model_mismatch)"
+        )
+    return requests
+
+
+def _request(row: Row, configuration: Configuration) -> BatchRequest:
+    if row.fault is not None:
+        raise DataError(f"{row.where}: {row.fault} (invalid_json_line)")
+    try:
+        line = _Line.model_validate(row.values)
+    except ValidationError as error:
+        fault = _refused(error, _Line).fault
+        raise DataError(f"{row.where}: {fault.message}: {_ADVICE[str(fault.param)]}") from None
+    endpoint: Literal["chat", "text"] = "chat" if "chat" in line.url else "text"
+    model = line.body.get("model")
+    request = BatchRequest(
+        line.custom_id,
+        row.where,
+        endpoint,
+        model if isinstance(model, str) else None,
+        Fault(""),
+    )
+    try:
+        if endpoint == "chat":
+            chat = _validated(_ChatBody, line.body)
+            return replace(request, asked=_chat(chat, configuration), metadata=chat.metadata)
+        text = _validated(_TextBody, line.body)
+        return replace(request, asked=_text(text, configuration), metadata=text.metadata)
+    except Refused as refused:
+        return replace(request, asked=refused.fault)
+
+
+_ADVICE = {
+    "custom_id": "each line has a text of its own by which its answer is found",
+    "method": "requests are sent by POST (invalid_method)",
+    "url": "there are /v1/chat/completions and /v1/completions (url_mismatch)",
+    "body": "the request itself, a JSON object",
+}
+
+
+def _chat(body: _ChatBody, configuration: Configuration) -> Asked:
+    _refuse_format(body.response_format)
+    own = configuration.chat
+    try:
+        turns = conversation("messages", body.messages)
+        kwargs = kwargs_of("chat_template_kwargs", body.chat_template_kwargs or {})
+        options = ChatOptions(
+            tools_of("tools", body.tools or own.tools) if body.tool_choice != "none" else None,
+            {**own.template_kwargs, **kwargs},
+            _first(body.add_generation_prompt, own.add_generation_prompt),
+            bool(_first(body.continue_final_message, own.continue_final_message)),
+        )
+        if options.add_generation_prompt and options.continue_final_message:
+            raise RenderError("add_generation_prompt and continue_final_message: set one of them")
+        options.check(turns)
+    except RenderError as error:
+        raise Refused(str(error), "messages") from None
+    prompt = Prompt(turns, turns[-1].get("content", ""), options)
+    return Asked((prompt,), _sampling(body, configuration))
+
+
+def _text(body: _TextBody, configuration: Configuration) -> Asked:
+    _refuse_format(body.response_format)
+    given = body.prompt
+    if isinstance(given, str):
+        prompts = [_prompt(given)]
+    elif not given:
+        raise Refused("prompt is an empty list", "prompt")
+    elif isinstance(given[0], int):
+        prompts = [_prompt(given)]
+    else:
+        prompts = [_prompt(one) for one in given]
+    return Asked(tuple(prompts), _sampling(body, configuration))
+
+
+def _prompt(value: Any) -> Prompt:
+    """A text, or token ids."""
+    if not len(value):
+        raise Refused("a prompt is empty: it needs at least one token", "prompt")
+    if isinstance(value, str):
+        if half_character(value) is not None:
+            raise Refused("a prompt is no text: it holds half of a character", "prompt")
+        return Prompt(value, value)
+    if not all(0 <= token <= _MAX_TOKEN_ID for token in value):
+        raise Refused("a prompt holds what is no token id", "prompt")
+    prompt = Prompt(tuple(value), "")
+    return replace(prompt, own=str(prompt))
+
+
+def _sampling(body: _Body, configuration: Configuration) -> Sampling:
+    """The job's sampling parameters with the request's on top."""
+    try:
+        sampling = Sampling.model_validate(configuration.sampling.model_dump() | body.given)
+    except ValidationError as error:
+        raise _refused(error, Sampling) from None
+    if sampling.min_tokens > sampling.max_tokens:
+        raise Refused(
+            f"min_tokens is {sampling.min_tokens}: max_tokens, {sampling.max_tokens}, is less",
+            "min_tokens",
+        )
+    return sampling
+
+
+def _refuse_format(value: Any) -> None:
+    if value is not None and value != {"type": "text"}:
+        raise Refused(
+            'response_format: only {"type": "text"} is known',
+            "response_format",
+            "unsupported_value",
+        )
+
+
+def _listed(value: str | Sequence[str] | None) -> list[str] | None:
+    return [value] if isinstance(value, str) else None if value is None else list(value)
+
+
+def _first(value: bool | None, other: bool | None) -> bool | None:
+    return other if value is None else value
+
+
+Body = TypeVar("Body", bound=_Body)
+
+
+def _validated(model: type[Body], body: Mapping[str, Any]) -> Body:
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise _refused(error, model) from None
+
+
+def _refused(error: ValidationError, model: type[BaseModel]) -> Refused:
+    """The first thing that is wrong, by the field that the request calls it."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    param = _FIELDS.get(name, name)
+    if first["type"] == "extra_forbidden":
+        near = nearest(name, list(model.model_fields))
+        hint = f": did you mean {near!r}?" if near else ""
+        return Refused(f"unknown field {name!r:.{_SHOWN}}{hint}", param, "unknown_parameter")
+    if first["type"] == "missing":
+        return Refused(f"the field {name!r} is missing", param, "missing_required_parameter")
+    said = first["msg"].removeprefix("Value error, ").replace("Input", "it")
+    said = said[0].lower() + said[1:]
+    return Refused(f"{param} is {first['input']!r:.{_SHOWN}}: {said}", param, "invalid_value")

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen.errors import DataError
+from sharegen.workload.configuration import resolve
+from sharegen.workload.problem import Workload, batch_requests, load_workload
+from sharegen.workload.requests import Asked, BatchRequest, Fault
+
+TURNS = [{"role": "user", "content": "Tom?"}]
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def line(
+    custom_id: Any = "a", url: Any = CHAT, method: Any = "POST", **body: Any
+) -> dict[str, Any]:
+    own = {"messages": TURNS} if url == CHAT else {"prompt": "Tom?"}
+    return {"custom_id": custom_id, "method": method, "url": url, "body": {**own, **body}}
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> Any:
+    def requests(*lines: dict[str, Any] | str, **flags: Any) -> list[BatchRequest]:
+        return batch_requests(configured(tmp_path, *lines, **flags))
+
+    return requests
+
+
+def configured(folder: Path, *lines: dict[str, Any] | str, **flags: Any) -> Any:
+    texts = (each if isinstance(each, str) else json.dumps(each) for each in lines)
+    (folder / "requests.jsonl").write_text("\n".join(texts))
+    return resolve("batch", str(folder / "requests.jsonl"), {"model": "a/b", **flags})
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Any:
+    def workload(*lines: dict[str, Any] | str, **flags: Any) -> Workload:
+        return load_workload(configured(tmp_path, *lines, **flags))
+
+    return workload
+
+
+def test_a_body_says_how_its_samples_are_drawn(requests: Any) -> None:
+    """What it leaves out, or has null, is the job's."""
+    given = {"n": 3, "temperature": 0, "top_p": 0.5, "max_completion_tokens": 7, "seed": 5}
+    extra = {"stop": "x", "presence_penalty": 1, "frequency_penalty": -1, "top_k": 4, "min_p": 0.1}
+    own, other = requests(
+        line("a", **given, **extra),
+        line("b", n=None, temperature=None),
+        sampling={"temperature": 0.25, "samples": 2},
+    )
+    values = own.asked.sampling.model_dump(exclude_defaults=True)
+    wanted = {**given, **extra, "stop": ["x"], "samples": 3, "max_tokens": 7}
+    del wanted["n"], wanted["max_completion_tokens"]
+    assert values == wanted
+    assert other.asked.sampling.temperature == 0.25 and other.asked.sampling.samples == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "contents"),
+    [
+        ("Tom?", ["Tom?"]),
+        ([5, 6], [(5, 6)]),
+        (["a", "b"], ["a", "b"]),
+        ([[5], [6, 7]], [(5,), (6, 7)]),
+    ],
+)
+def test_prompts_of_every_kind(workload: Any, prompt: Any, contents: list[Any]) -> None:
+    problems = workload(line(url=TEXT, prompt=prompt)).problems
+    assert [problem.prompt.content for problem in problems] == contents
+    names = ["a"] if len(contents) == 1 else ["a[0]", "a[1]"]
+    assert [problem.id for problem in problems] == names
+
+
+def test_a_chat_takes_the_jobs_options_and_its_own(requests: Any) -> None:
+    tool = {"type": "function", "function": {"name": "add"}}
+    kwargs = {"enable_thinking": False}
+    (one,) = requests(
+        line(tools=[tool], chat_template_kwargs={"tone": "kind"}), chat={"template_kwargs": kwargs}
+    )
+    options = one.asked.prompts[0].options
+    assert options.tools == [tool]
+    assert options.template_kwargs == {"enable_thinking": False, "tone": "kind"}
+    (none,) = requests(line(tools=[tool], tool_choice="none"))
+    assert none.asked.prompts[0].options.tools is None
+
+
+def test_parameters_are_part_of_what_a_request_is_known_by(workload: Any) -> None:
+    """Another number of samples is the same request with more of them."""
+
+    def row(**body: Any) -> str:
+        return workload(line(**body)).problems[0].row_hash
+
+    assert row(n=1) == row(n=4) != row(temperature=0.5)
+    assert row(seed=1) != row(seed=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "param"),
+    [
+        ({"n": 0}, "n is 0: it should be greater than or equal to 1", "n"),
+        ({"n": "2"}, "n is '2'", "n"),
+        (
+            {"temprature": 1},
+            "unknown field 'temprature': did you mean 'temperature'?",
+            "temprature",
+        ),
+        ({"temperature": -1}, "temperature is -1", "temperature"),
+        ({"top_p": 2}, "top_p is 2", "top_p"),
+        ({"stop": [""]}, "stop is ''", "stop"),
+        ({"stream": True}, "stream is True", "stream"),
+        ({"max_tokens": 2, "max_completion_tokens": 3}, "differ: give one", "max_tokens"),
+        (
+            {"max_tokens": 2, "min_tokens": 3},
+            "min_tokens is 3: max_tokens, 2, is less",
+            "min_tokens",
+        ),
+        ({"messages": []}, "'messages' is an empty list", "messages"),
+        ({"messages": "Tom?"}, "messages is 'Tom?'", "messages"),
+        ({"messages": [{"role": "user"}]}, r"messages[0] is of type dict and no turn", "messages"),
+        ({"messages": [{**TURNS[0], "role": "assistant"}]}, "ends with a turn of the", "messages"),
+        ({"response_format": {"type": "xml"}}, "response_format", "response_format"),
+        ({"chat_template_kwargs": {"tokenize": 1}}, "'tokenize' is not the", "messages"),
+        ({"prompt": "Tom?"}, "unknown field 'prompt'", "prompt"),
+    ],
+)
+def test_what_is_wrong_in_a_body_is_that_requests_error(
+    requests: Any, body: dict[str, Any], said: str, param: str
+) -> None:
+    good, bad = requests(line("good"), line("bad", **body))
+    assert isinstance(good.asked, Asked) and isinstance(bad.asked, Fault)
+    assert said in bad.asked.message and bad.asked.param == param
+    assert bad.problem_ids == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("", "a prompt is empty"),
+        ([], "prompt is an empty list"),
+        ([[]], "a prompt is empty"),
+        ([-1], "no token id"),
+        ([2**31], "no token id"),
+        ("\ud800", "half of a character"),
+        (None, "prompt is None"),
+        ([1, "a"], "prompt is"),
+    ],
+)
+def test_prompts_that_are_none(requests: Any, prompt: Any, said: str) -> None:
+    (bad,) = requests(line(url=TEXT, prompt=prompt))
+    assert said in bad.asked.message and bad.asked.param == "prompt"
+
+
+def test_a_body_for_the_other_endpoint_is_an_error(requests: Any) -> None:
+    (bad,) = requests(line(url=TEXT, messages=TURNS))
+    assert bad.asked.message.startswith("unknown field 'messages'")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (line("good"), r"line 2: the custom_id 'good' is that of .*line 1, too"),
+        (line(7), "line 2: custom_id is 7: it should be a valid string"),
+        (line(""), "custom_id is ''"),
+        (line(method="GET"), "method is 'GET': .*sent by POST"),
+        (line(url="/v1/embeddings"), "url is '/v1/embeddings': .*there are /v1/chat/completions"),
+        ({"custom_id": "b", "method": "POST", "url": TEXT}, "'body' is missing"),
+        ("{", "line 2: malformed JSON"),
+        (line("b", model="other"), "asks for the model 'other', and others for 'one'"),
+    ],
+)
+def test_a_line_that_is_none_of_a_batch_refuses_the_file(
+    requests: Any, bad: Any, said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        requests(line("good", model="one"), bad)
+
+
+def test_a_list_of_prompts_does_not_take_anothers_name(workload: Any) -> None:
+    with pytest.raises(DataError, match=r"two rows have the id 'a\[1\]'"):
+        workload(line("a", TEXT, prompt=["x", "y"]), line("a[1]"))
+
+
+def test_without_a_model_the_one_that_the_requests_name(tmp_path: Path) -> None:
+    assert configured(tmp_path, line(model="c/d"), model=None).model == "c/d"
+    assert configured(tmp_path, line(model="c/d")).model == "a/b"
