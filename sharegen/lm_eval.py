@@ -314,8 +314,7 @@ class SharegenLM(TemplateLM):
         """Records of the samples left of each ask, as they finish."""
         digests = {random_key(digest): digest for digest in left}
         requests = [
-            Request(key, asks[digest].prompt, asks[digest].params, left[digest])
-            for key, digest in digests.items()
+            _request(key, asks[digest], left[digest]) for key, digest in digests.items()
         ]
         if not requests:
             return
@@ -337,6 +336,11 @@ class SharegenLM(TemplateLM):
             Path("runs")
             / f"lm-eval-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.jsonl"
         )
+
+
+def _request(key: int, ask: _Ask, samples: Seq[int]) -> Request:
+    first = max(1, len(ask.prompt) - ask.scored)
+    return Request(key, ask.prompt, ask.params, samples, logprobs_from=first)
 
 
 def _record(digest: str, ask: _Ask, completion: Completion) -> Record:

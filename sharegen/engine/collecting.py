@@ -47,10 +47,9 @@ class Collector:
             note(step.asked, drawn.prompt.get()[1], drawn.prompt.get_top())
         sequences: list[Sequence] = []
         for group in step.groups:
-            top = group.request.params.prompt_logprobs
-            if top is not None and group.unfinished:
+            if group.unfinished:
                 stored = self.scheduler.cache.stored
-                group.prompt_logprobs = of_prompt(stored, group.leaf, top)
+                group.prompt_logprobs = of_prompt(stored, group.leaf, group.request)
             part = slice(len(sequences), len(sequences) + len(group.drawn))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
         wanted = [(i, s) for i, s in enumerate(sequences) if not s.finished]

@@ -195,6 +195,8 @@ class Request:
         start where a row would be empty. None: all are wanted.
     splits: where the tree of the whole job splits its path, where that is known; alone: whether in
         that tree one sample alone reads its last node.
+    logprobs_from: the first prompt token whose log-probability is told where params asks for
+        them, 1 at least; what comes before costs no logits.
     """
 
     key: int
@@ -205,6 +207,7 @@ class Request:
     splits: Sequence[int] | None = None
     due: int | None = None
     alone: bool = False
+    logprobs_from: int = 1
 
     @property
     def is_alone(self) -> bool:
@@ -239,7 +242,7 @@ class Completion:
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
         distribution (before temperature, filters and penalties), natural log.
     logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin
-        with None, for nothing comes before the first token.
+        with None, for nothing comes before the first token, and are None before logprobs_from.
 
     All samples of a request share one list of the prompt's, those of a greedy request all lists.
     """

@@ -243,9 +243,7 @@ class PrefixCache(Generic[Kept]):
 
     def _learns(self, request: Request, node: Node) -> bool:
         """Whether a request that goes on beyond the node learns there what it wants to know."""
-        top = request.params.prompt_logprobs
-        following = request.prompt_token_ids[node.end]
-        return top is None or can_tell(self.stored, node, following, top)
+        return can_tell(self.stored, node, request)
 
     def check_integrity(self, running: Iterable[Suffix]) -> None:
         """Assert that every block has its owner, and every node its users."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.stored import NodeKV, NodeLogprobs
-from sharegen.engine.request import TokenLogprobs
+from sharegen.engine.request import Request, TokenLogprobs
 
 PromptLogprobs = list[TokenLogprobs | None]
-"""One entry a prompt token; None for the first, which nothing comes before."""
+"""One entry a prompt token; None for the first, which nothing comes before, and for those that
+nobody wants."""
 
 Stored = Mapping[Node, NodeKV]
 
@@ -44,29 +45,43 @@ class Asked:
             self.known.following[self.token] = entry
 
 
-def want(stored: Stored, leaf: Node, top: int) -> None:
-    """A request whose prompt ends at `leaf` wants its tokens' log-probabilities."""
+def _first_row(request: Request, node: Node) -> int:
+    """The first of the node's rows that the request wants to know; its length where none."""
+    return min(node.length, max(0, request.logprobs_from - 1 - node.position))
+
+
+def want(stored: Stored, leaf: Node, request: Request) -> None:
+    """A request whose prompt ends at `leaf` wants its tokens' log-probabilities, if it does."""
+    top = request.params.prompt_logprobs
+    if top is None:
+        return
     for node in leaf.path():
+        first = _first_row(request, node)
+        if first == node.length:
+            continue
         kv = stored[node]
         if kv.logprobs is None:
             kv.logprobs = NodeLogprobs(top, node.length)
         kv.logprobs.top = max(kv.logprobs.top, top)
+        kv.logprobs.first = min(kv.logprobs.first, first)
 
 
-def can_tell(stored: Stored, node: Node, following: int, top: int) -> bool:
-    """Whether a prompt that goes on beyond the node with `following` learns all it wants there."""
-    kv = stored[node]
-    if kv.computed == 0:
+def can_tell(stored: Stored, node: Node, request: Request) -> bool:
+    """Whether a request whose prompt goes on beyond the node learns all it wants there."""
+    top, kv = request.params.prompt_logprobs, stored[node]
+    if top is None or kv.computed == 0:
         return True  # whoever wants something says so before it is prefilled
-    known = kv.logprobs
-    if known is None or known.top < top:
+    first, known = _first_row(request, node), kv.logprobs
+    if first == node.length:
+        return True
+    if known is None or known.top < top or known.first > first:
         return False
-    return kv.computed < node.length or following in known.following
+    return kv.computed < node.length or request.prompt_token_ids[node.end] in known.following
 
 
 def asked_of(known: NodeLogprobs, node: Node, start: int, end: int) -> list[Asked]:
     """What the rows of tokens [start, end) of a node are to say, as they are prefilled."""
-    inner = range(start, min(end, node.length - 1))
+    inner = range(max(start, known.first), min(end, node.length - 1))
     following = node.tokens[inner.start + 1 : inner.stop + 1].tolist()
     asked = [Asked(known, i, token) for i, token in zip(inner, following, strict=True)]
     if end == node.length:
@@ -84,19 +99,22 @@ def note(
         place.note(logprob, rank, ids, of_ids)
 
 
-def of_prompt(stored: Stored, leaf: Node, top: int) -> PromptLogprobs:
-    """The entries of a prompt whose nodes have all been prefilled and noted."""
-    entries: PromptLogprobs = [None]
+def of_prompt(stored: Stored, leaf: Node, request: Request) -> PromptLogprobs | None:
+    """The entries of a prompt whose nodes have all been prefilled and noted, where it wants them."""
+    top, start = request.params.prompt_logprobs, request.logprobs_from
+    if top is None:
+        return None
+    entries: PromptLogprobs = []
     above: NodeLogprobs | None = None
     for node in leaf.path():
         known = stored[node].logprobs
-        assert known is not None
-        if above is not None:
-            entries.append(above.following[int(node.tokens[0])])
-        entries += known.own
+        entries.append(above.following[int(node.tokens[0])] if above is not None else None)
+        entries += known.own if known is not None else [None] * (node.length - 1)
         above = known
-    assert all(entry is not None for entry in entries[1:])
-    return [entry and _at_most(entry, top) for entry in entries]
+    wanted = entries[start:]
+    assert all(entry is not None for entry in wanted)
+    nothing: PromptLogprobs = [None] * (len(entries) - len(wanted))
+    return nothing + [entry and _at_most(entry, top) for entry in wanted]
 
 
 def _at_most(entry: TokenLogprobs, top: int) -> TokenLogprobs:

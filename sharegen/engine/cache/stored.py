@@ -54,15 +54,16 @@ class NodeKV:
 class NodeLogprobs:
     """What the rows of one node say.
 
-    top: how many of the likeliest tokens are wanted. own: entries of the node's tokens, without
-    the first; following: by token, of what may come after the node. Both are laid out when the
-    rows are prefilled and filled in when the numbers have come.
+    top: how many of the likeliest tokens are wanted, by rows from `first` on. own: entries of the
+    node's tokens, without the first; following: by token, of what may come after the node. Both
+    are laid out when the rows are prefilled and filled in when the numbers have come.
     """
 
-    __slots__ = ("following", "own", "top")
+    __slots__ = ("first", "following", "own", "top")
 
     def __init__(self, top: int, length: int) -> None:
         self.top = top
+        self.first = length
         self.own: list[TokenLogprobs | None] = [None] * (length - 1)
         self.following: dict[int, TokenLogprobs | None] = {}
 

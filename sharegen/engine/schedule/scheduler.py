@@ -156,8 +156,7 @@ class Scheduler:
         self._by_key.setdefault(request.key, []).append(group)
         self._ending.setdefault(leaf, []).append(group)
         self.cache.hold(leaf)
-        if request.params.prompt_logprobs is not None:
-            want(self.cache.stored, leaf, request.params.prompt_logprobs)
+        want(self.cache.stored, leaf, request)
         return group
 
     def draw(self, group: Group, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from sharegen.engine.batch import PrefillBatch
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Completion, Request, SamplingParams
 from tests.engine.jobs import (
@@ -61,6 +63,41 @@ def test_equal_to_the_models_own_forward(name: str, block_size: int, prefill_tok
         assert_from_forward(completion, original(name))
     tree = PrefixTree.build(forest(), block_size)
     assert ran.stats.prompt_tokens_computed == tree.num_tokens  # shared nodes are asked once
+
+
+def test_only_of_the_tokens_that_are_asked_for() -> None:
+    engine = make_engine(loaded("llama"), block_size=2, prefill_tokens=7, blocks=200)
+    rng = random.Random(3)
+    whole = requests_of(forest(), PARAMS, samples=1)
+    starts = [rng.randint(1, len(request.prompt_token_ids)) for request in whole]
+    some = [replace(r, logprobs_from=start) for r, start in zip(whole, starts, strict=True)]
+    told = run(make_engine(loaded("llama"), blocks=200), whole).completions
+    for key, completion in run(engine, some).completions.items():
+        start, entries = completion.request.logprobs_from, completion.prompt_logprobs
+        expected = told[key].prompt_logprobs
+        assert entries is not None and expected is not None and len(entries) == len(expected)
+        assert entries[:start] == [None] * start
+        for entry, other in zip(entries[start:], expected[start:], strict=True):
+            assert entry is not None and other is not None
+            assert entry.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert list(entry.top) == list(other.top)
+
+
+def test_what_nobody_asks_for_costs_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(loaded("llama"), blocks=200)
+    rows: list[int] = []
+    prefill = engine.runner.prefill
+
+    def counted(batch: PrefillBatch) -> Drawn:
+        rows.append(0 if batch.logprobs is None else len(batch.logprobs.rows))
+        return prefill(batch)
+
+    monkeypatch.setattr(engine.runner, "prefill", counted)
+    shared = random_tokens(40, random.Random(5))
+    prompts = [shared + [choice, 7] for choice in (1, 2, 3)]
+    requests = [replace(r, logprobs_from=40) for r in requests_of(prompts, PARAMS, samples=1)]
+    run(engine, requests)
+    assert sum(rows) == 3 + 3  # the choices' first tokens, after what is shared, and their second
 
 
 @pytest.mark.parametrize("lag", [0, 1])
