@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -71,6 +72,40 @@ def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
     if sinks is not None:
         total = total + torch.exp(sinks.float() - partial.top)
     return partial.out / torch.where(total == 0, 1.0, total)[..., None]
+
+
+class Dense(Protocol):
+    """Rows q [T, num_heads, D], scaled, against common keys k [L, num_kv_heads, D], v."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
+    ) -> Partial: ...
+
+
+class Causal(Protocol):
+    """Rows q [T, num_heads, D], scaled, against the keys k [T, num_kv_heads, D] up to their own."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial: ...
+
+
+class Each(Protocol):
+    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
+
+    visible: [T, L] which of the keys the row sees: the first, one at least.
+    """
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None
+    ) -> Partial: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How the parts of a row's attention are computed where no window cuts them."""
+
+    dense: Dense
+    causal: Causal
+    each: Each
 
 
 @dataclass(frozen=True)
@@ -229,17 +264,20 @@ def decode_attention(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    parts: Parts | None = None,
 ) -> Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
     q: [rows, num_heads, key_size]; the step's keys and values are in the caches already. narrow:
-    the narrow blocks, where suffixes and the nodes that are marked so lie in these.
+    the narrow blocks, where suffixes and the nodes that are marked so lie in these. parts: by
+    default PLAIN.
     Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
     ordered = q[plan.order].float() * scale
     lowest = lowest_visible(suffix.position, window, attention_chunk)
-    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap)
-    partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, partial)
+    parts = parts or PLAIN
+    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap, parts)
+    partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, parts, partial)
     out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
     out[plan.order] = finish(partial, sinks).to(q.dtype)
     return out
@@ -261,28 +299,32 @@ def prefill_attention(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    parts: Parts | None = None,
 ) -> Tensor:
     """Packed chunks of prompts: causal among themselves, dense over the nodes above.
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *]. chunk_starts: [num_chunks + 1] where
-    each chunk begins in the batch. position: [T]. Returns [T, num_heads, value_size].
+    each chunk begins in the batch. position: [T]. parts: by default PLAIN. Returns [T, num_heads,
+    value_size].
     """
+    parts = parts or PLAIN
     queries = q.float() * scale
     lowest = lowest_visible(position, window, attention_chunk)
     above = Partial.empty(len(q), q.shape[1], v.shape[-1], q.device)
     ordered_lowest = None if lowest is None else lowest[plan.order]
     above[plan.order] = _shared(
-        queries[plan.order], k_cache, v_cache, narrow, plan, ordered_lowest, softcap
+        queries[plan.order], k_cache, v_cache, narrow, plan, ordered_lowest, softcap, parts
     )
     out = torch.empty_like(above.out)
     for start, end in itertools.pairwise(chunk_starts):
         rows = slice(start, end)
-        own = position[rows]
-        visible = own[None, :] <= own[:, None]
-        if lowest is not None:
-            visible &= own[None, :] >= lowest[rows, None]
-        causal = _dense(queries[rows], k[rows], v[rows], visible, softcap)
-        out[rows] = finish(merge(above[rows], causal), sinks)
+        if lowest is None:
+            own = parts.causal(queries[rows], k[rows], v[rows], softcap)
+        else:
+            at = position[rows]
+            visible = (at[None, :] <= at[:, None]) & (at[None, :] >= lowest[rows, None])
+            own = dense(queries[rows], k[rows], v[rows], visible, softcap)
+        out[rows] = finish(merge(above[rows], own), sinks)
     return out.to(q.dtype)
 
 
@@ -294,6 +336,7 @@ def _shared(
     plan: ReferencePlan,
     lowest: Tensor | None,
     softcap: float | None,
+    parts: Parts,
 ) -> Partial:
     """All shared nodes, a level at a time from the root down. q: rows in tree order, scaled."""
     keys, values = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
@@ -312,7 +355,7 @@ def _shared(
             if lowest is not None:
                 key_position = torch.arange(len(k), device=q.device) + node.position
                 visible = key_position[None, :] >= lowest[node.rows, None]
-            of_level[node.rows] = _dense(q[node.rows], k, v, visible, softcap)
+            of_level[node.rows] = parts.dense(q[node.rows], k, v, visible, softcap)
         merged = merge(merged, of_level) if level else of_level
     return merged
 
@@ -325,10 +368,12 @@ def _suffix(
     suffix: SuffixPlan,
     lowest: Tensor | None,
     softcap: float | None,
+    parts: Parts,
     partial: Partial,
 ) -> Partial:
     """Each row's own blocks, in steps of fixed width, folded into `partial`."""
     offsets = torch.arange(suffix.num_keys, device=q.device)
+    each = parts.each if lowest is None else dense_each
     for step in suffix.steps:
         visible = has = offsets[None, :] < step.seen[:, None]
         if lowest is not None:
@@ -342,7 +387,7 @@ def _suffix(
             k, v = read_narrow(narrow, slots.flatten())
             # Beyond its end a block has what its memory held before, of another dtype maybe.
             v = v.masked_fill(~has.flatten()[:, None, None], 0.0)
-        own = _dense_each(q[step.rows], k.view(shape), v.view(shape), visible, softcap)
+        own = each(q[step.rows], k.view(shape), v.view(shape), visible, softcap)
         if isinstance(step.rows, slice):
             partial = merge(partial, own)
         else:
@@ -350,10 +395,10 @@ def _suffix(
     return partial
 
 
-def _dense(
+def dense(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
 ) -> Partial:
-    """Rows q [T, num_heads, D] against common keys k [L, num_kv_heads, D], v; visible: [T, L]."""
+    """See Dense; visible: [T, L]."""
     num_rows, num_heads, _ = q.shape
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
@@ -365,7 +410,8 @@ def _dense(
     more_rows, more_keys = -rows % _LEAST, max(0, _LEAST - length)
     if more_rows or more_keys:
         queries = pad(queries, (0, 0, 0, more_rows))
-        keys, values = pad(keys, (0, 0, 0, more_keys)), pad(values, (0, 0, 0, more_keys))
+        if more_keys:  # which are long, and copied
+            keys, values = pad(keys, (0, 0, 0, more_keys)), pad(values, (0, 0, 0, more_keys))
         if visible is not None or more_keys:
             if visible is None:
                 visible = torch.ones(rows, length, dtype=torch.bool, device=q.device)
@@ -379,14 +425,17 @@ def _dense(
     return Partial(by_row(out), by_row(top)[..., 0], by_row(total)[..., 0])
 
 
-def _dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """Rows q [T, num_heads, D] against their own keys k [T, L, num_kv_heads, D], v.
+def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
+    """See Causal."""
+    visible = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device).tril()
+    return dense(q, k, v, visible, softcap)
 
-    visible: [T, L].
-    """
+
+def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
+    """See Each; here any of the keys may be visible, or none."""
     if len(q) == 1:  # one product alone would not be computed as one of many
         q, k, v, visible = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
-        return _dense_each(q, k, v, visible, softcap)[:1]
+        return dense_each(q, k, v, visible, softcap)[:1]
     num_kv_heads = k.shape[2]
     queries = q.view(len(q), num_kv_heads, -1, q.shape[2])
     parts = []
@@ -408,3 +457,6 @@ def _softmax(
     top = scores.amax(dim=-1, keepdim=True).clamp_(min=_NOTHING)
     weights = scores.sub_(top).exp_()
     return torch.bmm(weights, values), top, weights.sum(dim=-1, keepdim=True)
+
+
+PLAIN = Parts(dense, causal, dense_each)

@@ -313,9 +313,7 @@ class SharegenLM(TemplateLM):
     def _drawn(self, asks: Mapping[str, _Ask], left: Mapping[str, list[int]]) -> Iterator[Record]:
         """Records of the samples left of each ask, as they finish."""
         digests = {random_key(digest): digest for digest in left}
-        requests = [
-            _request(key, asks[digest], left[digest]) for key, digest in digests.items()
-        ]
+        requests = [_request(key, asks[digest], left[digest]) for key, digest in digests.items()]
         if not requests:
             return
         engine = self._llm.engine

@@ -100,7 +100,7 @@ def note(
 
 
 def of_prompt(stored: Stored, leaf: Node, request: Request) -> PromptLogprobs | None:
-    """The entries of a prompt whose nodes have all been prefilled and noted, where it wants them."""
+    """The entries that a prompt wants, if it does, whose nodes have been prefilled and noted."""
     top, start = request.params.prompt_logprobs, request.logprobs_from
     if top is None:
         return None

@@ -16,7 +16,7 @@ from sharegen.engine.execute.back_end import Attention, Slots, StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
-from sharegen.kernels import reference
+from sharegen.kernels import flash, reference
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import SharedLayout
 
@@ -46,7 +46,7 @@ def attention_for(
 
 
 class ReferenceAttention:
-    """Plain torch: see kernels/reference.py."""
+    """Torch's own operations: see kernels/reference.py, and kernels/flash.py for a CPU."""
 
     def __init__(
         self, layers: Sequence[LayerSpec], cache: KVCache, fallback: str | None = None
@@ -57,6 +57,7 @@ class ReferenceAttention:
         self.generation = 0
         self.variant: Hashable = None
         self.shared_levels: tuple[int, ...] = ()
+        self._parts = flash.PARTS if cache.device.type == "cpu" else reference.PLAIN
         self._plan: reference.ReferencePlan | None = None
 
     def update(self, layout: SharedLayout) -> None:
@@ -75,7 +76,7 @@ class ReferenceAttention:
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
             return reference.prefill_attention(
-                q, k, v, keys, values, plan, chunk_starts, position, **how
+                q, k, v, keys, values, plan, chunk_starts, position, parts=self._parts, **how
             )
 
         return self._context(slots, attend)
@@ -94,7 +95,9 @@ class ReferenceAttention:
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
-            return reference.decode_attention(q, keys, values, plan, suffix, **how)
+            return reference.decode_attention(
+                q, keys, values, plan, suffix, parts=self._parts, **how
+            )
 
         return self._context(slots, attend)
 

@@ -94,7 +94,7 @@ def test_what_nobody_asks_for_costs_no_logits(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(engine.runner, "prefill", counted)
     shared = random_tokens(40, random.Random(5))
-    prompts = [shared + [choice, 7] for choice in (1, 2, 3)]
+    prompts = [[*shared, choice, 7] for choice in (1, 2, 3)]
     requests = [replace(r, logprobs_from=40) for r in requests_of(prompts, PARAMS, samples=1)]
     run(engine, requests)
     assert sum(rows) == 3 + 3  # the choices' first tokens, after what is shared, and their second
