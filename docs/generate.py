@@ -18,8 +18,9 @@ import typer
 from pydantic import BaseModel
 
 from sharegen.cli import app
-from sharegen.engine.request import Completion, SamplingParams, TokenLogprobs
-from sharegen.llm import LLM, RequestOutput
+from sharegen.engine.request import SamplingParams
+from sharegen.llm import LLM
+from sharegen.outputs import CompletionOutput, Logprob, RequestOutput
 from sharegen.workload.configuration import Machine
 from sharegen.workload.recipe import Job
 
@@ -162,7 +163,7 @@ def schema() -> str:
 def python() -> str:
     """The page of the Python API."""
     parts = [_PYTHON]
-    for kind in (LLM, SamplingParams, RequestOutput, Completion, TokenLogprobs):
+    for kind in (LLM, SamplingParams, RequestOutput, CompletionOutput, Logprob):
         parts.append(f"## {kind.__name__}\n\n{_signature(kind.__name__, kind)}\n")
         parts.append(f"{_prose(kind.__doc__ or '')}\n")
         if is_dataclass(kind):

@@ -11,6 +11,8 @@ class SharegenError(Exception):
     """A job that failed for a reason the user can act on: what, where, and what to do."""
 
     exit_code = 1
+    request_key: int | None = None
+    """Of the request that it is about, where it is one of many."""
 
 
 class UsageError(SharegenError):

@@ -7,46 +7,36 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
-from itertools import repeat, zip_longest
+from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
+from sharegen.common.vllm_names import CALL_NOT_HERE, own_arguments, refuse
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer
-from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
-from sharegen.engine.parallel.lead import engine_of
-from sharegen.engine.parallel.messages import Ready, Setting
-from sharegen.engine.parallel.place import places
+from sharegen.engine.parallel.messages import Ready
 from sharegen.engine.random_key import row_key
-from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
-from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.errors import CapacityError, RequestError, UsageError
+from sharegen.opening import open_engine, open_tokenizer
+from sharegen.outputs import CompletionOutput, RequestOutput
+from sharegen.prompts import (
+    Prompt,
+    as_list,
+    chat_ids,
+    named,
+    needed,
+    one_each,
+    pairs,
+    tokenised,
+)
 from sharegen.results.progress import Progress, longest_of
-from sharegen.workload.chat import chat_text
-from sharegen.workload.prompt import token_ids
+from sharegen.workload.conversation import ChatOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Prompt = str | Mapping[str, Seq[int]]
-"""A text, or {"prompt_token_ids": [...]}."""
-
-
-@dataclass
-class RequestOutput:
-    """A prompt and its samples, by sample index.
-
-    prompt: the text, None where token ids were given. prompt_logprobs: an entry a prompt token, the
-    first one None, where SamplingParams want them.
-    """
-
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[Completion] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 class LLM:
@@ -58,9 +48,14 @@ class LLM:
     dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
     quantization: "fp8" makes the large weights of a folder or hub id FP8 as they are read, on a GPU
         that has it.
-    max_sequences: sequences decoded together. kv_cache_memory: bytes. kv_cache_dtype: "fp8" keeps
-        in 8 bits the KV that one sample alone reads, "auto" all of it in the model's dtype.
-    compile: whether the model's layers are compiled on a GPU.
+    revision: branch, tag or commit of a hub id, and of its tokenizer.
+    max_sequences: sequences decoded together. kv_cache_memory: bytes; by default a share of a CPU's
+        memory, and of a GPU all that is free or, with gpu_memory_utilization, what model, steps and
+        cache may take of it together. kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample
+        alone reads, "auto" all of it in the model's dtype.
+    max_model_len: tokens of prompt and output together, by default what the model's context holds.
+    compile: whether the model's layers are compiled on a GPU; enforce_eager: neither that nor CUDA
+        graphs.
     lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
     workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
         the cores of a CPU divided among them. The samples are those of one engine.
@@ -70,6 +65,9 @@ class LLM:
         that is too large for one. This process has the first, processes of its own the others.
     seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
         that it begins, so that a script repeats as a whole.
+    vllm: by vLLM's names max_sequences is max_num_seqs, kv_cache_memory is kv_cache_memory_bytes.
+
+    Raises TypeError, in one line, for a name of vLLM's that there is not, with what to use.
     """
 
     def __init__(
@@ -80,11 +78,15 @@ class LLM:
         dtype: str = "auto",
         quantization: str | None = None,
         device: str = "auto",
+        revision: str | None = None,
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
+        gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
+        max_model_len: int | None = None,
         block_size: int = 16,
         compile: bool = True,
+        enforce_eager: bool = False,
         lookahead: int = LOOKAHEAD,
         seed: int = 0,
         adapter: str | None = None,
@@ -92,50 +94,36 @@ class LLM:
         workers: int | None = None,
         ray: str | None = None,
         tensor_parallel_size: int = 1,
+        **vllm: Any,
     ) -> None:
-        source: Any = tokenizer
-        if tokenizer is None and isinstance(model, (str, os.PathLike)):
-            source = model
-        if isinstance(source, (str, os.PathLike)):
-            try:
-                source = load_tokenizer(source, trust_remote_code=trust_remote_code)
-            except ModelError:
-                if tokenizer is not None:
-                    raise
-                source = None  # prompts of token ids need none; others say that it is missing
-        self.tokenizer = source
+        sizes = {"max_sequences": max_sequences, "kv_cache_memory": kv_cache_memory}
+        sizes |= own_arguments(vllm, sizes)
         config = EngineConfig(
-            max_sequences=max_sequences,
-            kv_cache_memory=kv_cache_memory,
+            **sizes,
+            gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_dtype=kv_cache_dtype,
+            max_model_len=max_model_len,
             block_size=block_size,
             seed=seed,
             compile=compile,
+            enforce_eager=enforce_eager,
             lookahead=lookahead,
         )
+        self.tokenizer = open_tokenizer(model, tokenizer, trust_remote_code, revision)
         options: Any = {
             "device": device,
             "dtype": dtype,
             "quantization": quantization,
             "adapter": adapter,
             "trust_remote_code": trust_remote_code,
+            "revision": revision,
         }
         self._seed = seed
+        self._request_ids = map(str, count())
         self._calls = 0  # of generate, chat and stream that have drawn
-        self._engine: Engine | Driver | None
-        if ray is None and workers is None:
-            workers = 1
-        own = ray is None and workers == 1  # an engine in this process
-        if own and tensor_parallel_size == 1:
-            self._engine = Engine(load_model(model, **options), self.tokenizer, config)
-            return
-        if not isinstance(model, (str, os.PathLike)):
-            who = "ranks" if own else "workers"
-            raise UsageError(f"{who} load the model themselves: give its folder or hub id")
-        setting = Setting(
-            os.fspath(model), self.tokenizer, config, ranks=tensor_parallel_size, **options
+        self._engine: Engine | Driver | None = open_engine(
+            model, self.tokenizer, config, tensor_parallel_size, workers, ray, options
         )
-        self._engine = engine_of(*places(setting, 1)) if own else _driver(setting, workers, ray)
 
     @property
     def engine(self) -> Engine | Driver:
@@ -169,6 +157,10 @@ class LLM:
             raise UsageError(f"{what} needs an engine in this process: leave out workers")
         return self.engine
 
+    def get_tokenizer(self) -> Any:
+        """The tokenizer that texts go through. Raises RequestError where there is none."""
+        return needed(self.tokenizer, "this call")
+
     def close(self) -> None:
         """Free the KV cache, and give a model that was passed in its own attention back.
 
@@ -191,37 +183,46 @@ class LLM:
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
+        **vllm: Any,
     ) -> list[RequestOutput]:
         """Sample every prompt; returns outputs in the order of the prompts.
 
+        prompts: one or a list of them: texts, lists of token ids, {"prompt": a text} or
+            {"prompt_token_ids": token ids}.
         sampling_params: one for all prompts, or one a prompt. With a seed they draw the same
-        whenever they are called, without one every call draws anew. use_tqdm: show the progress on
-        stderr, as `sharegen run` does; by default where stderr is a terminal.
+            whenever they are called, without one every call draws anew.
+        use_tqdm: show the progress on stderr, as `sharegen run` does; by default where stderr is a
+            terminal.
 
-        Raises RequestError for a prompt that cannot run, before anything is sampled.
+        Raises RequestError for a prompt that cannot run, by its place among several, before
+        anything is sampled; TypeError for an argument of vLLM's that there is not.
         """
-        single = isinstance(prompts, (str, Mapping))
-        items: list[Prompt] = [prompts] if single else list(prompts)  # type: ignore[list-item]
-        params = _one_each(sampling_params, len(items))
-        outputs = [self._output(prompt) for prompt in items]
-        requests = [
-            _request(index, output.prompt_token_ids, param)
-            for index, (output, param) in enumerate(zip(outputs, params, strict=True))
-        ]
-        self.engine.check(*requests)
+        refuse("generate()", vllm, CALL_NOT_HERE)
+        items = as_list(prompts)
+        params = one_each(sampling_params, len(items))
+        texts, requests = [], []
+        for index, (item, param) in enumerate(zip(items, params, strict=True)):
+            with named(index, len(items) > 1):
+                text, ids = tokenised(item, self.tokenizer)
+            texts.append(text)
+            requests.append(_request(index, ids, param))
+        self._refuse(requests)
+        found: list[list[Completion]] = [[] for _ in requests]
         left = [len(request.samples) for request in requests]
         longest = longest_of(request.params.max_tokens for request in requests)
         with self._progress(use_tqdm, sum(left), len(left), longest) as progress:
             for completion in self.engine.generate(requests, seed=self._next_seed()):
                 index = completion.request.key
-                outputs[index].outputs.append(completion)
+                found[index].append(completion)
                 left[index] -= 1
                 if progress is not None:
                     progress.advance(len(completion.token_ids), left[index] == 0)
-        for output in outputs:
-            output.outputs.sort(key=lambda completion: completion.sample)
-            output.prompt_logprobs = output.outputs[0].prompt_logprobs
-        return outputs
+        return [
+            RequestOutput.of(
+                next(self._request_ids), text, list(request.prompt_token_ids), drawn, self.tokenizer
+            )
+            for text, request, drawn in zip(texts, requests, found, strict=True)
+        ]
 
     def stream(
         self,
@@ -229,33 +230,50 @@ class LLM:
         sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
         *,
         keep: bool = False,
-    ) -> Iterator[tuple[int, Completion]]:
-        """Sample prompts as they are read; yields (index of the prompt, completion) as they finish.
+    ) -> Iterator[tuple[int, CompletionOutput]]:
+        """Sample prompts as they are read; yields (index of the prompt, sample) as they finish.
 
-        sampling_params: one for all prompts, or as many as prompts, read along with them.
+        prompts: as for `generate`. sampling_params: one for all prompts, or as many as prompts,
+        read along with them.
         Memory grows with the sequences that run, not the prompts: `lookahead` of these are read
         ahead at a time, for sharing is found among them. keep: whether the KV of finished samples
         stays while there is room, so that `fork` need not compute it again.
 
-        Raises RequestError where a prompt that cannot run is read.
+        Raises RequestError where a prompt that cannot run is read, by its place.
         """
         if keep:
             self._own_engine("keep")
-        items: Any = [prompts] if isinstance(prompts, (str, Mapping)) else prompts
-        requests = (
-            _request(index, self._output(prompt).prompt_token_ids, params, keep)
-            for index, (prompt, params) in enumerate(_pairs(items, sampling_params))
-        )
+        items: Any = as_list(prompts) if isinstance(prompts, (Mapping, Seq)) else prompts
         # Closed by hand: closing a generator that only loops over another one, Python 3.12 leaves
         # that one open as long as the first is held, and the engine in the middle of a job.
-        completions = self.engine.generate(requests, seed=self._next_seed())
+        completions = self.engine.generate(
+            self._requests(items, sampling_params, keep), seed=self._next_seed()
+        )
         with closing(completions):
-            for completion in completions:
-                yield completion.request.key, completion
+            try:
+                for completion in completions:
+                    key = completion.request.key
+                    yield key, CompletionOutput.of(completion, self.tokenizer)
+            except (RequestError, CapacityError) as error:
+                if error.request_key is None:
+                    raise
+                raise type(error)(f"prompt {error.request_key}: {error}") from None
+
+    def _requests(
+        self,
+        prompts: Iterable[Prompt],
+        params: SamplingParams | Iterable[SamplingParams] | None,
+        keep: bool,
+    ) -> Iterator[Request]:
+        """The requests of a stream, as they are read."""
+        for index, (prompt, param) in enumerate(pairs(prompts, params)):
+            with named(index):
+                _, ids = tokenised(prompt, self.tokenizer)
+            yield _request(index, ids, param, keep)
 
     def fork(
         self,
-        parent: Completion | tuple[int, int],
+        parent: CompletionOutput | tuple[int, int],
         sampling_params: SamplingParams | None = None,
         *,
         tokens: int | None = None,
@@ -263,23 +281,25 @@ class LLM:
         """Continue a sample of the stream that runs into `n` new ones that share all of its text.
 
             stream = llm.stream(prompts, SamplingParams(n=4, stop=["\\n"]), keep=True)
-            for index, completion in stream:
-                if promising(completion):
-                    llm.fork(completion, SamplingParams(n=2, stop=["\\n"]))
+            for index, output in stream:
+                if promising(output):
+                    llm.fork(output, SamplingParams(n=2, stop=["\\n"]))
 
-        parent: a completion of the stream, or (index of the prompt, sample) of one that runs. The
+        parent: an output of the stream, or (index of the prompt, sample) of one that runs. The
         new samples come out of the same stream under the index that is returned, and their text is
         what they add. As for a request whose prompt is all of the parent's text (vLLM's scope),
         max_tokens, min_tokens, presence_penalty and frequency_penalty count new tokens alone;
         repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
         """
-        return self._own_engine("fork").fork(parent, sampling_params, tokens=tokens)
+        engine = self._own_engine("fork")
+        of = parent.completion if isinstance(parent, CompletionOutput) else parent
+        return engine.fork(of, sampling_params, tokens=tokens)
 
     def cancel(self, index: int, samples: Collection[int] | None = None) -> list[int]:
         """End samples of a prompt of the stream that runs; returns which these were.
 
-            for index, completion in llm.stream(prompts, SamplingParams(n=40)):
-                if good(completion):
+            for index, output in llm.stream(prompts, SamplingParams(n=40)):
+                if good(output):
                     llm.cancel(index)
 
         index: of the prompt, or what `fork` returned. samples: by default all that are left. What
@@ -294,26 +314,40 @@ class LLM:
 
     def chat(
         self,
-        messages: Seq[Mapping[str, str]] | Seq[Seq[Mapping[str, str]]],
+        messages: Seq[Mapping[str, Any]] | Seq[Seq[Mapping[str, Any]]],
         sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
+        tools: Seq[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **vllm: Any,
     ) -> list[RequestOutput]:
         """Sample one conversation or a list of them through the tokenizer's chat template.
 
         sampling_params, use_tqdm: as for `generate`.
+        tools: schemas of functions that the template is to name.
+        add_generation_prompt: whether the answer is a turn of its own. By default it is, and a
+            conversation that ends with the assistant is refused. continue_final_message: whether
+            it goes on within the last turn.
+        chat_template_kwargs: variables of the template's own, such as `enable_thinking`.
         """
-        tokenizer = self._need_tokenizer("a conversation")
+        refuse("chat()", vllm, CALL_NOT_HERE)
+        tokenizer = needed(self.tokenizer, "a conversation")
         if not getattr(tokenizer, "chat_template", None):
             raise RequestError("the tokenizer has no chat template: use generate() with plain text")
-        one = bool(messages) and isinstance(messages[0], Mapping)
-        conversations = [messages] if one else list(messages)
+        if add_generation_prompt and continue_final_message:
+            raise UsageError("add_generation_prompt and continue_final_message: set one of them")
+        options = ChatOptions(
+            tools, chat_template_kwargs or {}, add_generation_prompt, continue_final_message
+        )
+        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        conversations: list[Any] = [messages] if is_one else list(messages)
         prompts: list[Prompt] = []
-        for conversation in conversations:
-            text = chat_text(tokenizer, conversation)  # type: ignore[arg-type]
-            # The template writes its own special tokens, the first one included.
-            [ids] = token_ids([text], tokenizer, begin=False)
-            prompts.append({"prompt_token_ids": ids})
+        for index, turns in enumerate(conversations):
+            with named(index, len(conversations) > 1):
+                prompts.append(chat_ids(turns, tokenizer, options))
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def _next_seed(self) -> int:
@@ -329,63 +363,15 @@ class LLM:
             return nullcontext(None)
         return Progress(self.engine.stats, samples, prompts, None, longest)
 
-    def _output(self, prompt: Prompt) -> RequestOutput:
-        if isinstance(prompt, str):
-            [ids] = token_ids([prompt], self._need_tokenizer("a text prompt"))
-            return RequestOutput(prompt, ids)
-        try:
-            return RequestOutput(None, [int(token) for token in prompt["prompt_token_ids"]])
-        except (KeyError, TypeError, ValueError):
-            raise RequestError(
-                'a prompt is a text or {"prompt_token_ids": [...]} with whole numbers, '
-                f"not {prompt!r:.80}"
-            ) from None
-
-    def _need_tokenizer(self, what: str) -> Any:
-        if self.tokenizer is None:
-            raise RequestError(
-                f'{what} needs a tokenizer, and the model has none: pass {{"prompt_token_ids": '
-                "[...]} or give LLM(tokenizer=...)"
-            )
-        return self.tokenizer
-
-
-def _driver(setting: Setting, workers: int | None, ray: str | None) -> Driver:
-    if ray is None:
-        assert workers is not None
-        return Driver(places(setting, workers))
-    from sharegen.engine.parallel.cluster import Cluster, staffed
-
-    return staffed(Cluster(ray), setting, workers)
+    def _refuse(self, requests: Seq[Request]) -> None:
+        """Raise RequestError or CapacityError for the first request that can never run."""
+        for index, error in enumerate(self.engine.errors(requests)):
+            if error is not None:
+                with named(index, len(requests) > 1):
+                    raise error
 
 
 def _request(
     index: int, prompt_token_ids: list[int], params: SamplingParams, keep: bool = False
 ) -> Request:
     return Request(index, prompt_token_ids, params, range(params.n), keep)
-
-
-def _one_each(
-    params: SamplingParams | Seq[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise RequestError(f"{count} prompts need {count} SamplingParams or one, not {len(params)}")
-    return list(params)
-
-
-def _pairs(
-    prompts: Iterable[Prompt], params: SamplingParams | Iterable[SamplingParams] | None
-) -> Iterator[tuple[Prompt, SamplingParams]]:
-    if params is None or isinstance(params, SamplingParams):
-        yield from zip(prompts, repeat(params or SamplingParams()), strict=False)
-        return
-    missing = object()
-    for index, (prompt, param) in enumerate(zip_longest(prompts, params, fillvalue=missing)):
-        if prompt is missing or param is missing:
-            short = "prompts" if prompt is missing else "SamplingParams"
-            raise RequestError(
-                f"the {short} end after {index}: give one SamplingParams a prompt, or one for all"
-            )
-        yield prompt, param  # type: ignore[misc]

@@ -51,7 +51,7 @@ def test_outputs_in_the_order_of_the_prompts(llm: LLM) -> None:
     assert [output.prompt for output in outputs] == PROMPTS
     for output in outputs:
         assert output.prompt_token_ids == tokenizer(output.prompt)["input_ids"]
-        assert [completion.sample for completion in output.outputs] == [0, 1, 2]
+        assert [completion.index for completion in output.outputs] == [0, 1, 2]
         for completion in output.outputs:
             assert completion.text == tokenizer.decode(completion.token_ids)
             assert len(completion.token_ids) == 8 and completion.finish_reason == "length"
@@ -92,7 +92,7 @@ def texts(llm: LLM, params: SamplingParams = SAMPLED) -> list[str | None]:
 
 
 def streamed(llm: LLM, params: SamplingParams = SAMPLED) -> dict[tuple[int, int], str | None]:
-    return {(index, c.sample): c.text for index, c in llm.stream(PROMPTS, params)}
+    return {(index, c.index): c.text for index, c in llm.stream(PROMPTS, params)}
 
 
 def test_the_same_script_gives_the_same_samples(folder: Path) -> None:
@@ -142,7 +142,7 @@ def test_greedy_samples_are_computed_once(llm: LLM) -> None:
     outputs = llm.generate(PROMPTS, wanted)
     for output in outputs:
         [tokens] = {tuple(completion.token_ids) for completion in output.outputs}
-        assert [completion.sample for completion in output.outputs] == [0, 1, 2, 3, 4]
+        assert [completion.index for completion in output.outputs] == [0, 1, 2, 3, 4]
         assert all(len(completion.logprobs or ()) == len(tokens) for completion in output.outputs)
     now = llm.engine.stats
     assert now.generated_tokens - before.generated_tokens == 3 * GREEDY.max_tokens
@@ -199,11 +199,11 @@ def test_stream_yields_each_completion_once(llm: LLM) -> None:
     seeded = replace(SAMPLED, seed=0)
     outputs = llm.generate(PROMPTS, seeded)
     streamed = {
-        (index, completion.sample): completion.token_ids
+        (index, completion.index): completion.token_ids
         for index, completion in llm.stream(iter(PROMPTS), seeded)
     }
     assert streamed == {
-        (index, completion.sample): completion.token_ids
+        (index, completion.index): completion.token_ids
         for index, output in enumerate(outputs)
         for completion in output.outputs
     }
@@ -220,13 +220,13 @@ def test_a_stream_closed_early_leaves_the_engine_free(llm: LLM) -> None:
 def test_a_stream_without_the_samples_that_are_cancelled(llm: LLM) -> None:
     seeded = replace(SAMPLED, seed=0)
     params = [replace(seeded, max_tokens=2), *[seeded] * (len(PROMPTS) - 1)]
-    whole = {(i, c.sample): c.token_ids for i, c in llm.stream(PROMPTS, params)}
+    whole = {(i, c.index): c.token_ids for i, c in llm.stream(PROMPTS, params)}
     found: dict[tuple[int, int], list[int]] = {}
     ended: list[int] = []
     for index, completion in llm.stream(PROMPTS, params):
         if not found:
             ended = llm.cancel(1)
-        found[index, completion.sample] = completion.token_ids
+        found[index, completion.index] = completion.token_ids
     assert ended and found == {k: v for k, v in whole.items() if k not in {(1, s) for s in ended}}
     assert llm.engine.stats.blocks_used == 0
     with pytest.raises(UsageError, match="no job runs"):
@@ -379,7 +379,7 @@ def test_an_eos_that_the_tokenizer_appends_is_left_out() -> None:
     assert tokenizer("ab")["input_ids"][-1] == tokenizer.eos_token_id
     with LLM(make_tiny("llama"), tokenizer, kv_cache_memory=MEMORY) as llm:
         [output] = llm.generate("ab", GREEDY)
-        streamed = [c.request.prompt_token_ids for _, c in llm.stream(["ab"], GREEDY)]
+        streamed = [c.completion.request.prompt_token_ids for _, c in llm.stream(["ab"], GREEDY)]
     assert output.prompt_token_ids == tokenizer("ab", add_special_tokens=False)["input_ids"]
     assert streamed == [output.prompt_token_ids]
 

@@ -172,6 +172,7 @@ class Collector:
             cumulative_logprob=sequence.cumulative_logprob,
             logprobs=sequence.logprobs,
             prompt_logprobs=group.prompt_logprobs,
+            num_cached_tokens=group.num_cached or 0,
         )
 
 
@@ -194,6 +195,7 @@ def _failure(sequence: Sequence, has_text: bool) -> Completion:
         cumulative_logprob=sequence.cumulative_logprob,
         logprobs=sequence.logprobs,
         prompt_logprobs=sequence.group.prompt_logprobs,
+        num_cached_tokens=sequence.group.num_cached or 0,
         error=f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}",
     )
 

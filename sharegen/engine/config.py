@@ -19,8 +19,11 @@ _MOST_SEQUENCES = 1 << 16  # far beyond what is of use; every row has tables of 
 class EngineConfig:
     """max_sequences: rows decoded together. kv_cache_memory: bytes; where not given a share of a
     CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
-    where a job cannot use more. block_size: tokens of a KV block. seed: of requests without one.
-    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU).
+    where a job cannot use more; gpu_memory_utilization: the part of a GPU that weights, steps and
+    KV cache may take together then. max_model_len: tokens of prompt and output together, by default
+    what the model's context holds. block_size: tokens of a KV block. seed: of requests without one.
+    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU);
+    enforce_eager: neither that nor CUDA graphs.
     kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample alone reads, "auto" all of it in
     the model's dtype.
     lookahead: requests whose sharing is looked for together; the next so many are read when half of
@@ -30,19 +33,30 @@ class EngineConfig:
     max_sequences: int | None = None
     kv_cache_memory: int | None = None
     kv_cache_limit: int | None = None
+    gpu_memory_utilization: float | None = None
     kv_cache_dtype: str = "auto"
+    max_model_len: int | None = None
     block_size: int = 16
     seed: int = 0
     prefill_tokens: int | None = None
     compile: bool = True
+    enforce_eager: bool = False
     lookahead: int = LOOKAHEAD
 
     def __post_init__(self) -> None:
-        for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "block_size",
-                     "prefill_tokens", "lookahead"):  # fmt: skip
+        for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "max_model_len",
+                     "block_size", "prefill_tokens", "lookahead"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        share = self.gpu_memory_utilization
+        if share is not None and not 0 < share <= 1:
+            raise UsageError(f"gpu_memory_utilization is {share}: it must be above 0, at most 1")
+        if share is not None and self.kv_cache_memory is not None:
+            raise UsageError(
+                "kv_cache_memory and gpu_memory_utilization both say how large the KV cache is: "
+                "give one of them"
+            )
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise UsageError(
                 f"kv_cache_dtype is {self.kv_cache_dtype!r}: it must be one of "

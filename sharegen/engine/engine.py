@@ -55,9 +55,10 @@ class Engine:
         others: Others | None = None,
     ) -> None:
         assert (others is None) == (model.ranks is None)
-        self.model = model
-        self.tokenizer = tokenizer
         self.config = config or EngineConfig()
+        length = self.config.max_model_len
+        self.model = model if length is None else model.within(length)
+        self.tokenizer = tokenizer
         # On a GPU the host works one step behind: it reads a step's tokens while the next one runs.
         self._lag = 1 if model.device.type == "cuda" else 0
         self._in_flight: deque[tuple[Step, Drawn]] = deque()
@@ -148,19 +149,21 @@ class Engine:
         Such is one that might outgrow RoPE frequencies which change with the length, too.
         """
         for request in requests:
-            self._check(request)
+            error = self._error(request)
+            if error is not None:
+                raise error
 
     def errors(self, requests: Sequence[Request]) -> list[SharegenError | None]:
         """For each request what `check` raises, or None."""
-        found: list[SharegenError | None] = []
-        for request in requests:
-            try:
-                self._check(request)
-            except (RequestError, CapacityError) as error:
-                found.append(error)
-            else:
-                found.append(None)
-        return found
+        return [self._error(request) for request in requests]
+
+    def _error(self, request: Request) -> SharegenError | None:
+        try:
+            self._check(request)
+        except (RequestError, CapacityError) as error:
+            error.request_key = request.key
+            return error
+        return None
 
     def _check(self, request: Request) -> None:
         params = request.params

@@ -77,7 +77,7 @@ class Prepared:
         self.chunk_tokens = config.prefill_tokens or (8192 if on_gpu else 512)
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
-        if on_gpu and config.compile:
+        if on_gpu and config.compile and not config.enforce_eager:
             optimise(model)
         memory = kv_cache_memory(
             model,
@@ -87,6 +87,7 @@ class Prepared:
             width=blocks.width,
             asked=config.kv_cache_memory,
             limit=config.kv_cache_limit,
+            share=config.gpu_memory_utilization,
         )
         bundles = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
         bundles = bundles if model.ranks is None else model.ranks.least(bundles)
@@ -96,7 +97,8 @@ class Prepared:
             blocks.width,
         )  # fmt: skip
         self.threads = _threads(model, self.max_sequences)
-        self._graphs = StepGraphs(model.ranks) if on_gpu else None
+        has_graphs = on_gpu and not config.enforce_eager
+        self._graphs = StepGraphs(model.ranks) if has_graphs else None
 
     def runner(self, start: Start) -> Runner:
         """One for which nothing has run; whoever has the one before lets go of it first."""

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from sharegen.common.vllm_names import SAMPLING_NOT_HERE, refuse
 from sharegen.errors import UsageError
 
 FinishReason = Literal["eos", "stop", "length", "context", "error"]
@@ -151,6 +152,11 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
+    def __new__(cls, *values: Any, **named: Any) -> Self:
+        """Refuse what vLLM has and this has not, before anyone wonders why it is unknown."""
+        refuse("SamplingParams", named.keys() & SAMPLING_NOT_HERE.keys(), SAMPLING_NOT_HERE)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name, (good, want) in _RANGES.items():
             self._check(name, good(getattr(self, name)), want)
@@ -241,6 +247,7 @@ class Completion:
     error: what happened where finish_reason is "error"; token_ids are those drawn until then.
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
         distribution (before temperature, filters and penalties), natural log.
+    num_cached_tokens: of the prompt, that were computed for other requests already.
     logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin
         with None, for nothing comes before the first token, and are None before logprobs_from.
 
@@ -257,3 +264,4 @@ class Completion:
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
+    num_cached_tokens: int = field(default=0, compare=False)

@@ -23,7 +23,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import alone
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, ranks, sample, token_logprobs
-from sharegen.errors import CapacityError
+from sharegen.errors import CapacityError, UsageError
 
 _OUTPUT = 4096  # tokens that penalties look back at; longer ones are in the margin
 
@@ -50,14 +50,21 @@ def kv_cache_memory(
     width: int = 1,
     asked: int | None = None,
     limit: int | None = None,
+    share: float | None = None,
 ) -> int:
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
-    rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's bundles.
-    Raises CapacityError where there is not as much as is asked, or on a GPU no memory for such
-    steps beside the model.
+    rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's bundles;
+    share: of a GPU, for model, steps and cache. Raises CapacityError where there is not as much as
+    is asked, or on a GPU no memory for such steps beside the model; UsageError for a share of a
+    CPU.
     """
     on_gpu = model.device.type == "cuda"
+    if share is not None and not on_gpu:
+        raise UsageError(
+            "gpu_memory_utilization is of a GPU, and the model is on a CPU: give kv_cache_memory, "
+            "in bytes, or leave it out"
+        )
     if asked is not None:
         if on_gpu:
             check_fits(asked, _free_and_total(model.device)[0], "free on the GPU beside the model")
@@ -65,7 +72,7 @@ def kv_cache_memory(
             check_fits(asked, memory_of_cpu(), "in this machine")
         return asked
     if on_gpu:
-        found = _beside_steps(model, rows, tokens, block_size, width)
+        found = _beside_steps(model, rows, tokens, block_size, width, share)
     else:
         found = estimate(model.device)
     return found if limit is None else min(found, limit)
@@ -86,8 +93,10 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
         ranks(logits, drawn)
 
 
-def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int, width: int) -> int:
-    """Bytes of the model's GPU that its largest steps leave."""
+def _beside_steps(
+    model: LoadedModel, rows: int, tokens: int, block_size: int, width: int, share: float | None
+) -> int:
+    """Bytes of the model's GPU, or of a share of it, that its largest steps leave."""
     taken: int | None = None
     try:
         taken, fallback = _measure(model, rows, tokens, block_size, width)
@@ -100,7 +109,8 @@ def _beside_steps(model: LoadedModel, rows: int, tokens: int, block_size: int, w
             f"a step of {rows:,} sequences does not fit beside the model: let fewer decode "
             "together (--max-sequences), or take a smaller model or dtype"
         )
-    left = left_beside(taken, free, total)
+    held = torch.cuda.memory_reserved(model.device)
+    left = left_beside(taken, free, total, held, share)
     # The stand-in says nothing about attention that is not done by the kernels.
     return min(left, estimate(model.device)) if fallback else left
 

@@ -37,13 +37,19 @@ def rank_out_of_memory(rank: int) -> CapacityError:
     )
 
 
-def left_beside(steps: int, free: int, total: int) -> int:
+def left_beside(
+    steps: int, free: int, total: int, held: int = 0, share: float | None = None
+) -> int:
     """Bytes for the KV cache on a GPU of `total` bytes, `free` of them free.
 
-    steps: what the largest steps take at their peak.
+    steps: what the largest steps take at their peak. share: of the GPU, that these, the cache and
+    what this process holds there already may take together.
     """
     margin = max(_LEAST_MARGIN, int(total * _MARGIN_SHARE))
-    return max(0, free - steps - margin)
+    left = free - steps - margin
+    if share is not None:
+        left = min(left, int(total * share) - held - steps)
+    return max(0, left)
 
 
 def check_fits(memory: int, room: int, where: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.ranks import Ranks
-from sharegen.errors import RequestError
+from sharegen.errors import RequestError, UsageError
 
 
 def on(device: torch.device) -> torch.cuda.device:
@@ -95,6 +95,15 @@ class LoadedModel:
     def declared_length(self) -> int:
         """The context length that the config names, which RoPE frequencies may not allow."""
         return self._limits[-1][0]
+
+    def within(self, length: int) -> LoadedModel:
+        """The same with a context of so many tokens. Raises UsageError for more than it holds."""
+        if length > self.context_length:
+            raise UsageError(
+                f"max_model_len is {length}, and the model's context holds {self.context_length}: "
+                "give no more than that"
+            )
+        return replace(self, _limits=[(length, f"max_model_len is {length}")])
 
     def check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> None:
         """Raise RequestError, in one line, for a prompt that this model cannot go on from.

@@ -162,6 +162,7 @@ class Drawn(NamedTuple):
     logprobs: list[TokenLogprobs] | None
     prompt_logprobs: list[TokenLogprobs | None] | None
     error: str | None
+    num_cached_tokens: int = 0
 
     @classmethod
     def of(cls, completion: Completion) -> Drawn:

@@ -440,6 +440,7 @@ class Scheduler:
 
         outlook: of the rows, and of samples that have none yet.
         """
+        self._note_cached(group)
         bundles, blocks = missing = self.cache.missing(group.leaf)
         if self.num_running == 0 and not plan.chunks:
             if not self.cache.spare(Room(bundles, blocks + 1)):
@@ -457,9 +458,16 @@ class Scheduler:
                 plan.add(Chunk(node, kv.computed, end))
                 self.cache.note_computed(node, end)
             for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
+                self._note_cached(ending)
                 del self.waiting[ending]
                 self.num_waiting -= ending.unfinished
                 plan.groups.append(ending)
                 plan.samples += ending.num_due
                 self._drawing += ending.num_due
         return True
+
+    def _note_cached(self, group: Group) -> None:
+        """Remember how much of a prompt was there before anything was computed for it."""
+        if group.num_cached is None:
+            stored = self.cache.stored
+            group.num_cached = sum(stored[node].computed for node in group.leaf.path())

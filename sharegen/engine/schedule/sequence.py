@@ -22,12 +22,14 @@ class Group:
     these are not finished yet. limit: the most output tokens of a sample, and limit_reason what
     sets it. prompt_logprobs: where the request wants them, from when its first tokens are drawn.
     due: samples with an index below it are wanted whatever comes of them (None: all are).
+    num_cached: prompt tokens that others had computed when it was its turn; None before.
     cancelled: samples of the request that are wanted no more. alive: from when the first tokens
     are drawn, the sequences that are not finished. place: among the groups that were drawn.
     """
 
     __slots__ = ("_prompt", "alive", "cancelled", "drawn", "due", "leaf", "limit", "limit_reason",
-                 "place", "prompt_logprobs", "request", "seed", "unfinished")  # fmt: skip
+                 "num_cached", "place", "prompt_logprobs", "request", "seed",
+                 "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
@@ -38,6 +40,7 @@ class Group:
         self.due = None if request.params.is_greedy else request.due
         self.cancelled: set[int] = set()
         self.alive: dict[int, Sequence] = {}
+        self.num_cached: int | None = None
         self.place = 0
         self.prompt_logprobs: PromptLogprobs | None = None
         self.limit = most_tokens(request, context_length)

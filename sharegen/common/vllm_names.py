@@ -1,0 +1,171 @@
+"""vLLM's names that are not sharegen's: what means the same here, and what there is instead.
+
+What has the same name needs no line. `docs/vllm.md` is made of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ALIASES = {
+    "max_num_seqs": "max_sequences",
+    "kv_cache_memory_bytes": "kv_cache_memory",
+}
+"""Arguments of vLLM's LLM that are taken, and what they are called here."""
+
+AS_ALWAYS: dict[str, tuple[Any, str]] = {
+    "enable_prefix_caching": (True, "prompts that share text are always computed once"),
+    "enable_chunked_prefill": (True, "prompts are always computed in chunks"),
+    "skip_tokenizer_init": (False, "SamplingParams(detokenize=False) makes no texts"),
+    "tokenizer_mode": ("auto", "load the tokenizer as you like it and give it as tokenizer"),
+    "runner": ("auto", "there is text generation only"),
+    "convert": ("auto", "there is text generation only"),
+    "task": ("generate", "there is text generation only"),
+    "load_format": ("auto", "weights are read as transformers reads them"),
+    "pipeline_parallel_size": (1, "a model is cut by tensor_parallel_size"),
+    "data_parallel_size": (1, "several engines are workers, on a cluster with ray"),
+    "disable_log_stats": (True, "LLM.engine.stats counts, and nothing is logged"),
+    "cpu_offload_gb": (0, "a model that is too large for a GPU is cut by tensor_parallel_size"),
+    "swap_space": (0, "what finds no memory is computed again"),
+}
+"""Arguments of vLLM's LLM of which one value is how things always are here, which is taken; and
+what to do for others."""
+
+_MODES = "there is text generation only"
+_MEDIA = "prompts are text or token ids"
+_CONFIG = "give kv_cache_memory, max_sequences, compile and enforce_eager"
+
+LLM_NOT_HERE = {
+    "allowed_local_media_path": _MEDIA,
+    "allowed_media_domains": _MEDIA,
+    "mm_processor_kwargs": _MEDIA,
+    "limit_mm_per_prompt": _MEDIA,
+    "tokenizer_revision": "load the tokenizer at that revision and give it as tokenizer",
+    "chat_template": "give it to chat, or set tokenizer.chat_template",
+    "offload_group_size": AS_ALWAYS["cpu_offload_gb"][1],
+    "offload_num_in_group": AS_ALWAYS["cpu_offload_gb"][1],
+    "offload_prefetch_step": AS_ALWAYS["cpu_offload_gb"][1],
+    "offload_params": AS_ALWAYS["cpu_offload_gb"][1],
+    "enable_return_routed_experts": "which experts computed a token is not told",
+    "disable_custom_all_reduce": "the fastest that all ranks have is taken",
+    "hf_token": "log in with `hf auth login`, or set HF_TOKEN",
+    "hf_overrides": "change config.json in a copy of the model's folder",
+    "pooler_config": _MODES,
+    "structured_outputs_config": "give SamplingParams(structured_outputs=...) alone",
+    "profiler_config": "use torch's profiler around the call",
+    "attention_config": "there is one attention, which reads shared text once for all",
+    "compilation_config": _CONFIG,
+    "max_seq_len_to_capture": "CUDA graphs serve every length",
+    "logits_processors": "use logit_bias, bad_words, allowed_token_ids or structured_outputs",
+    "speculative_config": "every token is drawn from the model itself",
+    "enable_lora": "give a LoRA as adapter",
+    "max_loras": "give one LoRA as adapter",
+    "max_lora_rank": "give a LoRA of any rank as adapter",
+    "lora_modules": "give one LoRA as adapter",
+    "max_num_batched_tokens": "it is told by the device",
+    "max_logprobs": "logprobs may ask for as many as the vocabulary has",
+    "num_gpu_blocks_override": "give kv_cache_memory, in bytes",
+    "distributed_executor_backend": "give workers, ray or tensor_parallel_size",
+    "generation_config": "its EOS tokens are used, its sampling parameters are not: give them",
+    "override_generation_config": "give SamplingParams",
+    "download_dir": "set HF_HOME",
+    "served_model_name": "nothing is served",
+    "config_format": "configs are read as transformers reads them",
+    "model_loader_extra_config": "weights are read as transformers reads them",
+    "scheduling_policy": "requests are taken in order",
+    "guided_decoding_backend": "give SamplingParams(structured_outputs=...)",
+}
+"""Arguments of vLLM's LLM that are refused -> why, or what to use."""
+
+SAMPLING_NOT_HERE = {
+    "best_of": "draw n of them and keep those of the best cumulative_logprob",
+    "use_beam_search": "use LLM.beam_search with BeamSearchParams",
+    "beam_width": "use LLM.beam_search with BeamSearchParams",
+    "length_penalty": "use LLM.beam_search with BeamSearchParams",
+    "early_stopping": "use LLM.beam_search with BeamSearchParams",
+    "logits_processors": "use logit_bias, bad_words, allowed_token_ids or structured_outputs",
+    "guided_decoding": "use structured_outputs",
+    "truncate_prompt_tokens": "cut the prompt, or its token ids",
+    "output_kind": "generate returns what is finished, and stream yields it as it finishes",
+    "stream_interval": "stream yields samples as they finish",
+    "skip_clone": "parameters cannot be changed: they are never copied",
+    "spaces_between_special_tokens": "texts have the spaces that the tokenizer writes",
+    "flat_logprobs": "logprobs are made when they are looked at",
+    "logprob_token_ids": "ask for as many logprobs as it takes",
+    "prompt_logprob_token_ids": "ask for as many prompt_logprobs as it takes",
+    "prompt_logprob_start": "prompt_logprobs are of the whole prompt",
+    "extra_args": "there are no samplers of one's own",
+    "skip_reading_prefix_cache": "what prompts share is computed once",
+    "thinking_token_budget": "use max_tokens, and stop at the end of the thoughts",
+    "repetition_detection": "use repetition_penalty or frequency_penalty, or cancel in a stream",
+    "routed_experts_prompt_start": "which experts computed a token is not told",
+    "trace_decode_token_ids": "give the tokens as prompt, with prompt_logprobs",
+    "output_text_buffer_length": "vLLM sets it itself",
+}
+"""Fields of vLLM's SamplingParams that are refused -> why, or what to use."""
+
+CALL_NOT_HERE = {
+    "lora_request": "give a LoRA as LLM(adapter=...)",
+    "prompt_adapter_request": "prompts are text or token ids",
+    "priority": "requests are taken in order",
+    "tokenization_kwargs": "tokenise as you like and give token ids",
+    "mm_processor_kwargs": _MEDIA,
+    "chat_template_content_format": "contents are given to the template as texts",
+    "prompt_token_ids": 'give {"prompt_token_ids": [...]} as a prompt',
+    "guided_options_request": "give SamplingParams(structured_outputs=...)",
+}
+"""Arguments of vLLM's generate and chat that are refused -> why, or what to use."""
+
+OUTPUT_NOT_HERE = {
+    "RequestOutput": {
+        "metrics": "LLM.engine.stats counts for all requests together",
+        "lora_request": "an LLM has one adapter or none",
+        "encoder_prompt": "there are no encoder-decoder models",
+        "encoder_prompt_token_ids": "there are no encoder-decoder models",
+        "kv_transfer_params": "KV stays in the engine",
+    },
+    "CompletionOutput": {
+        "routed_experts": "which experts computed a token is not told",
+        "lora_request": "an LLM has one adapter or none",
+        "kv_transfer_params": "KV stays in the engine",
+    },
+}
+"""Fields of vLLM's outputs that there are not -> why, or what to use."""
+
+
+def own_arguments(given: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """What vLLM's arguments of LLM are called here; those that say how things always are go.
+
+    taken: our own arguments, None where they were not given. Raises TypeError, in one line, for
+    what there is not, and for one thing by both of its names.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in ALIASES:
+            own = ALIASES[name]
+            if taken.get(own) is not None:
+                raise TypeError(f"{name} is vLLM's name of {own}: give one of the two")
+            found[own] = value
+        elif name in AS_ALWAYS:
+            always, instead = AS_ALWAYS[name]
+            if value != always:
+                raise TypeError(f"vLLM's {name} can only be {always!r} here: {instead}")
+        else:
+            raise TypeError(_refusal("LLM", name, LLM_NOT_HERE))
+    return found
+
+
+def refuse(what: str, given: Iterable[str], known: Mapping[str, str]) -> None:
+    """Raise TypeError, in one line, for the first argument that `what` does not have, if any.
+
+    given: names; known: vLLM's -> why they are not here, or what to use.
+    """
+    for name in given:
+        raise TypeError(_refusal(what, name, known))
+
+
+def _refusal(what: str, name: str, known: Mapping[str, str]) -> str:
+    if name in known:
+        return f"vLLM's {name} is not here: {known[name]}"
+    return f"{what} got an unexpected keyword argument {name!r}"

@@ -1,0 +1,129 @@
+"""What the Python API is given: prompts in every form that vLLM takes, and parameters for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+from itertools import repeat, zip_longest
+from numbers import Integral
+from operator import index as whole
+from typing import Any
+
+from sharegen.engine.request import SamplingParams
+from sharegen.errors import CapacityError, ModelError, RequestError
+from sharegen.workload.chat import chat_text
+from sharegen.workload.conversation import ChatOptions, conversation
+from sharegen.workload.prompt import token_ids
+from sharegen.workload.template import RenderError
+
+Prompt = str | Seq[int] | Mapping[str, Any]
+"""A text, token ids, {"prompt": a text} or {"prompt_token_ids": token ids}."""
+
+_KEYS = ("prompt", "prompt_token_ids")
+_FORMS = (
+    'a prompt is a text or a list of token ids, or {"prompt": ...} or {"prompt_token_ids": [...]} '
+    "with one of them"
+)
+
+
+def as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list of them."""
+    if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], Integral)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def tokenised(prompt: Prompt, tokenizer: Any) -> tuple[str | None, list[int]]:
+    """A prompt's text, if it has one, and its token ids, which count where it has both.
+
+    Raises RequestError for what is no prompt, and for a text without a tokenizer.
+    """
+    text, ids = _text_and_ids(prompt)
+    if ids is None:
+        assert text is not None
+        [ids] = token_ids([text], needed(tokenizer, "a text prompt"))
+    return text, ids
+
+
+def chat_ids(turns: Any, tokenizer: Any, options: ChatOptions) -> list[int]:
+    """What the tokenizer's chat template makes of a conversation.
+
+    Raises RequestError for what is none, ModelError where the template refuses it.
+    """
+    try:
+        told = conversation("messages", list(turns))
+        options.check(told)
+    except (RenderError, TypeError) as error:
+        raise RequestError(str(error)) from None
+    # The template writes its own special tokens, the first one included.
+    [ids] = token_ids([chat_text(tokenizer, told, options)], tokenizer, begin=False)
+    return ids
+
+
+def needed(tokenizer: Any, what: str) -> Any:
+    """The tokenizer. Raises RequestError where there is none."""
+    if tokenizer is None:
+        raise RequestError(
+            f'{what} needs a tokenizer, and the model has none: pass {{"prompt_token_ids": '
+            "[...]} or give LLM(tokenizer=...)"
+        )
+    return tokenizer
+
+
+def _text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    """As far as it has them."""
+    text: Any = None
+    ids: Any = prompt
+    if isinstance(prompt, str):
+        return prompt, None
+    if isinstance(prompt, Mapping):
+        other = [name for name, value in prompt.items() if name not in _KEYS and value is not None]
+        if other:
+            raise RequestError(f"{_FORMS}, and has no {other[0]!r:.80}")
+        text, ids = (prompt.get(name) for name in _KEYS)
+    if (text is None or isinstance(text, str)) and (text is None) <= (ids is not None):
+        try:
+            return text, None if ids is None else [whole(token) for token in ids]
+        except TypeError:
+            pass
+    raise RequestError(f"{_FORMS}, not {prompt!r:.80}")
+
+
+@contextmanager
+def named(index: int, is_one_of_many: bool = True) -> Iterator[None]:
+    """What goes wrong inside says which prompt it is about."""
+    try:
+        yield
+    except (RequestError, CapacityError, ModelError) as error:
+        if not is_one_of_many:
+            raise
+        raise type(error)(f"prompt {index}: {error}") from None
+
+
+def one_each(
+    params: SamplingParams | Seq[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    """The parameters of each of `count` prompts. Raises RequestError where they are not as many."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise RequestError(f"{count} prompts need {count} SamplingParams or one, not {len(params)}")
+    return list(params)
+
+
+def pairs(
+    prompts: Iterable[Prompt], params: SamplingParams | Iterable[SamplingParams] | None
+) -> Iterator[tuple[Prompt, SamplingParams]]:
+    """Prompts with their parameters, as they are read. Raises RequestError where one ends first."""
+    if params is None or isinstance(params, SamplingParams):
+        yield from zip(prompts, repeat(params or SamplingParams()), strict=False)
+        return
+    missing = object()
+    for index, (prompt, param) in enumerate(zip_longest(prompts, params, fillvalue=missing)):
+        if prompt is missing or param is missing:
+            short = "prompts" if prompt is missing else "SamplingParams"
+            raise RequestError(
+                f"the {short} end after {index}: give one SamplingParams a prompt, or one for all"
+            )
+        yield prompt, param  # type: ignore[misc]
