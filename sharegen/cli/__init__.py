@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,18 +23,32 @@ from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
 from sharegen.cli import streams
 from sharegen.cli import votes as votes_command
+from sharegen.cli.command import Command
 from sharegen.common import remarks
 from sharegen.common.printable import printable
+from sharegen.common.wrong_value import in_words
 from sharegen.errors import NothingToDo, SharegenError
 from sharegen.job.interrupt import Interrupted
 
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 """Click's base class of wrong usage, wherever Typer keeps it."""
 
+_EPILOG = """Every command takes --help, and --debug for a traceback.
+
+\b
+Exit codes:
+  0    done; rows that cannot be asked are named, and fail with --strict alone
+  1    failed: in the data, the model, the memory or the disk
+  2    wrong usage
+  130  interrupted: the same command continues
+"""
+
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="sharegen",
     help="Offline batch generation for language models when prompts share text.",
-    epilog="Every command takes --help, and --debug for a traceback.",
+    epilog=_EPILOG,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,16 +83,17 @@ def version() -> None:
     print(__version__)
 
 
-app.command("run")(run_command.run)
-app.command("plan")(plan_command.plan)
-app.command("vote")(votes_command.vote)
-app.command("show")(votes_command.show)
-app.command("report")(report_command.report)
-app.command("code-sample")(code_command.code_sample)
-app.command("score")(code_command.score)
-app.command("convert")(convert_command.convert)
+app.command("run", cls=Command)(run_command.run)
+app.command("plan", cls=Command)(plan_command.plan)
+app.command("vote", cls=Command)(votes_command.vote)
+app.command("show", cls=Command)(votes_command.show)
+app.command("report", cls=Command)(report_command.report)
+app.command("code-sample", cls=Command)(code_command.code_sample)
+app.command("score", cls=Command)(code_command.score)
+app.command("convert", cls=Command)(convert_command.convert)
 app.command(
     "lm-eval",
+    cls=Command,
     context_settings={  # all of it is lm-eval's, its own --help after `run` too
         "allow_extra_args": True,
         "allow_interspersed_args": False,
@@ -87,7 +102,7 @@ app.command(
 )(harness_command.lm_eval)
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")
-app.command("version")(version)
+app.command("version", cls=Command)(version)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -112,25 +127,35 @@ def _run(given: list[str], debug: bool) -> int:
     except (SharegenError, _PARSER_ERROR) as error:
         if debug:
             raise
-        code = _explain(error)
+        return _explain(error)
     except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
-        code = 130
+        code = _INTERRUPTED
     except streams.ReaderLeft:
-        code = 0
+        return 0
+    if code == _INTERRUPTED:  # which newer versions of Typer make of Ctrl-C themselves
+        _say("interrupted")
     return code if isinstance(code, int) else 0
 
 
 def _explain(error: Exception) -> int:
     """Say what was wrong in one line; returns the exit code."""
-    message = error.format_message() if isinstance(error, _PARSER_ERROR) else str(error)  # type: ignore[attr-defined]
-    if isinstance(error, _PARSER_ERROR):
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "sharegen"
-        message = f"{message.strip()} (see '{command} --help')"
+    message = _usage(error) if isinstance(error, _PARSER_ERROR) else str(error)
     what = "" if isinstance(error, Interrupted | NothingToDo) else "error: "
     _say(what + message)
     return error.exit_code  # type: ignore[attr-defined, no-any-return]
+
+
+def _usage(error: Any) -> str:
+    """What was wrong with the command line; without a subcommand, which there are."""
+    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "sharegen"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return f"{command} needs a command: {', '.join(error.ctx.command.commands)}"
+    from pydantic import ValidationError
+
+    cause = error.__cause__
+    if isinstance(cause, ValidationError):
+        error.message = in_words(cause.errors(include_url=False)[0])
+    return f"{error.format_message().strip()} (see '{command} --help')"
 
 
 def _say(line: str) -> None:

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from sharegen.cli.command import Command
+
 app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True)
 
 
-@app.command("decode")
+@app.command("decode", cls=Command)
 def decode(
     shape: Annotated[
         str,
@@ -108,7 +110,7 @@ def decode(
     typer.echo(json.dumps(result))
 
 
-@app.command("attention")
+@app.command("attention", cls=Command)
 def attention(
     sweeps: Annotated[
         bool | None,
@@ -137,7 +139,7 @@ def attention(
     typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps is not False)))
 
 
-@app.command("mixed")
+@app.command("mixed", cls=Command)
 def mixed(
     shape: Annotated[
         str,
@@ -171,7 +173,7 @@ def mixed(
     typer.echo(json.dumps(result))
 
 
-@app.command("generate")
+@app.command("generate", cls=Command)
 def generate(
     model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,
     dataset: Annotated[
@@ -220,7 +222,7 @@ def generate(
     typer.echo(json.dumps(result))
 
 
-@app.command("score")
+@app.command("score", cls=Command)
 def score(
     programs: Annotated[int, typer.Option(min=1, help="Trivial programs of each kind.")] = 400,
     workers: Annotated[
@@ -242,7 +244,7 @@ def score(
     typer.echo(last)
 
 
-@app.command("deal")
+@app.command("deal", cls=Command)
 def deal(
     problems: Annotated[int, typer.Option(min=1, help="Problems of the job.")] = 10_000,
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 16,

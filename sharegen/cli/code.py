@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sharegen.cli.convert import write_converted
-from sharegen.cli.options import ProgramOptions, parse_path, parse_size, with_options
+from sharegen.cli.options import ProgramOptions
+from sharegen.cli.parameters import parse_path, parse_size, with_options
 from sharegen.cli.run import run_recipe
 from sharegen.common.printable import printable, visible
 from sharegen.errors import UsageError
@@ -35,6 +36,7 @@ SchemaOption = Annotated[
     typer.Option(
         "--schema",
         help="apps, humaneval or mbpp: the columns of the dataset, where they cannot be told.",
+        metavar="SCHEMA",
         rich_help_panel=_DATA,
     ),
 ]
@@ -51,7 +53,12 @@ def code_sample(
     schema: SchemaOption = None,
     difficulty: Annotated[
         Literal["introductory", "interview", "competition"] | None,
-        typer.Option("--difficulty", help="Only these problems (APPS).", rich_help_panel=_SAMPLED),
+        typer.Option(
+            "--difficulty",
+            metavar="LEVEL",
+            help="introductory, interview or competition: only these problems (APPS).",
+            rich_help_panel=_SAMPLED,
+        ),
     ] = None,
     exclude_starter_code: Annotated[
         bool,
@@ -65,7 +72,8 @@ def code_sample(
         Format,
         typer.Option(
             "--format",
-            help="Write the finished journal in this format too, beside it.",
+            metavar="FORMAT",
+            help="Write the finished journal in this format too, beside it (see convert).",
             rich_help_panel=_SAMPLED,
         ),
     ] = "sharegen",
@@ -78,8 +86,8 @@ def code_sample(
     \b
     Examples:
       sharegen code-sample humaneval --model Qwen/Qwen2.5-Coder-1.5B -n 100
-      sharegen code-sample apps --difficulty introductory --limit 120 --model ./model -n 1000
-      sharegen code-sample problems.jsonl --few-shot-file train.jsonl --model ./model
+      sharegen code-sample apps --difficulty introductory --model ./model -n 1000
+      sharegen code-sample mine.jsonl --few-shot-file train.jsonl --model ./model
     """
     if options.dataset is not None:
         raise UsageError(f"--dataset {options.dataset}: the dataset is the argument, {name!r}")
@@ -98,7 +106,9 @@ def code_sample(
 def score(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Journals, or samples of other tools.", parser=parse_path),
+        typer.Argument(
+            metavar="FILE", help="Journals, or samples of other tools.", parser=parse_path
+        ),
     ],
     execute: Annotated[
         bool,
@@ -116,7 +126,11 @@ def score(
     timeout: Annotated[
         float,
         typer.Option(
-            "--timeout", help="CPU seconds of one test.", min=0.1, rich_help_panel=_SANDBOX
+            "--timeout",
+            help="CPU seconds of one test.",
+            min=0.1,
+            metavar="SECONDS",
+            rich_help_panel=_SANDBOX,
         ),
     ] = 4.0,
     memory: Annotated[
@@ -133,9 +147,10 @@ def score(
         int | None,
         typer.Option(
             "--workers",
-            help="Programs at a time [one a core].",
+            help="Programs at a time.",
             min=1,
-            show_default=False,
+            metavar="N",
+            show_default="one a core",
             rich_help_panel=_SANDBOX,
         ),
     ] = None,
@@ -145,12 +160,14 @@ def score(
             "--dataset",
             help="Where the tests are, if the file does not say: apps, humaneval, mbpp, a file or "
             "a hub id.",
+            metavar="DATASET",
             rich_help_panel=_DATA,
         ),
     ] = None,
     schema: SchemaOption = None,
     split: Annotated[
-        str | None, typer.Option("--split", help="Split of --dataset.", rich_help_panel=_DATA)
+        str | None,
+        typer.Option("--split", help="Split of --dataset.", metavar="SPLIT", rich_help_panel=_DATA),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Score everything anew.", rich_help_panel=_DATA)

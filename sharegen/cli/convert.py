@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sharegen.cli.options import parse_path
+from sharegen.cli.parameters import parse_path
 from sharegen.results.formats import Format, default_path
 
 if TYPE_CHECKING:
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(help="A journal.", parser=parse_path)],
-    format: Annotated[Format, typer.Option("--format", help="What to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A journal.", parser=parse_path)],
+    format: Annotated[Format, typer.Option("--format", metavar="FORMAT", help="What to write.")],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Where to [beside the journal].",
-            show_default=False,
+            help="Where to.",
+            metavar="FILE",
+            show_default="beside the journal",
             parser=parse_path,
         ),
     ] = None,
@@ -50,7 +51,7 @@ def convert(
 
     \b
     sharegen    the journal itself, in the dataset's order
-    sft         JSONL of prompt and completion (TRL); of turns, where a chat was asked
+    sft         JSONL of prompt and completion (TRL); turns, of a chat
     messages    JSONL of messages, the last one the model's (TRL)
     openai      the same for OpenAI's fine-tuning
     parquet     a table of all that the journal's lines hold
@@ -64,7 +65,7 @@ def convert(
     \b
     Examples:
       sharegen convert runs/code-sample-1a2b3c4d.jsonl --format human-eval
-      sharegen convert runs/gsm8k.jsonl --format sft --only-right --per-problem 4 -o train.jsonl
+      sharegen convert runs/gsm8k.jsonl --format sft --only-right -o train.jsonl
     """
     from sharegen.job.converting import Choice
 

@@ -15,7 +15,8 @@ def lm_eval(context: typer.Context) -> None:
     \b
     Examples:
       sharegen lm-eval --model_args pretrained=./model --tasks gsm8k
-      sharegen lm-eval --model_args pretrained=./model,dtype=float32 --tasks hellaswag --limit 100
+      sharegen lm-eval --model_args pretrained=./model,dtype=float32 \\
+        --tasks hellaswag --limit 100
     """
     try:
         from sharegen import lm_eval as client

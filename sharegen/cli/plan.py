@@ -9,7 +9,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.tree import Tree
 
-from sharegen.cli.options import JobOptions, with_options
+from sharegen.cli.options import JobOptions
+from sharegen.cli.parameters import with_options
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
 from sharegen.common.printable import visible
@@ -44,7 +45,7 @@ def plan(
     \b
     Examples:
       sharegen plan self-consistency
-      sharegen plan self-consistency --dataset gsm8k --model Qwen/Qwen3-8B-Base -n 40
+      sharegen plan self-consistency --dataset gsm8k --model ./model -n 40
       sharegen plan self-consistency --shards 8
     """
     from sharegen.job.dry_run import plan_cut, plan_job

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sharegen.cli.command import Command
+
 
 def _complete(incomplete: str) -> list[tuple[str, str]]:
     """The names that a shell offers, with what each recipe does."""
@@ -37,13 +39,14 @@ def recipes(context: typer.Context) -> None:
     \b
     Examples:
       sharegen recipes
-      sharegen recipes show self-consistency > mine.yaml && sharegen run ./mine.yaml
+      sharegen recipes show self-consistency > mine.yaml
+      sharegen run ./mine.yaml
     """
     if context.invoked_subcommand is None:
         list_recipes()
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_recipes() -> None:
     """List the recipes that ship with sharegen.
 
@@ -67,7 +70,7 @@ def list_recipes() -> None:
     Console(highlight=False).print(table)
 
 
-@app.command()
+@app.command(cls=Command)
 def show(recipe: RecipeArgument) -> None:
     """Print a recipe's YAML, to read it or to start one of your own.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sharegen.cli.options import parse_path
+from sharegen.cli.parameters import parse_path
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.results.output import refuse_journal
@@ -24,6 +24,7 @@ def report(
     files: Annotated[
         list[Path],
         typer.Argument(
+            metavar="FILE",
             help="Journals (JSONL) that `sharegen run` wrote; several are compared.",
             parser=parse_path,
         ),
@@ -31,6 +32,8 @@ def report(
     html: Annotated[
         Path | None,
         typer.Option(
+            "--html",
+            metavar="PAGE",
             help="Write one self-contained page: pictures, configuration, problems.",
             parser=parse_path,
         ),
@@ -40,6 +43,7 @@ def report(
         typer.Option(
             "--output",
             "-o",
+            metavar="PLACE",
             help="Write the pictures: all into one .png or .svg, or each as both into a folder.",
             parser=parse_path,
         ),

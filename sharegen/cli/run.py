@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from sharegen.cli.options import RunOptions, with_options
+from sharegen.cli.options import RunOptions
+from sharegen.cli.parameters import with_options
 from sharegen.cli.plan import sharing_tree
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
@@ -38,8 +39,9 @@ def run(
     \b
     Examples:
       sharegen run self-consistency
-      sharegen run self-consistency --dataset gsm8k --model Qwen/Qwen3-0.6B-Base --limit 100
-      sharegen run prompts --dataset prompts.jsonl --model ./model -n 8 --temperature 0.9
+      sharegen run self-consistency --dataset gsm8k --limit 100 \\
+        --model Qwen/Qwen3-0.6B-Base
+      sharegen run prompts --dataset prompts.jsonl --model ./model -n 8
     """
     run_recipe(recipe, options, context.obj)
 

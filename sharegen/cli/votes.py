@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sharegen.cli.options import parse_path
+from sharegen.cli.parameters import parse_path
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
@@ -35,6 +35,7 @@ def vote(
     files: Annotated[
         list[Path],
         typer.Argument(
+            metavar="FILE",
             help="Journals (JSONL) that `sharegen run` wrote.",
             parser=parse_path,
         ),
@@ -47,6 +48,7 @@ def vote(
         typer.Option(
             "--output",
             "-o",
+            metavar="FILE",
             help="Write the votes as JSONL; - for standard output.",
             parser=parse_path,
         ),
@@ -106,9 +108,13 @@ def vote(
 def show(
     file: Annotated[
         Path,
-        typer.Argument(help="A journal that `sharegen run` wrote.", parser=parse_path),
+        typer.Argument(
+            metavar="FILE", help="A journal that `sharegen run` wrote.", parser=parse_path
+        ),
     ],
-    problem: Annotated[str, typer.Option("--problem", "-p", help="The problem's id.")],
+    problem: Annotated[
+        str, typer.Option("--problem", "-p", metavar="ID", help="The problem's id.")
+    ],
 ) -> None:
     """Show one problem: prompt, samples, answers, vote and gold answer.
 

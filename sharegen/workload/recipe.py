@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from sharegen.common.stop_rule import StopRule
+from sharegen.common.wrong_value import in_words
 from sharegen.errors import UsageError
 from sharegen.workload import conversation, plain_yaml, template
 
@@ -403,9 +404,8 @@ def validate(
         raise UsageError(f"{where}: unknown key {prefix + key!r:.{_SHOWN}}: {hint}")
     if first["type"] == "missing":
         raise UsageError(f"{where}: the key {prefix + key!r} is missing")
-    message = first["msg"].removeprefix("Value error, ").replace("Input", "it")
     what = flag or f"{where}: {prefix + key}"
-    raise UsageError(f"{what} is {first['input']!r:.{_SHOWN}}: {message[0].lower() + message[1:]}")
+    raise UsageError(f"{what} is {first['input']!r:.{_SHOWN}}: {in_words(first)}")
 
 
 def _overlap(key: str, other: str) -> bool:

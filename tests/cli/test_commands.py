@@ -18,7 +18,8 @@ import pytest
 import yaml
 
 import sharegen as package
-from sharegen.cli.options import JobOptions, RunOptions, parse_size
+from sharegen.cli.options import JobOptions, RunOptions
+from sharegen.cli.parameters import parse_size
 from sharegen.llm import LLM, SamplingParams
 from tests.cli.conftest import Command, write_jsonl
 from tests.tiny import save_tiny_model

@@ -109,7 +109,7 @@ def test_a_chat_template_without_end(
         ("sampling.seed=" + "9" * 6000, "a number of 6,000 digits"),
         ("where=" + "[" * 5000, "more than 32 levels"),
         (".".join("a" * 2000) + "=1", "no recipe has that many sections"),
-        ("dataset.limit=2024-13-45", "'2024-13-45': it should be a valid integer"),
+        ("dataset.limit=2024-13-45", "'2024-13-45': it must be a whole number"),
     ],
     ids=["digits", "levels", "sections", "date"],
 )

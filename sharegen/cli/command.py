@@ -1,0 +1,42 @@
+"""How a command shows its help: its options by panel, in plain lines that no terminal breaks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand
+
+_ARGUMENTS, _OTHER = "Arguments", "Options"
+
+_KINDS = {"int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
+"""What stands for a value whose option says nothing better -> typer's name of its type."""
+
+
+class Command(TyperCommand):
+    """A command whose help has a section for each `rich_help_panel`, in the order of the first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            line = param.get_help_record(ctx)
+            if line is not None:
+                sections.setdefault(_panel(param), []).append(_plain(param, *line))
+        other = sections.pop(_OTHER, None)
+        for name, lines in (*sections.items(), *([(_OTHER, other)] if other else [])):
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+
+def _panel(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return _ARGUMENTS
+    return getattr(param, "rich_help_panel", None) or _OTHER
+
+
+def _plain(param: Any, names: str, text: str) -> tuple[str, str]:
+    """Names with one kind of placeholder, and a default in one pair of brackets."""
+    if param.param_type_name == "argument":
+        names = param.metavar or param.name.upper()
+    names = re.sub(r"<(?:list\[)?(\w+)[^>]*>", lambda kind: _KINDS.get(kind[1], "VALUE"), names)
+    return names, re.sub(r"\[default: \((.*?)\)([;\]])", r"[default: \1\2", text)

@@ -1,0 +1,94 @@
+"""Help at 80 columns, exit codes, and what is said of a wrong command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from sharegen.cli import app
+from sharegen.cli.recipes import _complete
+from tests.cli.conftest import Command
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its path."""
+
+    def below(path: list[str], command: Any) -> Iterator[tuple[str, Any]]:
+        yield " ".join(path), command
+        for name, child in getattr(command, "commands", {}).items():
+            yield from below([*path, name], child)
+
+    yield from below([], typer.main.get_command(app))
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_no_line_of_any_help_breaks_at_80_columns(
+    path: str, sharegen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = sharegen(*path.split(), "-h")
+    assert ran.code == 0 and ran.out.startswith("Usage: ") and not ran.err
+    assert max(map(len, ran.out.splitlines())) <= 80, ran.out
+    assert "<" not in ran.out.replace("<recipe>-<hash>", "").replace("<=", "")
+    assert "(the recipe's" not in ran.out
+
+
+def test_options_are_in_their_panels_with_what_holds_without_them(sharegen: Command) -> None:
+    said = sharegen("run", "--help").out
+    panels = ["Arguments:", "Data:", "Sampling:", "Machine:", "Output:", "Options:"]
+    assert [line for line in said.splitlines() if line in panels] == panels
+    text = " ".join(said.split())
+    assert "-n, --samples N Samples of each problem. [default: the recipe's]" in text
+    assert "together. [default: 1024 on a GPU, 256 on a CPU]" in text
+
+
+def test_exit_codes_are_in_the_help(sharegen: Command) -> None:
+    said = sharegen("--help").out
+    for line in ("0    done; ", "1    failed: ", "2    wrong usage", "130  interrupted: "):
+        assert f"  {line}" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["recipes", "list"], 0, ""),
+        (["run", "self-consistency", "--model", "./none"], 1, "no folder "),
+        (["vote", "none.jsonl"], 1, "none.jsonl"),
+        (["run", "self-consistency", "--split"], 2, "requires an argument"),
+        (["run", "self-consistency", "-n", "x"], 2, "'-n': it must be a whole number (see '"),
+        (["run", "self-consistency", "-n", "0"], 2, "--samples is 0: it must be at least 1"),
+        (["score", "a.jsonl", "--timeout", "0"], 2, "'--timeout': it must be at least 0.1 (see"),
+        (["run"], 2, "Missing argument 'RECIPE'"),
+        (["bench"], 2, "sharegen bench needs a command: decode, attention, mixed, "),
+        (["nothing"], 2, "No such command 'nothing'"),
+    ],
+)
+def test_exit_codes(sharegen: Command, arguments: list[str], code: int, said: str) -> None:
+    ran = sharegen(*arguments)
+    assert ran.code == code and said in ran.err
+    assert ran.err.count("\n") == (code > 0)
+    assert "Input should" not in ran.err and "Value error" not in ran.err
+
+
+def test_an_interrupted_command_ends_with_130(
+    sharegen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sharegen.workload.recipe.load_recipe", interrupted)
+    ran = sharegen("recipes", "list")
+    assert (ran.code, ran.err) == (130, "sharegen: interrupted\n")
+
+
+def test_a_shell_is_offered_the_recipes() -> None:
+    names = [name for name, _ in _complete("")]
+    assert {"self-consistency", "code-sample", "prompts", "long-document"} <= set(names)
+    [(name, description)] = _complete("self")
+    assert name == "self-consistency" and description
