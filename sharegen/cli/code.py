@@ -183,9 +183,9 @@ def score(
 ) -> None:
     """Judge samples: programs by their tests, mathematics by the gold answers.
 
-    Programs run in a sandbox, and only with --execute. Verdicts go to FILE.scores.jsonl; running
-    the same command again continues. Then pass@k (and maj@k for mathematics) with 95% intervals.
-    A journal brings those of its shards along.
+    Programs run in a sandbox, and only with --execute. Verdicts are kept in .sharegen/
+    beside FILE; running the same command again continues. Then pass@k (and maj@k for mathematics)
+    with 95% intervals. A journal brings those of its shards along.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job
 from sharegen.results.record import Record
 from sharegen.results.report.outcomes import read_run
-from sharegen.results.run_file import RunFile, replace_file, run_file_path
+from sharegen.results.run_file import RunFile, replace_file, run_file_path, shown
 from sharegen.results.stopped import Stopped, counted
 from sharegen.results.training import Asked, Example, is_for_training, write_examples
 from sharegen.results.vote import natural_order
@@ -62,7 +62,7 @@ def convert_journal(
         raise DataError(f"{journal}: is not a journal of sharegen: only these can be converted")
     run = found.run
     if run is None:
-        raise UsageError(f"{journal}: has no {run_file_path(journal).name} that names its dataset")
+        raise UsageError(f"{journal}: has no {shown(journal)} that names its dataset")
     _refuse_journals(journal, kind, output)
     configuration = _of_all_rows(Configuration.from_settings(run.settings))
     if kind == "sharegen":
@@ -221,8 +221,7 @@ def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
         return
     refuse_journal(output)
     if there is not None:
-        name = run_file_path(output).name
-        raise UsageError(f"{output}: {name} is that of a journal: choose another --output")
+        raise UsageError(f"{output}: {shown(output)} is that of a journal: choose another --output")
 
 
 def _conversion_of(journal: Path) -> dict[str, str]:

@@ -23,9 +23,10 @@ from filelock import SoftFileLock
 from sharegen.errors import JournalError
 from sharegen.results.identity import VERSION, causes, differences
 from sharegen.results.keys import Keys
-from sharegen.results.lock import hold, let_go
+from sharegen.results.lock import VARIABLE, hold, let_go
+from sharegen.results.places import sync_folder
 from sharegen.results.record import Reader, Record, StrPath, read
-from sharegen.results.run_file import RunFile, as_json, run_file_path, sync_folder
+from sharegen.results.run_file import RunFile, as_json, run_file_path, settle_run_file, shown
 
 __all__ = ["Journal", "Record", "read"]
 
@@ -213,6 +214,7 @@ class Journal:
                 os.ftruncate(self._descriptor, self._size)
             if self._unterminated:
                 self._write(b"\n")
+            settle_run_file(self.path)
             if is_news:
                 self.run.write(run_file_path(self.path))
         except OSError as error:
@@ -313,7 +315,8 @@ def _open_locked(path: Path) -> tuple[int, SoftFileLock | None]:
     except OSError as error:
         os.close(descriptor)
         raise JournalError(
-            f"{path}: cannot be locked: {error.strerror}: choose an --output on a local disk"
+            f"{path}: cannot be locked: {error.strerror}: choose an --output on a local disk,"
+            f" or set {VARIABLE}=file"
         ) from error
     except BaseException:
         os.close(descriptor)
@@ -345,11 +348,10 @@ def _recorded(path: Path, asked: RunFile) -> RunFile | None:
 
     None where it may not but there is nothing to lose: no line is a sample that was drawn.
     """
-    beside = run_file_path(path)
-    recorded = RunFile.read(beside, OTHER)
+    recorded = RunFile.read(run_file_path(path), OTHER)
     if recorded is None:
         raise JournalError(
-            f"{path}: exists without {beside.name}, so what made it is not known: {OTHER}"
+            f"{path}: exists without {shown(path)}, so what made it is not known: {OTHER}"
         )
     try:
         refuse_other_job(path, recorded, asked)

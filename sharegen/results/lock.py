@@ -2,6 +2,8 @@
 
 The kernel's lock goes with the process, whatever ends it. Where a file system refuses it, as some
 network mounts do, a file beside the one that is written names the writer's process and machine.
+`SHAREGEN_LOCK=file` in the environment takes that way at once, for a file system whose locks fail
+otherwise, hang, or hold on one machine alone.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from pathlib import Path
 
 from filelock import SoftFileLock, Timeout
 
-from sharegen.errors import JournalError
+from sharegen.common.remarks import remark
+from sharegen.errors import JournalError, UsageError
 
-_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+VARIABLE = "SHAREGEN_LOCK"
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
 _PATIENCE = 0.5  # seconds: the file of a process that is gone is taken over at the second try
 
 
@@ -25,6 +29,8 @@ def hold(path: Path, descriptor: int) -> SoftFileLock | None:
     descriptor: of the file, open. Returns the lock where it is a file of its own. Raises
     JournalError where another process has it, and OSError where it cannot be locked at all.
     """
+    if _by_file():
+        return _soft(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -35,6 +41,10 @@ def hold(path: Path, descriptor: int) -> SoftFileLock | None:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
+        remark(
+            f"{path}: its file system knows no locks ({error.strerror}): {_lock_path(path).name} "
+            "beside it says who writes"
+        )
         return _soft(path)
     return None
 
@@ -47,12 +57,17 @@ def refuse_held(path: Path) -> None:
         raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
     is_held = False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if _by_file():
+            is_held = _lock_path(path).exists()
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         is_held = True
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
-            raise JournalError(f"{path}: cannot be locked: {error.strerror}") from None
+            raise JournalError(
+                f"{path}: cannot be locked: {error.strerror}: {VARIABLE}=file does without"
+            ) from None
         is_held = _lock_path(path).exists()
     finally:
         os.close(descriptor)
@@ -68,6 +83,14 @@ def let_go(descriptor: int, lock: SoftFileLock | None) -> None:
     os.close(descriptor)
     if lock is not None:
         lock.release()
+
+
+def _by_file() -> bool:
+    """Whether the environment asks for locks that are files."""
+    given = os.environ.get(VARIABLE, "")
+    if given not in ("", "file"):
+        raise UsageError(f"{VARIABLE}={given:.40}: it is file, or not set")
+    return bool(given)
 
 
 def _soft(path: Path) -> SoftFileLock:

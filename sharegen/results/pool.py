@@ -20,7 +20,7 @@ from sharegen.results.family import family, shard_named, whole_path
 from sharegen.results.identity import differences
 from sharegen.results.keys import Key, Keys
 from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.run_file import RunFile, run_file_path, shown
 from sharegen.results.totals import together
 
 _SEED = "sampling.seed"
@@ -165,7 +165,7 @@ def one_job(path: Path) -> Pool:
     for other in others:
         if first.run is None or other.run is None:
             bare = (first if first.run is None else other).files[0]
-            raise JournalError(f"{bare}: has no {run_file_path(bare).name}: rename or remove it")
+            raise JournalError(f"{bare}: has no {shown(bare)}: rename or remove it")
         differ = differences(first.run.identity, other.run.identity)
         raise JournalError(
             f"{other.files[0]}: comes from another configuration than {first.files[0]}: "

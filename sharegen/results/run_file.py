@@ -1,4 +1,4 @@
-"""The `NAME.run.json` beside a journal: what made it, and how it went.
+"""The `NAME.run.json` of a journal: what made it, and how it went.
 
 `configuration` and `fingerprints` are the journal's identity: whatever changes the samples. A
 journal is only continued under the same identity. `extent` is what may change from one run to
@@ -16,6 +16,7 @@ from typing import Any
 
 from sharegen.errors import JournalError
 from sharegen.results.identity import VERSION, identity_of
+from sharegen.results.places import found, make_folder, settle, sync_folder
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class RunFile:
     def write(self, path: Path) -> None:
         """Replace the file in one step: a reader sees the old one or the new one, whole."""
         text = json.dumps(asdict(self), indent=2, ensure_ascii=True, default=str) + "\n"
+        make_folder(path)
         replace_file(path, text.encode())
 
     @classmethod
@@ -90,7 +92,21 @@ class RunFile:
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
-    """`runs/a.jsonl` -> `runs/a.run.json`."""
+    """`runs/a.jsonl` -> `runs/.sharegen/a.run.json`, or where an earlier version left it."""
+    return found(_beside(journal))
+
+
+def settle_run_file(journal: str | os.PathLike[str]) -> None:
+    """Move the run.json that an earlier version left beside a journal. Raises OSError."""
+    settle(_beside(journal))
+
+
+def shown(journal: str | os.PathLike[str]) -> str:
+    """The run.json as a message names it, seen from the journal."""
+    return str(run_file_path(journal).relative_to(Path(journal).parent))
+
+
+def _beside(journal: str | os.PathLike[str]) -> Path:
     path = Path(journal)
     return path.parent / (path.name.removesuffix(".jsonl") + ".run.json")
 
@@ -116,15 +132,6 @@ def replace_file(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a file's new name durable, as fsync of the file alone does not."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

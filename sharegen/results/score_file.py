@@ -1,4 +1,4 @@
-"""FILE.scores.jsonl: one line a verdict, appended as programs finish, continued when run again."""
+"""FILE.jsonl.scores.jsonl: a line a verdict, appended as programs finish, and continued."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
 from sharegen.results.identity import differences, identity_of
 from sharegen.results.lock import hold, let_go
-from sharegen.results.output import begins_as_journal
-from sharegen.results.run_file import RunFile, as_json, run_file_path
+from sharegen.results.places import found, hidden, make_folder, settle
+from sharegen.results.record import Record
+from sharegen.results.run_file import RunFile, as_json
 from sharegen.results.score import Score
 
 
@@ -35,15 +36,38 @@ class Verdict:
 
 
 def scores_path(samples: Path) -> Path:
-    """`samples.jsonl` -> `samples.jsonl.scores.jsonl`."""
-    return samples.parent / (samples.name + ".scores.jsonl")
+    """`runs/a.jsonl` -> `runs/.sharegen/a.jsonl.scores.jsonl`, or where an earlier version left it.
+
+    A journal that has the name of such scores is none.
+    """
+    beside = _beside(samples)
+    place = found(beside)
+    return hidden(beside) if place == beside and _is_journal(beside) else place
 
 
 def without_scores(paths: Iterable[Path]) -> list[Path]:
-    """Each file once; without the scores that a pattern such as `runs/*.jsonl` brings along."""
+    """Each file once; without the scores that earlier versions left among journals."""
     given = list(dict.fromkeys(paths))
-    scored = {scores_path(path) for path in given}
-    return [path for path in given if path not in scored]
+    scored = {_beside(path) for path in given}
+    return [path for path in given if path not in scored or _is_journal(path)]
+
+
+def _beside(samples: Path) -> Path:
+    return samples.parent / (samples.name + ".scores.jsonl")
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether its first line is a sample's, and no verdict's."""
+    try:
+        with path.open("rb") as file:
+            Record.from_line(file.readline())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _settings_beside(samples: Path) -> Path:
+    return samples.parent / (samples.name + ".scores.run.json")
 
 
 class ScoreFile:
@@ -55,11 +79,20 @@ class ScoreFile:
     """
 
     def __init__(self, samples: Path, settings: Mapping[str, Any], overwrite: bool = False):
+        if _is_journal(_beside(samples)):
+            raise UsageError(
+                f"{_beside(samples)} is a journal, and its run file has the name of what is kept "
+                f"of the scores of {samples}: rename it"
+            )
+        self._samples = samples
         self.path = scores_path(samples)
-        if begins_as_journal(self.path):
-            raise UsageError(f"{self.path} is a journal, and the scores would go there: rename it")
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         try:
+            if self.path == _beside(samples):
+                settle(self.path)
+                self.path = scores_path(samples)
+            settle(_settings_beside(samples))
+            make_folder(self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o666)
         except OSError as error:
@@ -165,9 +198,9 @@ class ScoreFile:
 
     def _compare(self, settings: Mapping[str, Any]) -> None:
         """Refuse to mix verdicts that were reached under different settings."""
-        beside = run_file_path(self.path)
+        path = found(_settings_beside(self._samples))
         asked = RunFile(configuration=as_json(settings))
-        recorded = RunFile.read(beside, "start again with --overwrite") if self.verdicts else None
+        recorded = RunFile.read(path, "start again with --overwrite") if self.verdicts else None
         before, now = _settings(recorded or asked), _settings(asked)
         if all(verdict.tests is not None for verdict in self.verdicts.values()):
             before["dataset"] = now.get("dataset")  # rows may come and go: see `refuse_changed`
@@ -177,7 +210,7 @@ class ScoreFile:
                 f"{self.path}: was made with other settings: {'; '.join(differ)}: give the same "
                 "ones, or start again with --overwrite"
             )
-        asked.write(beside)
+        asked.write(path)
 
 
 def _fields_of(line: bytes) -> dict[str, Any]:

@@ -350,7 +350,7 @@ def test_output_that_is_a_folder(sharegen: Command, job: list[object], folder: s
 
 def test_damaged_run_file(sharegen: Command, job: list[object]) -> None:
     assert sharegen(*job).code == 0
-    beside = Path("out.run.json")
+    beside = Path(".sharegen/out.run.json")
     beside.write_text(beside.read_text()[:50])
     check(sharegen(*job, "-n", 4), 1, "out.run.json", "--overwrite")
     for command in ("vote", "score", "report"):  # none of which can overwrite a journal
@@ -358,7 +358,7 @@ def test_damaged_run_file(sharegen: Command, job: list[object]) -> None:
         check(ran, 1, "out.run.json", "repair it or move it away")
         assert "--o" not in ran.err
     beside.unlink()
-    check(sharegen(*job, "-n", 4), 1, "exists without out.run.json", "--overwrite")
+    check(sharegen(*job, "-n", 4), 1, "exists without .sharegen/out.run.json", "--overwrite")
     assert sharegen(*job, "--overwrite").code == 0
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.score_file import scores_path
 from sharegen.workload.configuration import resolve
 from tests.cli.conftest import Command, write_jsonl
 from tests.results.sandboxes import isolation
@@ -85,7 +86,7 @@ def test_sample_then_score_then_convert(sharegen: Command, model: Path, apps: Pa
     assert same.code == 0
     assert sorted(Path("a.jsonl").read_text()) == sorted(Path("b.jsonl").read_text())
     assert sharegen("score", "a.jsonl", "--execute").code == 0
-    scores = lines(Path("a.jsonl.scores.jsonl"))
+    scores = lines(Path(".sharegen/a.jsonl.scores.jsonl"))
     assert {(s["problem_id"], s["sample"]) for s in scores} == {
         (str(n), i) for n in range(4) for i in range(2)
     }
@@ -129,7 +130,7 @@ def test_scores_and_the_table(sharegen: Command, apps: Path, tmp_path: Path) -> 
     said = next(line for line in ran.err.splitlines() if line.startswith("sandbox: "))
     assert "memory is limited by a cgroup" in said or "no memory cgroup" in said
     by_sample = {
-        (s["problem_id"], s["sample"]): s for s in lines(tmp_path / "a.jsonl.scores.jsonl")
+        (s["problem_id"], s["sample"]): s for s in lines(scores_path(tmp_path / "a.jsonl"))
     }
     assert len(by_sample) == 12
     for number in range(4):
@@ -150,7 +151,7 @@ def test_scoring_continues_and_then_needs_no_execution(
 ) -> None:
     journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
     table = sharegen("score", journal, "--execute").out
-    scores = tmp_path / "a.jsonl.scores.jsonl"
+    scores = scores_path(tmp_path / "a.jsonl")
     whole = lines(scores)
     kept = scores.read_text().splitlines(keepends=True)[:5]
     scores.write_text("".join(kept) + '{"problem_id": "3", "sam')
@@ -172,7 +173,7 @@ def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
 ) -> None:
     journal = journal_of(tmp_path / "a.jsonl", apps, {"0": RIGHT["0"]})
     assert sharegen("score", journal, "--execute").code == 0
-    scores = tmp_path / "a.jsonl.scores.jsonl"
+    scores = scores_path(tmp_path / "a.jsonl")
     before = scores.read_text()
     write_jsonl(apps, [*APPS, {**APPS[0], "problem_id": 4}])
     journal_of(tmp_path / "a.jsonl", apps, {"0": RIGHT["0"], "4": RIGHT["0"]})
@@ -200,7 +201,7 @@ def test_converted_samples_score_the_same(
     assert ran.code == 0, ran.err
 
     def verdicts(path: str) -> set[tuple[str, int, bool]]:
-        rows = lines(Path(path + ".scores.jsonl"))
+        rows = lines(scores_path(Path(path)))
         return {(row["problem_id"], row["sample"], row["passed"]) for row in rows}
 
     assert verdicts(output) == verdicts(str(journal)) and len(verdicts(output)) == 6
@@ -219,7 +220,7 @@ def test_chats_are_judged_by_their_last_fenced_block(
         tmp_path / "a.jsonl", humaneval, {"Add/1": answers}, chat={"enabled": True}
     )
     assert sharegen("score", journal, "--execute").code == 0
-    scores = {s["sample"]: s["result"] for s in lines(tmp_path / "a.jsonl.scores.jsonl")}
+    scores = {s["sample"]: s["result"] for s in lines(scores_path(tmp_path / "a.jsonl"))}
     assert scores == {0: "passed", 1: "passed", 2: "compile error"}
     assert sharegen("convert", journal, "--format", "human-eval", "-o", "h.jsonl").code == 0
     assert lines(Path("h.jsonl"))[0]["completion"] == "\ndef add(x):\n    return x + 1\n"
@@ -252,7 +253,7 @@ def test_mathematics_is_scored_from_answers_alone(sharegen: Command, tmp_path: P
     assert ran.code == 0, ran.err
     for word in ("pass@1", "40.0%", "pass@5", "maj@1", "maj@5", "100.0%"):
         assert word in ran.out
-    assert not (tmp_path / "m.jsonl.scores.jsonl").exists()
+    assert not scores_path(tmp_path / "m.jsonl").exists()
 
 
 def error_of(sharegen: Command, *arguments: object) -> str:
@@ -269,7 +270,7 @@ def test_what_cannot_be_scored_is_one_line(
     assert "no such file" in error_of(sharegen, "score", "missing.jsonl", "--execute")
     other = error_of(sharegen, "score", journal, "--execute", "--dataset", humaneval)
     assert "problem '3'" in other or "problem '0'" in other
-    assert "another dataset" in other and not (tmp_path / "a.jsonl.scores.jsonl").exists()
+    assert "another dataset" in other and not scores_path(tmp_path / "a.jsonl").exists()
     assert "unknown schema" in error_of(
         sharegen, "score", journal, "--execute", "--dataset", apps, "--schema", "nope"
     )
@@ -283,12 +284,12 @@ def test_what_cannot_be_scored_is_one_line(
     )
     assert "bare.jsonl, line 1: has no column 'input_output'" in untold
     assert "too little" in error_of(sharegen, "score", journal, "--execute", "--memory", 5)
-    assert not (tmp_path / "a.jsonl.scores.jsonl").exists()
+    assert not scores_path(tmp_path / "a.jsonl").exists()
     broken = journal_of(tmp_path / "b.jsonl", apps, RIGHT)
     broken.write_text(broken.read_text() + "{no\n")
     ran = sharegen("score", broken, "--execute")
     assert ran.code == 0 and "b.jsonl, line 13: the line is not JSON" in ran.err
-    assert len((tmp_path / "b.jsonl.scores.jsonl").read_text().splitlines()) == 12
+    assert len(scores_path(tmp_path / "b.jsonl").read_text().splitlines()) == 12
     apps.unlink()
     assert "apps.jsonl" in error_of(sharegen, "score", journal, "--execute")
 
@@ -301,7 +302,7 @@ def test_without_isolation_it_refuses(
     monkeypatch.setattr(host, "fault_of", lambda kind: f"{kind}: no namespaces here")
     journal = journal_of(tmp_path / "a.jsonl", apps, RIGHT)
     assert "--unsafe-execution" in error_of(sharegen, "score", journal, "--execute")
-    assert not lines(tmp_path / "a.jsonl.scores.jsonl")
+    assert not lines(scores_path(tmp_path / "a.jsonl"))
     assert "add --execute" in error_of(sharegen, "score", journal, "--unsafe-execution")
 
 

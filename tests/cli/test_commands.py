@@ -57,7 +57,7 @@ def test_a_resumed_run_says_what_is_on_record(sharegen: Command, job: list[objec
 
 def test_a_run_records_when_where_and_how(sharegen: Command, job: list[object]) -> None:
     def recorded() -> dict[str, str]:
-        return json.loads(Path("out.run.json").read_text())["environment"]
+        return json.loads(Path(".sharegen/out.run.json").read_text())["environment"]
 
     assert sharegen(*job, "-q").code == 0
     first = recorded()
@@ -88,7 +88,7 @@ def test_what_is_shown_is_the_configuration(sharegen: Command, job: list[object]
     assert printed["sampling"]["stop"] == ["\nX", "Y"]
     assert printed["sampling"]["seed"] == 3 and printed["few_shot"]["k"] == 2
     assert printed["sampling"]["top_p"] == 1.0 and "min_p" not in printed["sampling"]
-    recorded = json.loads(Path("out.run.json").read_text())
+    recorded = json.loads(Path(".sharegen/out.run.json").read_text())
     assert recorded["configuration"]["sampling"]["stop"] == ["\nX", "Y"]
     assert recorded["extent"]["sampling"]["samples"] == 3
     assert recorded["configuration"]["dtype"] == "float32"
@@ -134,7 +134,7 @@ def test_compile_may_change_within_a_journal(sharegen: Command, job: list[object
     for flag, samples in (("--no-compile", 1), ("--compile", 2)):
         ran = sharegen(*job, "-n", samples, flag)
         assert ran.code == 0, ran.err
-        machine = json.loads(Path("out.run.json").read_text())["extent"]["machine"]
+        machine = json.loads(Path(".sharegen/out.run.json").read_text())["extent"]["machine"]
         assert machine["compile"] == (flag == "--compile")
     assert len(journal("out.jsonl")) == 12
 
@@ -215,7 +215,7 @@ def test_messages_without_a_chat_template(sharegen: Command, tmp_path: Path) -> 
 def test_chat_with_a_system_message(sharegen: Command, job: list[object]) -> None:
     ran = sharegen(*job, "--system", "Be brief.")
     assert ran.code == 0, ran.err
-    recorded = json.loads(Path("out.run.json").read_text())["configuration"]
+    recorded = json.loads(Path(".sharegen/out.run.json").read_text())["configuration"]
     assert recorded["chat"]["enabled"] and recorded["chat"]["system"] == "Be brief."
     assert recorded["sampling"]["stop"] == []
     shown = sharegen("show", "out.jsonl", "--problem", "0")
@@ -402,4 +402,4 @@ def test_ctrl_c_says_how_to_continue(sharegen: Command, job: list[object]) -> No
     assert last.startswith("sharegen: interrupted: what was finished is in out.jsonl")
     assert "Traceback" not in errors
     assert 0 < len(journal("out.jsonl")) < 1800
-    assert json.loads(Path("out.run.json").read_text())["counts"]["samples_asked"] == 1800
+    assert json.loads(Path(".sharegen/out.run.json").read_text())["counts"]["samples_asked"] == 1800

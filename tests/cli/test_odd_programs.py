@@ -58,7 +58,7 @@ def score(
     arguments = ("--dataset", dataset, "--schema", schema, "--execute", "--timeout", 2)
     ran = sharegen("score", "samples.jsonl", *arguments)
     assert ran.code == 0 and "Traceback" not in ran.err, ran.err
-    lines = Path("samples.jsonl.scores.jsonl").read_text().splitlines()
+    lines = Path(".sharegen/samples.jsonl.scores.jsonl").read_text().splitlines()
     return ran.err, {fields["problem_id"]: fields["result"] for fields in map(json.loads, lines)}
 
 

@@ -22,6 +22,8 @@ from sharegen.common.json_values import JsonError
 from sharegen.errors import DataError
 from sharegen.results.formats import read_generations
 from sharegen.results.record import Record, read
+from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.score_file import scores_path
 from sharegen.workload.code import SCHEMAS, Schema
 from sharegen.workload.dataset import read_rows
 from tests.cli.conftest import ROWS, Command, Ran
@@ -230,7 +232,9 @@ def read_odd_lines(
     mixed = spread(data.draw, good, odd)
     journal = folder / "out.jsonl"
     journal.write_bytes(b"".join(line + b"\n" for _, line in mixed))
-    (folder / "out.run.json").write_bytes(finished.with_name("out.run.json").read_bytes())
+    run = RunFile.read(run_file_path(finished))
+    assert run is not None
+    run.write(run_file_path(journal))
     expected: dict[str, set[int]] = {}
     for line in good:
         record = Record.from_line(line)
@@ -309,7 +313,7 @@ def score_odd_rows(sharegen: Command, tmp_path: Path, data: st.DataObject, schem
     options = ["--execute", "--dataset", folder / "rows.jsonl", "--schema", schema, "--timeout", 1]
     ran = fine(sharegen("score", path, *options))
     fine(sharegen("score", path, *options))
-    scores = list(map(json.loads, Path(f"{path}.scores.jsonl").read_text().splitlines()))
+    scores = list(map(json.loads, scores_path(path).read_text().splitlines()))
     results: dict[str, list[str]] = {}
     for each in scores:
         results.setdefault(each["problem_id"], []).append(each["result"])

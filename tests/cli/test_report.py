@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sharegen.results.score_file import scores_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_problems
 from tests.cli.conftest import Command
@@ -92,7 +93,7 @@ def test_bad_input_is_one_line(
     write_maths(tmp_path / "a.jsonl")
     (tmp_path / "empty.jsonl").touch()
     write_code(tmp_path / "unscored.jsonl")
-    (tmp_path / "unscored.jsonl.scores.jsonl").unlink()
+    scores_path(tmp_path / "unscored.jsonl").unlink()
     before = (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "b.html").write_bytes(before)
     ran = sharegen("report", *arguments)
@@ -141,7 +142,7 @@ def test_difficulty_comes_from_the_dataset(sharegen: Command, tmp_path: Path) ->
             result = "passed" if problem.id == "0" else "wrong answer"
             scores.append(score | {"result": result, "tests_passed": 0, "seconds": 0.1})
     journal = write_lines(tmp_path / "code.jsonl", lines)
-    write_lines(tmp_path / "code.jsonl.scores.jsonl", scores)
+    write_lines(scores_path(tmp_path / "code.jsonl"), scores)
     write_run_file(journal, configuration=job.identity, extent=job.extent)
     ran = sharegen("report", "code.jsonl", "-o", "with")
     assert ran.code == 0 and (tmp_path / "with" / "difficulty.png").exists(), ran.err

@@ -30,7 +30,7 @@ COMMANDS = {
 @pytest.fixture(params=COMMANDS)
 def arguments(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
     journal(tmp_path / "a.jsonl", {"x": ["18", "7", None]})
-    (tmp_path / "a.run.json").unlink()  # what it says is not a configuration
+    (tmp_path / ".sharegen" / "a.run.json").unlink()  # what it says is not a configuration
     command: list[object] = COMMANDS[request.param]  # type: ignore[assignment]
     return command
 

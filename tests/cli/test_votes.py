@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from sharegen.cli import votes
 from sharegen.errors import DataError, JournalError, SharegenError, UsageError
 from sharegen.results.journal import Journal, Record
+from sharegen.results.run_file import run_file_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_problems
 
@@ -171,7 +172,7 @@ def test_votes_never_replace_a_journal(finished: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="name of a journal's run file"):
             run("vote", finished, "-o", tmp_path / name)
     assert finished.read_bytes() == bare.read_bytes() == content
-    assert json.loads((tmp_path / "a.run.json").read_text())["configuration"] == {"seed": "a"}
+    assert json.loads(run_file_path(finished).read_text())["configuration"] == {"seed": "a"}
 
 
 def test_an_output_that_cannot_be_written_is_named(finished: Path, tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ def test_show_says_why_it_cannot_render_the_prompt(asked: Path) -> None:
     assert result.stdout.startswith("\nsample 0")
     rows.unlink()
     assert "cannot be shown: " in run("show", asked, "-p", "a").stderr
-    asked.with_name("asked.run.json").unlink()
+    run_file_path(asked).unlink()
     assert "asked.run.json is not there" in run("show", asked, "-p", "a").stderr
 
 

@@ -130,7 +130,7 @@ def test_overwrite_leaves_no_samples_that_would_count(folder: Path, shards: Path
     anew = [run_job(configure(folder, seed=5), shards, shard=s, overwrite=True) for s in SHARDS]
     assert sum(outcome.drawn for outcome in anew) == 33
     seeds = [json.loads(p.read_text())["configuration"]["sampling"]["seed"]
-             for p in shards.parent.glob("*.run.json")]  # fmt: skip
+             for p in shards.parent.glob(".sharegen/*.run.json")]  # fmt: skip
     assert seeds == [5, 5]
 
 

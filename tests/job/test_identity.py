@@ -16,7 +16,7 @@ from sharegen.job.identity import of_ranks
 from sharegen.job.run import run_job
 from sharegen.results.identity import differences, identity_of
 from sharegen.results.pool import pool
-from sharegen.results.run_file import RunFile
+from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import merge
 from tests.tiny import save_tiny_model
@@ -71,7 +71,7 @@ def test_it_goes_on_when_everything_has_moved(place: Path, tmp_path: Path) -> No
     job = configure(moved, rows="questions.jsonl", model="other", samples=3)
     assert run_job(job, path).drawn == len(ROWS)
     assert path.read_bytes().startswith(before)
-    run = RunFile.read(tmp_path / "a.run.json")
+    run = RunFile.read(tmp_path / ".sharegen" / "a.run.json")
     assert run is not None and Configuration.from_settings(run.settings).model == job.model
 
 
@@ -154,7 +154,7 @@ def test_another_kv_cache_dtype_is_refused_by_name(place: Path, tmp_path: Path) 
     path = tmp_path / "a.jsonl"
     plain = configure(place)
     run_job(plain, path)
-    file = path.with_suffix(".run.json")
+    file = run_file_path(path)
     recorded = json.loads(file.read_text())
     assert recorded["configuration"].pop("kv_cache_dtype") == "auto"
     file.write_text(json.dumps(recorded))

@@ -12,10 +12,11 @@ from sharegen.errors import UsageError
 from sharegen.job.recording import kept_fields, refuse_unknown_fields
 from sharegen.job.run import run_job
 from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile
+from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import Problem, load_problems
 from sharegen.workload.prompt import Prompt
+from sharegen.workload.recipe import Sampling
 
 
 def configure(folder: Path, **flags: Any) -> Configuration:
@@ -45,12 +46,12 @@ def test_lines_hold_what_was_asked_for_and_others_go_on(folder: Path, tmp_path: 
         assert record.prompt == problem.prompt.content
         assert record.fields == {name: problem.fields[name] for name in ("question", "answer")}
     assert configure(folder).identity == more.identity
-    run = RunFile.read(path.with_name("a.run.json"))
+    run = RunFile.read(run_file_path(path))
     assert run is not None and Configuration.from_settings(run.settings).keep == more.keep
 
 
 def problem_with(**fields: Any) -> Problem:
-    return Problem("a", fields, Prompt("?", "?"), None, "hash")
+    return Problem("a", fields, Prompt("?", "?"), None, "hash", Sampling())
 
 
 def test_a_field_that_no_row_has_is_an_error(folder: Path) -> None:

@@ -15,7 +15,7 @@ from sharegen.job.identity import Content
 from sharegen.job.output import default_output, find_output
 from sharegen.results.journal import Journal, refuse_other_job
 from sharegen.results.record import Record
-from sharegen.results.run_file import RunFile
+from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
 
@@ -111,7 +111,7 @@ def test_a_model_of_the_hub_is_known_by_its_name(job: Job) -> None:
     assert find_output(job(model="owner/name")) == Path("runs/prompts-0123abcd.jsonl")
     other = job(model="owner/other")
     assert find_output(other) == default_output(other)
-    recorded = RunFile.read(Path("runs/prompts-0123abcd.run.json"))
+    recorded = RunFile.read(run_file_path(Path("runs/prompts-0123abcd.jsonl")))
     assert recorded is not None
     with pytest.raises(JournalError, match=r'another checkpoint .*owner/other.*"owner/name"'):
         refuse_other_job(Path("a.jsonl"), recorded, other.before_loading(recorded))
@@ -125,7 +125,7 @@ def test_a_journal_of_another_job_is_not_taken(job: Job) -> None:
     Path("others.jsonl").write_text('{"prompt": "Three"}\n')  # under the same ids
     others = job("others.jsonl")
     assert find_output(others) == default_output(others)
-    run = path.with_suffix(".run.json")
+    run = run_file_path(path)
     for text in ("{", json.dumps(json.loads(run.read_text()) | {"conversion": {"journal": "x"}})):
         run.write_text(text)
         assert find_output(job()) == default_output(job())

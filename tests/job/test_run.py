@@ -20,6 +20,7 @@ from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import Watcher, _Job, run_job
 from sharegen.results.record import read
+from sharegen.results.run_file import run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
 from tests.tiny import save_tiny_model
@@ -71,7 +72,7 @@ def test_a_job_writes_every_sample(configure: Any, tmp_path: Path) -> None:
     }
     first = next(record for record in records if record["problem_id"] == "0")
     assert first["gold"] == "13" and first["num_tokens"] <= 12
-    run = json.loads((tmp_path / "a.run.json").read_text())
+    run = json.loads((tmp_path / ".sharegen" / "a.run.json").read_text())
     assert run["stats"]["prompt_tokens_computed"] == run["stats"]["plan"]["computed"]
     assert run["stats"]["prompt_tokens_asked"] == run["stats"]["plan"]["asked"]
     assert run["counts"] == {"problems": 5, "samples_asked": 20, "samples": 20, "bad_rows": 0}
@@ -104,7 +105,7 @@ def test_samples_and_limit_extend_a_journal(configure: Any, tmp_path: Path) -> N
     before = lines(path)
     assert run_job(configure(samples=4, limit=5), path).drawn == 14
     assert set(before) < set(lines(path))
-    assert_progress(json.loads((tmp_path / "a.run.json").read_text()))
+    assert_progress(json.loads((tmp_path / ".sharegen" / "a.run.json").read_text()))
     run_job(configure(samples=4, limit=5), tmp_path / "b.jsonl")
     assert lines(path) == lines(tmp_path / "b.jsonl")
 
@@ -183,14 +184,14 @@ def test_the_kv_cache_is_no_larger_than_the_job_can_use(configure: Any, tmp_path
     job = configure()
     machine = job.machine.model_copy(update={"kv_cache_memory": None})
     run_job(job.model_copy(update={"machine": machine}), tmp_path / "a.jsonl")
-    stats = json.loads((tmp_path / "a.run.json").read_text())["stats"]
+    stats = json.loads((tmp_path / ".sharegen" / "a.run.json").read_text())["stats"]
     plan = plan_job(job.model_copy(update={"machine": machine}))
     assert stats["plan"] == plan.to_json()
     assert 0 < stats["peak_blocks"] <= stats["blocks_total"] < 200
 
 
 def stats(path: Path) -> dict[str, Any]:
-    return json.loads(path.with_name(path.stem + ".run.json").read_text())["stats"]
+    return json.loads(run_file_path(path).read_text())["stats"]
 
 
 def test_a_verified_job_draws_the_same_and_says_how_near_it_was(
@@ -300,7 +301,7 @@ def test_interrupted_and_continued(configure: Any, tmp_path: Path, number: int) 
     assert signal.getsignal(number) is handlers
     assert len(lines(path)) >= 7
     run_job(configure(), path)
-    assert_progress(json.loads((tmp_path / "a.run.json").read_text()))
+    assert_progress(json.loads((tmp_path / ".sharegen" / "a.run.json").read_text()))
     run_job(configure(), tmp_path / "b.jsonl")
     assert lines(path) == lines(tmp_path / "b.jsonl")
 

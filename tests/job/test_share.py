@@ -55,7 +55,7 @@ def test_a_shard_continues(folder: Path, tmp_path: Path) -> None:
     more = run_job(configure(folder), path, shard=Shard(1, 3))
     again = run_job(configure(folder), path, shard=Shard(1, 3))
     assert more.drawn > 0 == again.drawn
-    extent = json.loads((tmp_path / "a.shard-1-of-3.run.json").read_text())["extent"]
+    extent = json.loads((tmp_path / ".sharegen" / "a.shard-1-of-3.run.json").read_text())["extent"]
     assert extent["shard"].items() >= {"index": 1, "count": 3}.items()
 
 

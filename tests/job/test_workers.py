@@ -16,6 +16,7 @@ import pytest
 
 from sharegen.errors import UsageError
 from sharegen.job.run import run_job
+from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from tests.engine.parallel.forked import forked
 from tests.tiny import save_tiny_model
@@ -79,7 +80,9 @@ def test_another_number_continues(
     path = tmp_path / "job.jsonl"
     some = one.read_text().splitlines(keepends=True)[:50]
     path.write_text("".join(some))
-    path.with_name("job.run.json").write_text(one.with_name("one.run.json").read_text())
+    begun = RunFile.read(run_file_path(one))
+    assert begun is not None
+    begun.write(run_file_path(path))
     run_job(configuration(folder, dataset, workers="auto"), path)
     assert lines(path) == lines(one)
 

@@ -6,6 +6,9 @@ import json
 import random
 from pathlib import Path
 
+from sharegen.results.run_file import run_file_path
+from sharegen.results.score_file import scores_path
+
 HOSTILE = (
     "</script><script>document.title = 'owned'</script><img src=x onerror=alert(1)> \u202e &amp;"
 )
@@ -13,12 +16,14 @@ LEVELS = ("introductory", "interview", "competition")
 
 
 def write_lines(path: Path, rows: list[dict]) -> Path:  # type: ignore[type-arg]
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def write_run_file(journal: Path, **sections: object) -> None:
-    path = journal.with_name(journal.name.removesuffix(".jsonl") + ".run.json")
+    path = run_file_path(journal)
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"configuration": {}, **sections}))
 
 
@@ -62,5 +67,5 @@ def write_code(path: Path, problems: int = 9, samples: int = 10, seed: int = 0) 
             score |= {"result": "passed" if passed else "wrong answer", "seconds": 0.1}
             scores.append(score | {"tests_passed": 3, "difficulty": LEVELS[problem % 3]})
     write_run_file(path, configuration={"dataset": {"rows": "apps", "source": "apps"}})
-    write_lines(path.with_name(path.name + ".scores.jsonl"), scores)
+    write_lines(scores_path(path), scores)
     return write_lines(path, rows)

@@ -19,6 +19,7 @@ import pytest
 from sharegen.errors import JournalError
 from sharegen.results.journal import Journal, Record, read
 from sharegen.results.keys import Key
+from sharegen.results.run_file import run_file_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIGURATION = {"model": "m", "sampling": {"temperature": 0.7, "stop": ["\n"]}}
@@ -59,7 +60,7 @@ def test_a_new_journal_has_its_run_file_before_its_first_line(tmp_path: Path) ->
     path = tmp_path / "runs" / "deep" / "a.jsonl"
     with Journal.open(path, CONFIGURATION, extent={"samples": 3}, versions={"torch": "2"}):
         assert path.read_bytes() == b""
-        run = json.loads(path.with_name("a.run.json").read_text())
+        run = json.loads(run_file_path(path).read_text())
         assert run["configuration"] == CONFIGURATION
         assert run["extent"] == {"samples": 3} and run["versions"] == {"torch": "2"}
 
@@ -128,7 +129,7 @@ def test_extent_and_versions_may_change(tmp_path: Path) -> None:
     content = fill(path)
     with Journal.open(path, CONFIGURATION, extent={"samples": 40}, versions={"torch": "3"}) as j:
         assert j.run.extent == {"samples": 40}
-    run = json.loads(path.with_name("a.run.json").read_text())
+    run = json.loads(run_file_path(path).read_text())
     assert run["extent"] == {"samples": 40} and run["versions"] == {"torch": "3"}
     assert path.read_bytes() == content
 
@@ -137,7 +138,7 @@ def test_another_configuration_is_refused_by_name_and_touches_nothing(tmp_path: 
     path = tmp_path / "a.jsonl"
     content = fill(path)
     path.write_bytes(content + b'{"torn')
-    run = path.with_name("a.run.json").read_bytes()
+    run = run_file_path(path).read_bytes()
     other = {"model": "n", "sampling": {"temperature": 0.8, "stop": ("\n",)}}
     with pytest.raises(JournalError) as caught:
         Journal.open(path, other, fingerprints={"few_shot": "d"})
@@ -148,13 +149,13 @@ def test_another_configuration_is_refused_by_name_and_touches_nothing(tmp_path: 
     assert "sampling.stop" not in message
     assert str(path) in message and "--overwrite" in message and "\n" not in message
     assert path.read_bytes() == content + b'{"torn'
-    assert path.with_name("a.run.json").read_bytes() == run
+    assert run_file_path(path).read_bytes() == run
 
 
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     fill(path)
-    run = path.with_name("a.run.json")
+    run = run_file_path(path)
     assert '"identity_version": 2' in run.read_text()
     run.write_text(run.read_text().replace('"identity_version": 2', '"identity_version": 3'))
     with pytest.raises(JournalError, match=r"a\.jsonl: was written by a later version"):
@@ -213,8 +214,8 @@ def test_overwrite_never_drops_a_file_that_is_no_journal(tmp_path: Path) -> None
 def test_a_journal_without_its_run_file_is_refused_unless_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     fill(path)
-    path.with_name("a.run.json").unlink()
-    with pytest.raises(JournalError, match=r"exists without a\.run\.json") as caught:
+    run_file_path(path).unlink()
+    with pytest.raises(JournalError, match=r"exists without \.sharegen/a\.run\.json") as caught:
         Journal.open(path, CONFIGURATION)
     assert "--overwrite" in str(caught.value)
     Journal.open(path, CONFIGURATION, overwrite=True).close()
@@ -320,7 +321,7 @@ def test_killed_at_random_moments_it_ends_as_if_never_killed(tmp_path: Path) -> 
             break
     assert attempt >= 5
     assert sorted(killed.read_bytes().splitlines()) == sorted(undisturbed.read_bytes().splitlines())
-    assert json.loads(killed.with_name("killed.run.json").read_text())["stats"] == {"done": True}
+    assert json.loads(run_file_path(killed).read_text())["stats"] == {"done": True}
 
 
 # ---------------------------------------------------------------- two writers, a reader
@@ -576,12 +577,12 @@ def test_a_run_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     journal = Journal.open(path, CONFIGURATION)
     journal.append(RECORDS[0])
-    (tmp_path / "a.run.json.partial").mkdir()
+    (tmp_path / ".sharegen" / "a.run.json.partial").mkdir()
     with pytest.raises(JournalError, match=r"a\.run\.json: cannot be written: .* is complete"):
         journal.close()
     with pytest.raises(JournalError, match=r"a\.jsonl: cannot be written: Is a directory"):
         Journal.open(path, CONFIGURATION, versions={"torch": "3"})
-    (tmp_path / "a.run.json.partial").rmdir()
+    (tmp_path / ".sharegen" / "a.run.json.partial").rmdir()
     with Journal.open(path, CONFIGURATION, versions={"torch": "3"}) as journal:
         assert journal.finished == {RECORDS[0].key}
 

@@ -41,7 +41,7 @@ def test_a_line_that_repeats_one_of_its_file_is_reported(tmp_path: Path) -> None
 
 def test_a_broken_run_file_or_a_missing_journal_is_named(tmp_path: Path) -> None:
     path = journal(tmp_path / "a.jsonl", 0)
-    (tmp_path / "a.run.json").write_text("{")
+    (tmp_path / ".sharegen" / "a.run.json").write_text("{")
     with pytest.raises(JournalError, match=r"a\.run\.json: is not JSON"):
         pool([path])
     with pytest.raises(JournalError, match=r"none\.jsonl: cannot be read"):
@@ -208,14 +208,14 @@ def test_how_the_shards_went_is_added_up(tmp_path: Path) -> None:
 def test_a_shard_without_its_run_file_is_named(tmp_path: Path) -> None:
     for index in (1, 2):
         journal(tmp_path / f"a.shard-{index}-of-2.jsonl", 0, (str(index), 0, "1"))
-    (tmp_path / "a.shard-2-of-2.run.json").unlink()
-    with pytest.raises(JournalError, match=r"a\.shard-2-of-2\.jsonl: has no a\.shard-2-of-2\.run"):
+    (tmp_path / ".sharegen" / "a.shard-2-of-2.run.json").unlink()
+    with pytest.raises(JournalError, match=r"2-of-2\.jsonl: has no \.sharegen/a\.shard-2-of-2"):
         one_job(tmp_path / "a.jsonl")
 
 
 def test_a_seed_that_is_no_number_is_a_seed(tmp_path: Path) -> None:
     path = seeded(tmp_path / "a.jsonl", 0, a=["1"])
-    text = (tmp_path / "a.run.json").read_text().replace('"seed": 0', '"seed": [0]')
-    (tmp_path / "a.run.json").write_text(text)
+    text = (tmp_path / ".sharegen" / "a.run.json").read_text().replace('"seed": 0', '"seed": [0]')
+    (tmp_path / ".sharegen" / "a.run.json").write_text(text)
     (part,) = pool([path], seeds=True)
     assert together(part) == [("a", 0, "1")]

@@ -12,6 +12,7 @@ from sharegen.results.record import read
 from sharegen.results.report.measure import headline, measure, settings
 from sharegen.results.report.outcomes import read_run, read_runs
 from sharegen.results.run_file import RunFile
+from sharegen.results.score_file import scores_path
 from sharegen.results.vote import tally
 from tests.results.report_journals import (
     sample,
@@ -27,7 +28,7 @@ def scores(journal: Path, *rows: tuple[str, int, str], **more: object) -> None:
         {"problem_id": p, "sample": i, "passed": result == "passed", "result": result} | more
         for p, i, result in rows
     ]
-    write_lines(journal.with_name(journal.name + ".scores.jsonl"), lines)
+    write_lines(scores_path(journal), lines)
 
 
 def test_samples_are_judged_by_their_answers(tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_difficulty_comes_with_the_scores(tmp_path: Path) -> None:
 
 def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
     path = write_code(tmp_path / "code.jsonl")
-    for file in (path, path.with_name(path.name + ".scores.jsonl")):
+    for file in (path, scores_path(path)):
         with open(file, "a") as end:
             end.write('{"problem_id": "77", "sam')
     assert len(read_run(path, "code").outcomes) == 9
@@ -126,7 +127,7 @@ def test_what_is_no_journal(
 
 def test_code_without_scores_says_how_to_get_them(tmp_path: Path) -> None:
     path = write_code(tmp_path / "code.jsonl")
-    path.with_name(path.name + ".scores.jsonl").unlink()
+    scores_path(path).unlink()
     with pytest.raises(DataError, match=r"no scores yet: first `sharegen score .*code\.jsonl"):
         read_run(path, "code")
 
@@ -148,7 +149,7 @@ def test_code_without_scores_says_how_to_get_them(tmp_path: Path) -> None:
 )
 def test_scores_that_do_not_belong(tmp_path: Path, line: object, words: list[str]) -> None:
     path = write_code(tmp_path / "code.jsonl")
-    beside = path.with_name(path.name + ".scores.jsonl")
+    beside = scores_path(path)
     first, *rest = beside.read_text().splitlines(keepends=True)
     beside.write_text(first + json.dumps(line) + "\n" + "".join(rest))
     with pytest.raises(DataError) as raised:
@@ -159,7 +160,7 @@ def test_scores_that_do_not_belong(tmp_path: Path, line: object, words: list[str
 
 def test_broken_scores_name_the_line(tmp_path: Path) -> None:
     path = write_code(tmp_path / "code.jsonl")
-    beside = path.with_name(path.name + ".scores.jsonl")
+    beside = scores_path(path)
     beside.write_text("{broken\n" + beside.read_text())
     with pytest.raises(DataError, match=r"scores\.jsonl, line 1: is not JSON"):
         read_run(path, "code")
@@ -170,8 +171,9 @@ def test_runs_are_named_apart_and_scores_are_not_runs(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         paths.append(write_code(tmp_path / folder / "code.jsonl"))
+    scores_path(paths[1]).rename(paths[1].with_name("code.jsonl.scores.jsonl"))  # as it once lay
     pattern = sorted(tmp_path.glob("*/*.jsonl"))
-    assert len(pattern) == 4
+    assert len(pattern) == 3
     assert [run.name for run in read_runs([*pattern, paths[0]])] == ["a/code", "b/code"]
     assert [run.name for run in read_runs(paths[:1])] == ["code"]
 

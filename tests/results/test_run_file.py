@@ -12,9 +12,9 @@ from sharegen.results.identity import differences
 from sharegen.results.run_file import RunFile, as_json, run_file_path
 
 
-def test_its_name_stands_beside_the_journal() -> None:
-    assert run_file_path("runs/a.jsonl") == Path("runs/a.run.json")
-    assert run_file_path("runs/a.v2") == Path("runs/a.v2.run.json")
+def test_it_lies_in_a_hidden_folder_beside_the_journal() -> None:
+    assert run_file_path("runs/a.jsonl") == Path("runs/.sharegen/a.run.json")
+    assert run_file_path("runs/a.v2") == Path("runs/.sharegen/a.v2.run.json")
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:

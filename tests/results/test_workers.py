@@ -210,7 +210,7 @@ def test_an_interrupted_command_keeps_its_verdicts(
         *(sys.executable, "-c", "import sys; from sharegen.cli import main; main(sys.argv[1:])"),
         *("score", "samples.jsonl", "--dataset", "rows.jsonl", "--execute", "--workers", "2"),
     ]
-    scores = tmp_path / "samples.jsonl.scores.jsonl"
+    scores = tmp_path / ".sharegen" / "samples.jsonl.scores.jsonl"
     environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
     process = subprocess.Popen(
         command,

@@ -1,6 +1,6 @@
 """A journal with its verdicts, problem by problem: all that a report is made of.
 
-A verdict comes from the scores beside the journal where there are any, else from comparing the
+A verdict comes from the scores of the journal where there are any, else from comparing the
 sample's answer with the gold answer, as `sharegen score` does.
 """
 
@@ -164,7 +164,7 @@ def _strangeness(run: Run, first: Run) -> Iterable[str]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """The journal at `path`, with its shards', and the scores and the run.json beside each.
+    """The journal at `path`, with its shards', and the scores and the run.json of each.
 
     Raises JournalError for what is no journal; DataError for one without samples, for a code
     journal without scores, and for scores of another journal.

@@ -127,7 +127,7 @@ def _configuration(runs: Sequence[Measured], shared: Sequence[str | None]) -> st
     if any(shared):
         table.append(("all prompts begin with", list(shared)))
     if not table:
-        return '<p class="quiet">There is no run.json beside the journal.</p>'
+        return '<p class="quiet">There is no run.json of the journal.</p>'
     several = len(runs) > 1
     names = _run_names(runs) if several else ["value"]
     head = "".join(f'<th scope="col">{name}</th>' for name in ["setting", *names])

@@ -1,4 +1,4 @@
-"""The verdicts of `sharegen score`, read from the file that it writes beside a journal."""
+"""The verdicts of `sharegen score`, read from the file that it keeps of a journal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SampleKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One line of FILE.scores.jsonl.
+    """One line of FILE.jsonl.scores.jsonl.
 
     result: passed, or why not; tests_passed: how many of the problem's tests.
     difficulty: only where the dataset has one.
