@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
-from dataclasses import is_dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import typer
 from pydantic import BaseModel
 
 from sharegen.cli import app
+from sharegen.common import vllm_names
 from sharegen.engine.request import SamplingParams
 from sharegen.llm import LLM
 from sharegen.outputs import CompletionOutput, Logprob, RequestOutput
@@ -25,6 +26,40 @@ from sharegen.workload.configuration import Machine
 from sharegen.workload.recipe import Job
 
 FOLDER = Path(__file__).parent
+
+_VLLM = """# vLLM's names
+
+A script for vLLM's `LLM` runs with `from sharegen import LLM, SamplingParams` where the tables
+below say "the same". What is not here is a `TypeError` in one line that says what to use; nothing
+is taken and ignored, and nothing by two names at once. The names are those of recent versions of
+vLLM.
+
+Under the same name these differ:
+
+- `LLM(dtype=)`: "auto" is float32 on a CPU. `quantization` makes weights FP8 or is left out;
+  checkpoints that are quantised are read as they are. `kv_cache_dtype` is "auto" or "fp8", which
+  narrows what one sample alone reads.
+- `gpu_memory_utilization`: by default all of a GPU that is free is used, not nine tenths. On a
+  CPU it is refused: give `kv_cache_memory`. `max_model_len` may not exceed the model's context.
+- `LLM(seed=)`: every call draws anew from the stream that the seed begins.
+  `SamplingParams(seed=)` draws the same at every call. Neither hangs on what else runs.
+- `SamplingParams()` is the default of every call: the model's generation_config gives EOS tokens
+  alone.
+- `logit_bias` takes -inf, which bars a token; `stop` finds special tokens by their name.
+- `max_tokens=None` is all that the context has room for after the prompt; nothing is reserved for
+  it.
+- A conversation that ends with the assistant is refused unless `continue_final_message` or
+  `add_generation_prompt` says how to go on.
+- `CompletionOutput.finish_reason` is "stop", "length", or "error" for a sample that failed, which
+  `error` explains. `ended_by` tells "eos" from "stop", and "length" from "context".
+- `text` is None where there is none (`detokenize=False`, no tokenizer), not "".
+- `logprobs` and `cumulative_logprob` are of the model's own distribution, before temperature,
+  filters and penalties, as vLLM's `raw_logprobs`. Logprob objects are made when `logprobs` is
+  first read.
+- `generate` shows progress on stderr where that is a terminal; `use_tqdm` is True, False or None.
+
+Beside vLLM's there are `stream`, `fork`, `cancel` and `running`: see the [Python API](python.md).
+"""
 
 _COMMANDS = """# Commands
 
@@ -212,11 +247,56 @@ def _prose(docstring: str) -> str:
     return "\n".join(out)
 
 
+def vllm() -> str:
+    """The page of vLLM's names."""
+    names = json.loads((FOLDER / "vllm_names.json").read_text(encoding="utf-8"))
+    methods = [name for name, member in vars(LLM).items() if inspect.isfunction(member)]
+    sections: list[tuple[str, Collection[str], Mapping[str, str]]] = [
+        ("LLM", _arguments(LLM), vllm_names.LLM_NOT_HERE | _other_names()),
+        ("LLM's methods", methods, vllm_names.METHODS_NOT_HERE),
+        (
+            "generate, chat",
+            {*_arguments(LLM.generate), *_arguments(LLM.chat)},
+            vllm_names.CALL_NOT_HERE,
+        ),
+        ("SamplingParams", _arguments(SamplingParams), vllm_names.SAMPLING_NOT_HERE),
+        ("RequestOutput", _fields(RequestOutput), vllm_names.OUTPUT_NOT_HERE),
+        ("CompletionOutput", _fields(CompletionOutput), vllm_names.OUTPUT_NOT_HERE),
+        ("Logprob", _fields(Logprob), {}),
+    ]
+    parts = [_VLLM]
+    for title, own, others in sections:
+        same = [f"`{name}`" for name in names[title] if name in own]
+        parts.append(f"## {title}\n\nThe same: {', '.join(same)}.\n")
+        rows = [f"| `{name}` | {others[name]} |" for name in names[title] if name not in own]
+        if rows:
+            parts.append("\n".join(["| vLLM | sharegen |", "|---|---|", *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _arguments(member: Any) -> list[str]:
+    return list(inspect.signature(member).parameters)
+
+
+def _fields(kind: Any) -> list[str]:
+    return [each.name for each in fields(kind)]
+
+
+def _other_names() -> dict[str, str]:
+    """LLM's arguments that are taken under vLLM's name, all values or one."""
+    found = {name: f"the same as `{own}`" for name, own in vllm_names.ALIASES.items()}
+    return found | {
+        name: f"`{value!r}` alone: {instead}"
+        for name, (value, instead) in vllm_names.AS_ALWAYS.items()
+    }
+
+
 PAGES = {
     "commands.md": commands,
     "recipes.md": recipes,
     "recipe.schema.json": schema,
     "python.md": python,
+    "vllm.md": vllm,
 }
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ What has the same name needs no line. `docs/vllm.md` is made of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 ALIASES = {
     "max_num_seqs": "max_sequences",
@@ -42,7 +45,7 @@ LLM_NOT_HERE = {
     "mm_processor_kwargs": _MEDIA,
     "limit_mm_per_prompt": _MEDIA,
     "tokenizer_revision": "load the tokenizer at that revision and give it as tokenizer",
-    "chat_template": "give it to chat, or set tokenizer.chat_template",
+    "chat_template": "set it as chat_template of the tokenizer, and give that",
     "offload_group_size": AS_ALWAYS["cpu_offload_gb"][1],
     "offload_num_in_group": AS_ALWAYS["cpu_offload_gb"][1],
     "offload_prefetch_step": AS_ALWAYS["cpu_offload_gb"][1],
@@ -62,7 +65,6 @@ LLM_NOT_HERE = {
     "enable_lora": "give a LoRA as adapter",
     "max_loras": "give one LoRA as adapter",
     "max_lora_rank": "give a LoRA of any rank as adapter",
-    "lora_modules": "give one LoRA as adapter",
     "max_num_batched_tokens": "it is told by the device",
     "max_logprobs": "logprobs may ask for as many as the vocabulary has",
     "num_gpu_blocks_override": "give kv_cache_memory, in bytes",
@@ -81,7 +83,6 @@ LLM_NOT_HERE = {
 SAMPLING_NOT_HERE = {
     "best_of": "draw n of them and keep those of the best cumulative_logprob",
     "use_beam_search": "use LLM.beam_search with BeamSearchParams",
-    "beam_width": "use LLM.beam_search with BeamSearchParams",
     "length_penalty": "use LLM.beam_search with BeamSearchParams",
     "early_stopping": "use LLM.beam_search with BeamSearchParams",
     "logits_processors": "use logit_bias, bad_words, allowed_token_ids or structured_outputs",
@@ -111,25 +112,42 @@ CALL_NOT_HERE = {
     "priority": "requests are taken in order",
     "tokenization_kwargs": "tokenise as you like and give token ids",
     "mm_processor_kwargs": _MEDIA,
+    "chat_template": "set it as chat_template of the tokenizer",
     "chat_template_content_format": "contents are given to the template as texts",
     "prompt_token_ids": 'give {"prompt_token_ids": [...]} as a prompt',
     "guided_options_request": "give SamplingParams(structured_outputs=...)",
 }
 """Arguments of vLLM's generate and chat that are refused -> why, or what to use."""
 
+METHODS_NOT_HERE = {
+    "set_tokenizer": "give LLM(tokenizer=...)",
+    "get_default_sampling_params": "they are SamplingParams()",
+    "encode": _MODES,
+    "embed": _MODES,
+    "classify": _MODES,
+    "reward": _MODES,
+    "score": "use prompt_logprobs for how likely a text is",
+    "enqueue": "use stream",
+    "wait_for_completion": "use stream",
+    "start_profile": "use torch's profiler around the call",
+    "stop_profile": "use torch's profiler around the call",
+    "reset_prefix_cache": "nothing is kept between calls",
+    "sleep": "use close, and make a new LLM",
+    "wake_up": "use close, and make a new LLM",
+    "get_metrics": "use engine.stats",
+    "collective_rpc": "workers take requests alone",
+    "apply_model": "with an engine in this process the module is engine.model.model",
+    "get_world_size": "it is what you gave as workers and tensor_parallel_size",
+}
+"""Methods of vLLM's LLM that there are not -> why, or what to use."""
+
 OUTPUT_NOT_HERE = {
-    "RequestOutput": {
-        "metrics": "LLM.engine.stats counts for all requests together",
-        "lora_request": "an LLM has one adapter or none",
-        "encoder_prompt": "there are no encoder-decoder models",
-        "encoder_prompt_token_ids": "there are no encoder-decoder models",
-        "kv_transfer_params": "KV stays in the engine",
-    },
-    "CompletionOutput": {
-        "routed_experts": "which experts computed a token is not told",
-        "lora_request": "an LLM has one adapter or none",
-        "kv_transfer_params": "KV stays in the engine",
-    },
+    "metrics": "LLM.engine.stats counts for all requests together",
+    "lora_request": "an LLM has one adapter or none",
+    "encoder_prompt": "there are no encoder-decoder models",
+    "encoder_prompt_token_ids": "there are no encoder-decoder models",
+    "kv_transfer_params": "KV stays in the engine",
+    "routed_experts": "which experts computed a token is not told",
 }
 """Fields of vLLM's outputs that there are not -> why, or what to use."""
 
@@ -163,6 +181,23 @@ def refuse(what: str, given: Iterable[str], known: Mapping[str, str]) -> None:
     """
     for name in given:
         raise TypeError(_refusal(what, name, known))
+
+
+def refusing(known: Mapping[str, str]) -> Callable[[type[Made]], type[Made]]:
+    """A decorator of classes that are made without arguments of these names; known: as above."""
+
+    def with_names(made: type[Made]) -> type[Made]:
+        own = made.__init__
+
+        @wraps(own)
+        def __init__(self: Made, *values: Any, **named: Any) -> None:
+            refuse(made.__name__, [name for name in named if name in known], known)
+            own(self, *values, **named)
+
+        made.__init__ = __init__  # type: ignore[assignment, method-assign]
+        return made
+
+    return with_names
 
 
 def _refusal(what: str, name: str, known: Mapping[str, str]) -> str:

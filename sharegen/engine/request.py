@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from sharegen.common.vllm_names import SAMPLING_NOT_HERE, refuse
+from sharegen.common.vllm_names import SAMPLING_NOT_HERE, refusing
 from sharegen.errors import UsageError
 
 FinishReason = Literal["eos", "stop", "length", "context", "error"]
@@ -103,6 +103,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 """Of each field, whether a value is in its range, and that range in words."""
 
 
+@refusing(SAMPLING_NOT_HERE)
 @dataclass(frozen=True)
 class SamplingParams:
     """How to draw the samples of one request, in vLLM's terms.
@@ -151,11 +152,6 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-
-    def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Refuse what vLLM has and this has not, before anyone wonders why it is unknown."""
-        refuse("SamplingParams", named.keys() & SAMPLING_NOT_HERE.keys(), SAMPLING_NOT_HERE)
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, (good, want) in _RANGES.items():

@@ -1,0 +1,155 @@
+"""vLLM's names: each is the same here, taken for one of ours, or refused with what to use."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharegen import LLM, SamplingParams
+from sharegen.common import vllm_names
+from sharegen.common.vllm_names import ALIASES, AS_ALWAYS, own_arguments
+from sharegen.engine.execute.memory import left_beside
+from sharegen.errors import RequestError, UsageError
+from sharegen.outputs import CompletionOutput, Logprob, RequestOutput
+from tests.tiny import save_tiny_model
+
+NAMES = json.loads((Path(__file__).parents[1] / "docs" / "vllm_names.json").read_text())
+OF_CALLS = [*inspect.signature(LLM.generate).parameters, *inspect.signature(LLM.chat).parameters]
+MEMORY = 1 << 22
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("names") / "model")
+
+
+def names_of(kind: Any) -> list[str]:
+    return [each.name for each in fields(kind)]
+
+
+@pytest.mark.parametrize(
+    ("what", "own", "others"),
+    [
+        ("LLM", inspect.signature(LLM).parameters,
+         [*ALIASES, *AS_ALWAYS, *vllm_names.LLM_NOT_HERE]),
+        ("LLM's methods", vars(LLM), vllm_names.METHODS_NOT_HERE),
+        ("generate, chat", OF_CALLS, vllm_names.CALL_NOT_HERE),
+        ("SamplingParams", names_of(SamplingParams), vllm_names.SAMPLING_NOT_HERE),
+        ("RequestOutput", names_of(RequestOutput), vllm_names.OUTPUT_NOT_HERE),
+        ("CompletionOutput", names_of(CompletionOutput), vllm_names.OUTPUT_NOT_HERE),
+        ("Logprob", names_of(Logprob), ()),
+    ],
+)  # fmt: skip
+def test_every_name_is_one_thing(what: str, own: Collection[str], others: Collection[str]) -> None:
+    assert len(set(others)) == len(others) and not set(own) & set(others)
+    for name in NAMES[what]:
+        assert (name in own) != (name in others), f"{what}: {name}"
+    if what not in ("RequestOutput", "CompletionOutput"):  # whose table is one
+        assert set(others) <= set(NAMES[what]), "a name that vLLM does not have"
+
+
+def refused(call: Any, name: str, why: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert str(raised.value) == f"vLLM's {name} is not here: {why}"
+
+
+@pytest.mark.parametrize("name", vllm_names.SAMPLING_NOT_HERE)
+def test_sampling_parameters_that_are_not_here(name: str) -> None:
+    why = vllm_names.SAMPLING_NOT_HERE[name]
+    refused(lambda: SamplingParams(**{name: 1}), name, why)
+
+
+def test_a_field_that_nobody_has() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tempreature'"):
+        SamplingParams(tempreature=1.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", vllm_names.LLM_NOT_HERE)
+def test_arguments_of_llm_that_are_not_here(name: str) -> None:
+    """Before anything is loaded."""
+    why = vllm_names.LLM_NOT_HERE[name]
+    refused(lambda: LLM("no/such/model", **{name: 1}), name, why)
+
+
+def test_arguments_by_vllm_s_name() -> None:
+    nothing = {"max_sequences": None, "kv_cache_memory": None}
+    given = {"max_num_seqs": 3, "kv_cache_memory_bytes": 9, "enable_prefix_caching": True}
+    assert own_arguments(given, nothing) == {"max_sequences": 3, "kv_cache_memory": 9}
+    with pytest.raises(TypeError, match="max_num_seqs is vLLM's name of max_sequences: give one"):
+        LLM("no/such/model", max_sequences=3, max_num_seqs=3)
+    with pytest.raises(TypeError, match="LLM got an unexpected keyword argument 'max_seqs'"):
+        LLM("no/such/model", max_seqs=3)
+
+
+@pytest.mark.parametrize("name", AS_ALWAYS)
+def test_one_value_is_how_things_are(name: str) -> None:
+    always, instead = AS_ALWAYS[name]
+    assert own_arguments({name: always}, {}) == {}
+    with pytest.raises(TypeError) as raised:
+        LLM("no/such/model", **{name: "else"})
+    assert str(raised.value) == f"vLLM's {name} can only be {always!r} here: {instead}"
+
+
+def test_a_script_for_vllm(folder: Path) -> None:
+    llm = LLM(
+        model=str(folder), tokenizer=str(folder), tensor_parallel_size=1, dtype="float32", seed=1,
+        max_num_seqs=3, kv_cache_memory_bytes=MEMORY, max_model_len=40, enforce_eager=True,
+        block_size=8, trust_remote_code=False, skip_tokenizer_init=False,
+    )  # fmt: skip
+    config = llm.engine.config
+    assert (config.max_sequences, config.kv_cache_memory, config.block_size) == (3, MEMORY, 8)
+    assert config.enforce_eager and llm.context_length == 40
+    outputs = llm.generate(
+        [{"prompt": "Tom has"}, {"prompt_token_ids": [5, 6, 7]}],
+        SamplingParams(n=2, max_tokens=None, ignore_eos=True, logprobs=1),
+        use_tqdm=False,
+    )
+    for output in outputs:
+        assert output.finished and len(output.outputs) == 2
+        room = 40 - len(output.prompt_token_ids)
+        for sample in output.outputs:
+            assert (sample.finish_reason, sample.ended_by) == ("length", "context")
+            assert len(sample.token_ids) == len(sample.logprobs or ()) == room
+            assert sample.text == llm.get_tokenizer().decode(sample.token_ids)
+    for call in (llm.generate, llm.chat):
+        turns = [{"role": "user", "content": "Tom?"}]
+        why = vllm_names.CALL_NOT_HERE["lora_request"]
+        refused(lambda call=call, turns=turns: call(turns, lora_request=1), "lora_request", why)
+    with pytest.raises(TypeError, match=r"generate\(\) got an unexpected keyword argument 'use_"):
+        llm.generate("Tom", use_tdqm=True)
+    with pytest.raises(RequestError, match="has 40 tokens, but the model's context holds 40"):
+        llm.generate([3] * 40)
+    llm.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"max_model_len": 4000}, "max_model_len is 4000, and the model's context holds 2048"),
+        ({"max_model_len": 0}, "max_model_len is 0: it must be at least 1"),
+        ({"gpu_memory_utilization": 0.9}, "is of a GPU, and the model is on a CPU: give kv_cache_"),
+        ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization is 1.1: it must be above 0, at"),
+        ({"gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 9}, "both say how large the KV"),
+        ({"revision": "main"}, "revision 'main' is of a model on the hub, and .* is a folder"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_that_cannot_be(folder: Path, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        LLM(folder, **values)
+
+
+def test_a_share_of_a_gpu_holds_model_steps_and_cache() -> None:
+    GiB = 1 << 30
+    free, total = 60 * GiB, 80 * GiB
+    assert left_beside(4 * GiB, free, total) > 54 * GiB
+    assert left_beside(4 * GiB, free, total, held=16 * GiB, share=0.5) == 20 * GiB
+    assert left_beside(4 * GiB, free, total, held=16 * GiB, share=1.0) < 56 * GiB  # not all is free
+    assert left_beside(4 * GiB, free, total, held=40 * GiB, share=0.5) == 0
