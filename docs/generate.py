@@ -19,9 +19,15 @@ from pydantic import BaseModel
 
 from sharegen.cli import app
 from sharegen.common import vllm_names
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.request import BeamSearchParams, SamplingParams
 from sharegen.llm import LLM
-from sharegen.outputs import CompletionOutput, Logprob, RequestOutput
+from sharegen.outputs import (
+    BeamSearchOutput,
+    BeamSearchSequence,
+    CompletionOutput,
+    Logprob,
+    RequestOutput,
+)
 from sharegen.workload.configuration import Machine
 from sharegen.workload.recipe import Job
 
@@ -198,7 +204,10 @@ def schema() -> str:
 def python() -> str:
     """The page of the Python API."""
     parts = [_PYTHON]
-    for kind in (LLM, SamplingParams, RequestOutput, CompletionOutput, Logprob):
+    for kind in (
+        LLM, SamplingParams, RequestOutput, CompletionOutput, Logprob, BeamSearchParams,
+        BeamSearchOutput, BeamSearchSequence,
+    ):  # fmt: skip
         parts.append(f"## {kind.__name__}\n\n{_signature(kind.__name__, kind)}\n")
         parts.append(f"{_prose(kind.__doc__ or '')}\n")
         if is_dataclass(kind):

@@ -7,7 +7,7 @@ from sharegen.version import __version__
 
 if TYPE_CHECKING:
     from sharegen.common.structured import StructuredOutputsParams
-    from sharegen.engine.request import SamplingParams
+    from sharegen.engine.request import BeamSearchParams, SamplingParams
     from sharegen.llm import LLM
 
 # With Intel's BLAS, whether a product's inner dimension is split over threads depends on how many
@@ -20,7 +20,9 @@ os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 # imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM", "BeamSearchParams", "SamplingParams", "StructuredOutputsParams", "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -29,10 +31,10 @@ def __getattr__(name: str) -> Any:
         from sharegen.llm import LLM
 
         return LLM
-    if name == "SamplingParams":
-        from sharegen.engine.request import SamplingParams
+    if name in ("BeamSearchParams", "SamplingParams"):
+        from sharegen.engine import request
 
-        return SamplingParams
+        return getattr(request, name)
     if name == "StructuredOutputsParams":
         from sharegen.common.structured import StructuredOutputsParams
 

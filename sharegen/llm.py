@@ -18,10 +18,16 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Ready
 from sharegen.engine.random_key import row_key
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.request import (
+    BeamSearchParams,
+    Completion,
+    Params,
+    Request,
+    SamplingParams,
+)
 from sharegen.errors import CapacityError, RequestError, UsageError
 from sharegen.opening import open_engine, open_tokenizer
-from sharegen.outputs import CompletionOutput, RequestOutput
+from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
     as_list,
@@ -180,7 +186,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Seq[Prompt],
-        sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        sampling_params: Params | Seq[Params] | None = None,
         *,
         use_tqdm: bool | None = None,
         **vllm: Any,
@@ -224,10 +230,29 @@ class LLM:
             for text, request, drawn in zip(texts, requests, found, strict=True)
         ]
 
+    def beam_search(
+        self,
+        prompts: Prompt | Seq[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool | None = None,
+        **vllm: Any,
+    ) -> list[BeamSearchOutput]:
+        """Find the likeliest texts of every prompt; returns outputs in the order of the prompts.
+
+            [found] = llm.beam_search(["1, 2, 3,"], BeamSearchParams(beam_width=4, max_tokens=16))
+            print(found.sequences[0].text, found.sequences[0].score)
+
+        `generate` takes BeamSearchParams as well, for some prompts or all.
+        use_tqdm, errors: as there.
+        """
+        found = self.generate(prompts, params, use_tqdm=use_tqdm, **vllm)
+        return [BeamSearchOutput.of(output, self.tokenizer) for output in found]
+
     def stream(
         self,
         prompts: Prompt | Iterable[Prompt],
-        sampling_params: SamplingParams | Iterable[SamplingParams] | None = None,
+        sampling_params: Params | Iterable[Params] | None = None,
         *,
         keep: bool = False,
     ) -> Iterator[tuple[int, CompletionOutput]]:
@@ -262,7 +287,7 @@ class LLM:
     def _requests(
         self,
         prompts: Iterable[Prompt],
-        params: SamplingParams | Iterable[SamplingParams] | None,
+        params: Params | Iterable[Params] | None,
         keep: bool,
     ) -> Iterator[Request]:
         """The requests of a stream, as they are read."""
@@ -315,7 +340,7 @@ class LLM:
     def chat(
         self,
         messages: Seq[Mapping[str, Any]] | Seq[Seq[Mapping[str, Any]]],
-        sampling_params: SamplingParams | Seq[SamplingParams] | None = None,
+        sampling_params: Params | Seq[Params] | None = None,
         *,
         use_tqdm: bool | None = None,
         tools: Seq[Mapping[str, Any]] | None = None,
@@ -372,6 +397,9 @@ class LLM:
 
 
 def _request(
-    index: int, prompt_token_ids: list[int], params: SamplingParams, keep: bool = False
+    index: int, prompt_token_ids: list[int], params: Params, keep: bool = False
 ) -> Request:
+    if isinstance(params, BeamSearchParams):
+        ranks = range(params.beam_width)
+        return Request(index, prompt_token_ids, params.of_rows, ranks, keep, beam=params)
     return Request(index, prompt_token_ids, params, range(params.n), keep)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
+from sharegen.engine.text.detokenize import decode
 from sharegen.errors import UsageError
 
 _VLLM: dict[FinishReason, Literal["stop", "length", "error"]] = {
@@ -80,6 +81,7 @@ class CompletionOutput(_Shown):
         "stop" (a stop string or stop token id), "length" (max_tokens), "context" (the model's, or
         max_model_len), "error".
     stop_reason: the stop string or token id that matched. error: what happened, where it failed.
+    score: of a text that a beam search found, what these are ranked by.
     logprobs: where SamplingParams want them, for each token a mapping of ids to Logprob: its own
         first, then the likeliest.
     """
@@ -92,6 +94,7 @@ class CompletionOutput(_Shown):
     stop_reason: str | int | None
     ended_by: FinishReason
     error: str | None = None
+    score: float | None = None
     logprobs: list[dict[int, Logprob]] | None = field(init=False)
 
     _made = "logprobs"
@@ -108,6 +111,7 @@ class CompletionOutput(_Shown):
             stop_reason=completion.stop_reason,
             ended_by=completion.finish_reason,
             error=completion.error,
+            score=completion.score,
         )
         output._noted, output._tokenizer = completion.logprobs, tokenizer
         vars(output)["_completion"] = completion
@@ -163,6 +167,58 @@ class RequestOutput(_Shown):
         )
         output._noted, output._tokenizer = completions[0].prompt_logprobs, tokenizer
         return output
+
+
+@dataclass(frozen=True)
+class BeamSearchSequence:
+    """One text that a beam search found.
+
+    tokens: of the prompt and of the text, the one that ended it included. text: of both, without
+        special tokens; None without a tokenizer.
+    cum_logprob: of the text. score: what texts are ranked by.
+    output: the text alone, with all that is known of it.
+    """
+
+    tokens: list[int]
+    text: str | None
+    cum_logprob: float
+    score: float | None
+    finish_reason: Literal["stop", "length", "error"]
+    stop_reason: str | int | None
+    output: CompletionOutput
+
+    @property
+    def logprobs(self) -> list[dict[int, Logprob]] | None:
+        """As CompletionOutput's, where BeamSearchParams want them."""
+        return self.output.logprobs
+
+    @classmethod
+    def of(cls, prompt: list[int], output: CompletionOutput, tokenizer: Any) -> BeamSearchSequence:
+        tokens = [*prompt, *output.token_ids]
+        return cls(
+            tokens=tokens,
+            text=None if tokenizer is None else decode(tokenizer, tokens),
+            cum_logprob=output.cumulative_logprob,
+            score=output.score,
+            finish_reason=output.finish_reason,
+            stop_reason=output.stop_reason,
+            output=output,
+        )
+
+
+@dataclass(frozen=True)
+class BeamSearchOutput:
+    """A prompt and the texts that were found for it, the best first."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    sequences: list[BeamSearchSequence]
+
+    @classmethod
+    def of(cls, found: RequestOutput, tokenizer: Any) -> BeamSearchOutput:
+        prompt = found.prompt_token_ids
+        sequences = [BeamSearchSequence.of(prompt, each, tokenizer) for each in found.outputs]
+        return cls(found.prompt, prompt, sequences)
 
 
 def mappings(

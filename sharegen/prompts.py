@@ -10,7 +10,7 @@ from numbers import Integral
 from operator import index as whole
 from typing import Any
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.request import Params, SamplingParams
 from sharegen.errors import CapacityError, ModelError, RequestError
 from sharegen.workload.chat import chat_text
 from sharegen.workload.conversation import ChatOptions, conversation
@@ -101,11 +101,9 @@ def named(index: int, is_one_of_many: bool = True) -> Iterator[None]:
         raise type(error)(f"prompt {index}: {error}") from None
 
 
-def one_each(
-    params: SamplingParams | Seq[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
+def one_each(params: Params | Seq[Params] | None, count: int) -> list[Params]:
     """The parameters of each of `count` prompts. Raises RequestError where they are not as many."""
-    if params is None or isinstance(params, SamplingParams):
+    if params is None or isinstance(params, Params):
         return [params or SamplingParams()] * count
     if len(params) != count:
         raise RequestError(f"{count} prompts need {count} SamplingParams or one, not {len(params)}")
@@ -113,10 +111,10 @@ def one_each(
 
 
 def pairs(
-    prompts: Iterable[Prompt], params: SamplingParams | Iterable[SamplingParams] | None
-) -> Iterator[tuple[Prompt, SamplingParams]]:
+    prompts: Iterable[Prompt], params: Params | Iterable[Params] | None
+) -> Iterator[tuple[Prompt, Params]]:
     """Prompts with their parameters, as they are read. Raises RequestError where one ends first."""
-    if params is None or isinstance(params, SamplingParams):
+    if params is None or isinstance(params, Params):
         yield from zip(prompts, repeat(params or SamplingParams()), strict=False)
         return
     missing = object()

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import sharegen
-from sharegen import LLM, SamplingParams
+from sharegen import LLM, BeamSearchParams, SamplingParams
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
 from tests.engine.tiny_models import make_tiny
@@ -231,6 +232,48 @@ def test_a_stream_without_the_samples_that_are_cancelled(llm: LLM) -> None:
     assert llm.engine.stats.blocks_used == 0
     with pytest.raises(UsageError, match="no job runs"):
         llm.cancel(0)
+
+
+@pytest.mark.slow
+def test_beam_search_with_stop_strings_as_transformers_does_it(llm: LLM, folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    params = BeamSearchParams(beam_width=5, max_tokens=20, stop=["a", "e"], length_penalty=0.5)
+    outputs = llm.beam_search(PROMPTS, params)
+    ended = set()
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        ids = llm.tokenizer(prompt, return_tensors="pt")["input_ids"]
+        found = model.generate(
+            ids, max_new_tokens=20, num_beams=5, num_return_sequences=5, length_penalty=0.5,
+            stop_strings=["a", "e"], tokenizer=llm.tokenizer, pad_token_id=-1,
+            return_dict_in_generate=True, output_scores=True,
+        )  # fmt: skip
+        texts = [[token for token in text if token >= 0] for text in found.sequences.tolist()]
+        assert [sequence.tokens for sequence in output.sequences] == texts
+        scores = [sequence.score for sequence in output.sequences]
+        assert scores == pytest.approx(found.sequences_scores.tolist(), rel=1e-6)
+        ended |= {sequence.finish_reason for sequence in output.sequences}
+    assert "stop" in ended
+
+
+def test_beam_search(llm: LLM) -> None:
+    params = BeamSearchParams(beam_width=3, max_tokens=6)
+    outputs = llm.beam_search([*PROMPTS[:2], {"prompt_token_ids": [1, 5, 6]}], params)
+    assert [output.prompt for output in outputs] == [*PROMPTS[:2], None]
+    for output in outputs:
+        assert [s.output.index for s in output.sequences] == [0, 1, 2]
+        scores = [s.score for s in output.sequences]
+        assert scores == sorted(scores, reverse=True)
+        for sequence in output.sequences:
+            completion = sequence.output
+            assert sequence.tokens == output.prompt_token_ids + completion.token_ids
+            assert sequence.text == llm.tokenizer.decode(sequence.tokens, skip_special_tokens=True)
+            assert sequence.text.endswith(completion.text)
+            assert sequence.cum_logprob == completion.cumulative_logprob
+            assert sequence.finish_reason == completion.finish_reason
+    mixed = llm.generate(PROMPTS[:2], [params, GREEDY])
+    found = [completion.text for completion in mixed[0].outputs]
+    assert found == [sequence.output.text for sequence in outputs[0].sequences]
+    assert mixed[1].outputs[0].text == llm.generate(PROMPTS[1], GREEDY)[0].outputs[0].text
 
 
 def test_chat(llm: LLM) -> None:

@@ -24,12 +24,14 @@ class Drawing:
     """How the tokens of one sample are drawn.
 
     key: of the sample's random stream (`random_key.row_key`). prompt: int32, the prompt's tokens
-    where the params look at them (`SamplingParams.reads_prompt`), else empty.
+    where the params look at them (`SamplingParams.reads_prompt`), else empty. beam_width: of the
+    beam search that the row is part of, 0 where it is drawn from by itself.
     """
 
     params: SamplingParams
     key: int
     prompt: Int32
+    beam_width: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class DecodeBatch:
     are new, holes included; block_tables [n, max_blocks], prefix_length, position and
     last_position (of the last input that the row may have) [n] are theirs.
     started: [n] rows whose sequence has just joined, and drawings: [n] how theirs are drawn.
+    copies: [n, 2] (from, to) blocks of samples' own tokens to copy: two beams go on from one, and
+    each writes on behind it.
     growth: [n, 3] (row, column, block) entries added to the block tables of other rows.
     forced: [n, 3] (row, token, position) inputs that replace the token drawn last: a sequence that
     just joined, or replays what it had drawn before it was preempted.
@@ -94,6 +98,7 @@ class DecodeBatch:
     last_position: Int32
     started: Int32
     drawings: list[Drawing]
+    copies: Int32
     growth: Int32
     forced: Int32
     layout: SharedLayout | None

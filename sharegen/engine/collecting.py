@@ -11,13 +11,14 @@ import numpy as np
 
 from sharegen.engine.cache.prompt_logprobs import note, of_prompt
 from sharegen.engine.config import EngineStats
+from sharegen.engine.ending import Endings, OfSample
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.request import Completion, FinishReason, SamplingParams, TokenLogprobs
+from sharegen.engine.request import Completion, TokenLogprobs
 from sharegen.engine.schedule.scheduler import Scheduler
-from sharegen.engine.schedule.sequence import Sequence
+from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
-from sharegen.engine.text.detokenize import completion_text
-from sharegen.engine.text.stopping import Stops, end_tokens
+from sharegen.engine.searching import Searching, Seen
+from sharegen.engine.text.stopping import Stops
 
 
 class Collector:
@@ -33,7 +34,8 @@ class Collector:
         self.scheduler = scheduler
         self.stats = stats
         self.tokenizer = tokenizer
-        self.eos_token_ids = eos_token_ids
+        self.endings = Endings(tokenizer, eos_token_ids)
+        self.searching = Searching(scheduler, self.endings)
 
     def collect(self, step: Step, drawn: Drawn) -> list[Completion]:
         """Add what a step drew to its sequences; returns those that it ended."""
@@ -53,19 +55,26 @@ class Collector:
             part = slice(len(sequences), len(sequences) + len(group.drawn))
             sequences += self.scheduler.draw(group, tokens[part], logprobs[part])
         wanted = [(i, s) for i, s in enumerate(sequences) if not s.finished]
+        searches = [(i, s) for i, s in wanted if s.group.search is not None]
+        wanted = [(i, s) for i, s in wanted if s.group.search is None]
         good = [(i, s) for i, s in wanted if not math.isnan(logprobs[i])]
         failed = [s for i, s in wanted if math.isnan(logprobs[i])]
         for sequence in failed:
             sequence.tokens, sequence.cumulative_logprob = [], 0.0
-        return self._grown(good, failed, drawn, logprobs)
+        finished = self._grown(good, failed, drawn, logprobs)
+        return finished + self._search(searches, drawn, logprobs)
 
     def _next(self, step: DecodeStep, drawn: Drawn) -> list[Completion]:
         tokens, logprobs = drawn.get()
         grown: list[tuple[int, Sequence]] = []
+        searches: list[tuple[int, Sequence]] = []
         failed: list[Sequence] = []
         for row, sequence in enumerate(step.sequences):
             # Steps launched before an end was seen, and replayed ones, draw nothing new.
             if sequence is None or sequence.finished or step.index[row] != len(sequence.tokens):
+                continue
+            if sequence.group.search is not None:
+                searches.append((row, sequence))
                 continue
             if math.isnan(logprobs[row]):
                 failed.append(sequence)
@@ -73,7 +82,27 @@ class Collector:
             sequence.tokens.append(tokens[row])
             sequence.cumulative_logprob += logprobs[row]
             grown.append((row, sequence))
-        return self._grown(grown, failed, drawn, logprobs)
+        finished = self._grown(grown, failed, drawn, logprobs)
+        return finished + self._search(searches, drawn, logprobs)
+
+    def _search(
+        self, beams: list[tuple[int, Sequence]], drawn: Drawn, logprobs: list[float]
+    ) -> list[Completion]:
+        """The texts of beam searches that are over with what the rows of all their beams drew."""
+        if not beams:
+            return []
+        top = drawn.get_top()
+        seen = {
+            id(beam): Seen(logprobs[place], list(zip(*top[place][1:], strict=True)))
+            for place, beam in beams
+        }
+        finished: list[Completion] = []
+        for group in {beam.group: None for _, beam in beams}:
+            found = self.searching.advance(group, [seen[id(beam)] for beam in group.beams])
+            self.stats.generated_tokens += len(group.beams)
+            self._count(group, found)
+            finished += found
+        return finished
 
     def _grown(
         self,
@@ -88,7 +117,7 @@ class Collector:
         self.stats.generated_tokens += len(grown)
         finished = self._finish_ended(grown, drawn.get_ended())
         for sequence in failed:
-            finished += self._finish(sequence, _failure(sequence, self.tokenizer is not None))
+            finished += self._finish(sequence, self._failure(sequence))
         return finished
 
     def _finish_ended(
@@ -102,102 +131,46 @@ class Collector:
         suspects: dict[Stops, list[bool]] = {}
         finished: list[Completion] = []
         for i, (place, sequence) in enumerate(grown):
-            stops = self._stops(sequence.group.request.params)
+            stops = self.endings.stops_of(sequence.group.request.params)
             if stops is not None and stops not in suspects:
                 suspects[stops] = stops.may_complete(last).tolist()
             may_stop = stops is not None and suspects[stops][i]
             full = len(sequence.tokens) >= sequence.group.limit
             if not (ended[place] or may_stop or full):
                 continue
-            completion = self._ended(sequence, ended[place], may_stop)
-            if completion is not None:
+            ending = self.endings.find(sequence.group, sequence.tokens, ended[place], may_stop)
+            if ending is not None:
+                drawn = _drawn(sequence)
+                group, sample = sequence.group, sequence.sample
+                completion = self.endings.completion(group, sample, drawn, ending)
                 finished += self._finish(sequence, completion)
         return finished
-
-    def _stops(self, params: SamplingParams) -> Stops | None:
-        """What ends a sample with these parameters in its text, if something does."""
-        if not params.stop:
-            return None
-        return Stops.of(self.tokenizer, params.stop, not params.skip_special_tokens)
 
     def _finish(self, sequence: Sequence, completion: Completion) -> list[Completion]:
         """The completion of every sample that the sequence was computed for."""
         samples = sequence.samples
         self.scheduler.finish(sequence)
-        self.stats.completions += len(samples)
         self.stats.copies += len(samples) - 1
-        self.stats.requests_done += sequence.group.unfinished == 0
-        return [replace(completion, sample=sample) for sample in samples]
+        completions = [replace(completion, sample=sample) for sample in samples]
+        self._count(sequence.group, completions)
+        return completions
 
-    def _ended(self, sequence: Sequence, is_end: bool, may_stop: bool) -> Completion | None:
-        """Its completion if it has ended. is_end: whether its newest token alone says so."""
-        group, params = sequence.group, sequence.group.request.params
-        text: str | None = None
-        reason: FinishReason
-        stop_reason: str | int | None = None
-        include = params.include_stop_str_in_output
-        if is_end:
-            ends = end_tokens(params, self.tokenizer, self.eos_token_ids)
-            reason, stop_reason = ends[sequence.tokens[-1]]
-        else:
-            match = None
-            stops = self._stops(params) if may_stop else None
-            if stops is not None:
-                match = stops.match(
-                    group.request.prompt_token_ids,
-                    sequence.tokens,
-                    min_tokens=params.min_tokens,
-                    include_stop=include,
-                )
-            if match is not None:
-                reason, stop_reason, text = "stop", match.stop, match.text
-            elif len(sequence.tokens) >= group.limit:
-                reason = group.limit_reason
-            else:
-                return None
-        if text is None and self.tokenizer is not None and params.detokenize:
-            hide = is_end and not include
-            shown = sequence.tokens[:-1] if hide else sequence.tokens
-            special = not params.skip_special_tokens
-            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown, special)
-            if include and isinstance(stop_reason, str) and not special:
-                text += stop_reason  # a special token, which decoding left out
-        return Completion(
-            request=group.request,
-            sample=sequence.sample,
-            token_ids=sequence.tokens,
-            text=text,
-            finish_reason=reason,
-            stop_reason=stop_reason,
-            cumulative_logprob=sequence.cumulative_logprob,
-            logprobs=sequence.logprobs,
-            prompt_logprobs=group.prompt_logprobs,
-            num_cached_tokens=group.num_cached or 0,
-        )
+    def _count(self, group: Group, finished: Seq[Completion]) -> None:
+        self.stats.completions += len(finished)
+        self.stats.requests_done += bool(finished) and group.unfinished == 0
+
+    def _failure(self, sequence: Sequence) -> Completion:
+        """What becomes of a sample whose logits were no distribution, so that nothing was drawn."""
+        count, params = len(sequence.tokens), sequence.group.request.params
+        barring = [name for name in ("allowed_token_ids", "bad_words") if getattr(params, name)]
+        barring += ["logit_bias"] if -math.inf in (params.logit_bias or {}).values() else []
+        or_barred = f", or there is no token that {' and '.join(barring)} leave" if barring else ""
+        error = f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}"
+        return self.endings.failure(sequence.group, sequence.sample, _drawn(sequence), error)
 
 
-def _failure(sequence: Sequence, has_text: bool) -> Completion:
-    """What becomes of a sample whose logits were no distribution, so that nothing was drawn.
-
-    has_text: whether samples have one, where their parameters want it.
-    """
-    count, params = len(sequence.tokens), sequence.group.request.params
-    barring = [name for name in ("allowed_token_ids", "bad_words") if getattr(params, name)]
-    barring += ["logit_bias"] if -math.inf in (params.logit_bias or {}).values() else []
-    or_barred = f", or there is no token that {' and '.join(barring)} leave" if barring else ""
-    return Completion(
-        request=sequence.group.request,
-        sample=sequence.sample,
-        token_ids=sequence.tokens,
-        text="" if has_text and params.detokenize else None,
-        finish_reason="error",
-        stop_reason=None,
-        cumulative_logprob=sequence.cumulative_logprob,
-        logprobs=sequence.logprobs,
-        prompt_logprobs=sequence.group.prompt_logprobs,
-        num_cached_tokens=sequence.group.num_cached or 0,
-        error=f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}",
-    )
+def _drawn(sequence: Sequence) -> OfSample:
+    return OfSample(sequence.tokens, sequence.cumulative_logprob, sequence.logprobs)
 
 
 def _note_top(

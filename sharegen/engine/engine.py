@@ -170,6 +170,11 @@ class Engine:
         self.model.check_prompt(request.prompt_token_ids, params.max_tokens)
         if params.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and none is loaded")
+        if request.rows > self.model.vocab_size:
+            raise RequestError(
+                f"beam_width is {request.rows}, but the model's vocabulary has "
+                f"{self.model.vocab_size} tokens to begin a text with: follow fewer beams"
+            )
         self.runner.state.check(params)
         self.scheduler.check(request)
 
@@ -334,6 +339,8 @@ class Engine:
             origin, outputs = parent.request, parent.token_ids
             if sequence is not None and sequence.group.request is not origin:
                 sequence = None  # of another job
+        elif sequence is not None and sequence.group.search is not None:
+            raise UsageError(f"request {key} is a beam search that runs: fork its completions")
         elif sequence is not None and not sequence.finished:
             origin, outputs = sequence.group.request, sequence.tokens
         elif place in self._cancelled:
@@ -343,6 +350,10 @@ class Engine:
         count = len(outputs) if tokens is None else tokens
         if not 1 <= count <= len(outputs):
             raise UsageError(f"tokens is {count}: the sample has {len(outputs)}, give 1 to that")
+        if params is None and origin.beam is not None:
+            raise UsageError(
+                "a text that a beam search found is forked with SamplingParams: give some"
+            )
         params = params or origin.params
         new_key = row_key(count, key, sample)
         first = self._forks.get(new_key, 0)
@@ -356,13 +367,18 @@ class Engine:
         return new_key
 
     def running(self) -> dict[tuple[int, int], list[int]]:
-        """The outputs so far of all samples that run, by (request key, sample)."""
-        return {
-            (sequence.group.request.key, sample): list(sequence.tokens)
-            for sequence in (*self.scheduler.rows.running(), *self.scheduler.unseated())
-            if not sequence.finished
-            for sample in sequence.samples
-        }
+        """The outputs so far of all samples that run, by (request key, sample).
+
+        Of a beam search these are the beams as they rank now.
+        """
+        found: dict[tuple[int, int], list[int]] = {}
+        for sequence in (*self.scheduler.rows.running(), *self.scheduler.unseated()):
+            if not sequence.finished:
+                beams = sequence.group.beams
+                for sample in sequence.samples:
+                    of_sample = beams[sample] if beams else sequence
+                    found[sequence.group.request.key, sample] = list(of_sample.tokens)
+        return found
 
     def _fill(self, source: Iterator[Request]) -> None:
         """Read requests until there is work: those read together may have no samples left to draw.

@@ -155,9 +155,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (good, want) in _RANGES.items():
-            self._check(name, good(getattr(self, name)), want)
+            _check(name, getattr(self, name), good(getattr(self, name)), want)
         most = self.min_tokens if self.max_tokens is None else self.max_tokens
-        self._check("min_tokens", self.min_tokens <= most, _RANGES["min_tokens"][1])
+        _check("min_tokens", self.min_tokens, self.min_tokens <= most, _RANGES["min_tokens"][1])
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
             words = (value,) if isinstance(value, str) else tuple(value or ())
@@ -178,9 +178,77 @@ class SamplingParams:
         """Whether the draws hang on the prompt's tokens beside its logits."""
         return self.repetition_penalty != 1 or bool(self.bad_words)
 
-    def _check(self, name: str, good: bool, want: str) -> None:
-        if not good:
-            raise UsageError(f"{name} is {getattr(self, name)!r}: it must be {want}")
+
+def _check(name: str, value: Any, good: bool, want: str) -> None:
+    if not good:
+        raise UsageError(f"{name} is {value!r}: it must be {want}")
+
+
+_OF_BEAMS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "beam_width": (lambda x: _whole(x, 1), _AT_LEAST_ONE),
+    "temperature": (
+        lambda x: _number(x, 0, 0),
+        "0: beam search draws nothing at random, it follows the likeliest texts",
+    ),
+    "length_penalty": (lambda x: _number(x, -100, 100), "a number from -100 to 100"),
+    "early_stopping": (
+        lambda x: isinstance(x, bool) or x == "never",
+        'True, False or "never"',
+    ),
+}
+
+
+@dataclass(frozen=True)
+class BeamSearchParams:
+    """How to search for the likeliest texts of one request, in vLLM's terms.
+
+    beam_width: texts that are followed side by side, and that come out, the best first.
+    temperature: vLLM's, 0.
+    length_penalty: a text's score is its log-probability over the number of its tokens, the one
+        that ends it included, to this power: above 0 favours long texts.
+    early_stopping: when the search ends, once beam_width texts have ended. True: at once; False:
+        when no beam's score, as it stands, beats the worst of these; "never": when none can beat it
+        at any length.
+    max_tokens, stop, stop_token_ids, ignore_eos, include_stop_str_in_output, logprobs: as for
+        SamplingParams.
+
+    Scores, their length and early_stopping are those of transformers' `generate(num_beams=...)`.
+    Raises UsageError for a value outside its range, TypeError for an unknown field.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    early_stopping: bool | Literal["never"] = False
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (good, want) in _OF_BEAMS.items():
+            _check(name, getattr(self, name), good(getattr(self, name)), want)
+        for name in ("stop", "stop_token_ids"):
+            object.__setattr__(self, name, getattr(self.of_rows, name))
+
+    @property
+    def of_rows(self) -> SamplingParams:
+        """What a row asks for that follows one of the beams."""
+        return SamplingParams(
+            n=self.beam_width,
+            temperature=0.0,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            ignore_eos=self.ignore_eos,
+            logprobs=self.logprobs,
+        )
+
+
+Params = SamplingParams | BeamSearchParams
 
 
 @dataclass(frozen=True)
@@ -199,6 +267,8 @@ class Request:
         that tree one sample alone reads its last node.
     logprobs_from: the first prompt token whose log-probability is told where params asks for
         them, 1 at least; what comes before costs no logits.
+    beam: where the samples are the best texts that a beam search finds, by their rank; params are
+        then its `of_rows`.
     """
 
     key: int
@@ -210,12 +280,20 @@ class Request:
     due: int | None = None
     alone: bool = False
     logprobs_from: int = 1
+    beam: BeamSearchParams | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch that one of its sequences takes: one, or one a beam."""
+        return 1 if self.beam is None else self.beam.beam_width
 
     @property
     def is_alone(self) -> bool:
         """Whether one sample alone goes on from its prompt, as far as it knows."""
         if self.splits is not None:
             return self.alone
+        if self.beam is not None:
+            return self.rows == 1
         return self.params.is_greedy or (self.params.n == 1 and len(self.samples) == 1)
 
 
@@ -244,6 +322,7 @@ class Completion:
     cumulative_logprob: sum over token_ids of the log-probability under the model's raw
         distribution (before temperature, filters and penalties), natural log.
     num_cached_tokens: of the prompt, that were computed for other requests already.
+    score: of a beam search, what its texts are ranked by.
     logprobs, prompt_logprobs: an entry a token where the request wants them; the prompt's begin
         with None, for nothing comes before the first token, and are None before logprobs_from.
 
@@ -261,3 +340,4 @@ class Completion:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
     num_cached_tokens: int = field(default=0, compare=False)
+    score: float | None = None

@@ -96,6 +96,15 @@ class KVCache:
         """A slot of full width that no sequence has."""
         return self.scratch_block // self.width * self.block_size
 
+    def copy_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy blocks of samples' own tokens onto others; source, target: int64 [n]."""
+        of_layers = [*self.keys, *self.values]
+        if self.width > 1:
+            kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.narrow]
+            of_layers = [tensor.view(torch.uint8) for kind in kinds for tensor in kind]
+        for tensor in (*of_layers, self.tokens):
+            tensor[target] = tensor[source]
+
     def _narrow(self, keys: torch.Tensor, values: torch.Tensor) -> NarrowKV:
         blocks = len(keys) * self.width
         heads = keys.shape[2]

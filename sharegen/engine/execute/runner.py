@@ -209,10 +209,10 @@ class Runner:
             self.block_tables = torch.nn.functional.pad(
                 self.block_tables, (0, missing), value=self.cache.scratch_block
             )
-        places = (batch.moves, batch.changed, batch.growth, batch.forced)
+        places = (batch.moves, batch.changed, batch.copies, batch.growth, batch.forced)
         values = (batch.block_tables, batch.prefix_length, batch.position, batch.last_position)
         sent = self._send(*(place.astype(np.int64) for place in places), *values)
-        moves, changed, growth, forced = sent[: len(places)]
+        moves, changed, copies, growth, forced = sent[: len(places)]
         tables, prefix_length, position, last_position = sent[len(places) :]
         if len(moves):
             source, target = moves.unbind(1)
@@ -225,6 +225,8 @@ class Runner:
             self.last_position[changed] = last_position
         if len(batch.started):
             self.state.set_rows(batch.started.tolist(), *_columns(batch.drawings))
+        if len(copies):
+            self.cache.copy_blocks(*copies.unbind(1))
         if len(growth):
             row, column, block = growth.unbind(1)
             self.block_tables[row, column] = block.to(torch.int32)
@@ -268,9 +270,10 @@ class Runner:
 
 def _columns(
     drawings: list[Drawing],
-) -> tuple[list[SamplingParams], list[int], list[Int32]]:
-    """Parameters, keys and prompts, as the sampling state takes them."""
-    return [d.params for d in drawings], [d.key for d in drawings], [d.prompt for d in drawings]
+) -> tuple[list[SamplingParams], list[int], list[Int32], list[int]]:
+    """Parameters, keys, prompts and widths of beam searches, as the sampling state takes them."""
+    params, keys = [d.params for d in drawings], [d.key for d in drawings]
+    return params, keys, [d.prompt for d in drawings], [d.beam_width for d in drawings]
 
 
 def _top(

@@ -11,12 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sharegen.engine.beam_search import num_candidates
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.allowed import AllowedTokens
 from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
@@ -41,8 +43,8 @@ class Features:
 
     filtered: some row that draws has top_k, top_p or min_p. penalised: some row has a penalty,
     repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
-    0 where no row has one. allowed: some row may draw some tokens only. top_logprobs: the largest
-    `logprobs` asked for, -1 for none.
+    0 where no row has one. allowed: some row may draw some tokens only. top_logprobs: the most of a
+    row's likeliest tokens that one asks for, -1 for none.
     """
 
     filtered: bool = False
@@ -126,10 +128,12 @@ class SamplingState:
         params: Sequence[SamplingParams],
         keys: Sequence[int],
         prompts: Sequence[Sequence[int] | np.ndarray],
+        beam_widths: Sequence[int] | None = None,
     ) -> None:
         """Write what the sequences that start (or start again) in `rows` ask for.
 
-        keys: from `row_key`, one a row; prompts: the prompt's token ids, one list a row.
+        keys: from `row_key`, one a row; prompts: the prompt's token ids, one list a row;
+        beam_widths: of the beam searches that the rows are part of, 0 for none, as by default.
         """
         if not rows:
             return
@@ -157,7 +161,12 @@ class SamplingState:
         self.edits.set_rows(rows, edits, prompts)
         self.allowed.set_rows(rows, [p.allowed_token_ids for p in params])
         self._flags[rows] = [self._flags_of(p, e) for p, e in zip(params, edits, strict=True)]
-        self._logprobs[rows] = [-1 if p.logprobs is None else p.logprobs for p in params]
+        reported = [-1 if p.logprobs is None else p.logprobs for p in params]
+        looked_at = [
+            num_candidates(width, len(own)) if width else -1
+            for width, own in zip(beam_widths or repeat(0), ends, strict=False)
+        ]
+        self._logprobs[rows] = np.maximum(reported, looked_at)
         repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1]
         self.prompt_tokens.set_rows([rows[i] for i in repeating], [prompts[i] for i in repeating])
 
@@ -180,6 +189,7 @@ class SamplingState:
         params: Sequence[SamplingParams],
         keys: Sequence[int],
         prompts: Sequence[Sequence[int] | np.ndarray],
+        beam_widths: Sequence[int] | None = None,
     ) -> SamplingState:
         """A state of its own for sequences that have no row yet (their first tokens)."""
         state = SamplingState(
@@ -189,7 +199,7 @@ class SamplingState:
             eos_token_ids=self.eos_token_ids,
             tokenizer=self.tokenizer,
         )
-        state.set_rows(range(len(params)), params, keys, prompts)
+        state.set_rows(range(len(params)), params, keys, prompts, beam_widths)
         return state
 
     def features(self, num_rows: int | None = None) -> Features:

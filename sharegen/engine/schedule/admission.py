@@ -43,19 +43,23 @@ class Admission:
             sequence = self.ready.first(early)
             if sequence is None or not cache.is_resident(sequence.group.leaf):
                 return  # its prompt was dropped: prefill comes first
+            together = sequence.together
+            if rows.num_running + len(together) > most:
+                return
             assert outlook is not None
-            outlook.add(sequence.group, len(sequence.tokens))
+            outlook.add(sequence.group, len(sequence.tokens), len(together))
             if rows.num_running == 0:
-                if not cache.spare(Room(0, 1)):
+                if not cache.spare(Room(0, len(together))):
                     cache.drop_all_but(sequence.group.leaf)
             elif not outlook.leaves(Room(0, 0)):
                 self.blocked = True
                 return
-            block = cache.pool.allocate()
-            assert block is not None, "a checked request does not fit the empty pool"
             self.ready.take(sequence)
-            rows.seat(sequence, block)
-            outlook.held += 1
+            for each in together:
+                block = cache.pool.allocate()
+                assert block is not None, "a checked request does not fit the empty pool"
+                rows.seat(each, block)
+            outlook.held += len(together)
 
     def survival(self) -> Survival:
         """What the lengths say; a little late, for that changes little."""

@@ -17,8 +17,8 @@ from sharegen.engine.schedule.sequence import Group, Sequence
 class Ready:
     """The preempted first, then what is due, request by request, then what is early.
 
-    num_due: with those that were preempted; num_early. Those that have ended since are not counted
-    and passed over.
+    num_due: with those that were preempted, and rows_due: the rows that they take; num_early. Those
+    that have ended since are not counted and passed over.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,7 @@ class Ready:
         self._nearest: list[tuple[int, int, Group]] = []  # a heap: the first of each group
         self._drawn = 0  # groups so far
         self.num_due = 0
+        self.rows_due = 0
         self.num_early = 0
 
     def __len__(self) -> int:
@@ -66,7 +67,7 @@ class Ready:
         """A sample was preempted: it is the first again."""
         sequence.waits = True
         self._preempted.appendleft(sequence)
-        self.num_due += 1
+        self._count_due(sequence, 1)
 
     def call(self, group: Group) -> None:
         """More of a group's samples are due than were."""
@@ -82,7 +83,11 @@ class Ready:
 
     def _add_due(self, sequence: Sequence) -> None:
         heappush(self._due, (sequence.group.place, sequence.sample, sequence))
-        self.num_due += 1
+        self._count_due(sequence, 1)
+
+    def _count_due(self, sequence: Sequence, by: int) -> None:
+        self.num_due += by
+        self.rows_due += by * sequence.group.request.rows
 
     def _note(self, group: Group) -> None:
         """Say how early the first of a group's early samples is; without any the group is out."""
@@ -125,10 +130,10 @@ class Ready:
         sequence.waits = False
         if self._preempted and self._preempted[0] is sequence:
             self._preempted.popleft()
-            self.num_due -= 1
+            self._count_due(sequence, -1)
         elif self._due and self._due[0][2] is sequence:
             heappop(self._due)
-            self.num_due -= 1
+            self._count_due(sequence, -1)
         else:
             self._early[sequence.group].popleft()
             self.num_early -= 1
@@ -139,7 +144,7 @@ class Ready:
         assert sequence.finished and sequence.waits
         sequence.waits = False
         if sequence.joined >= 0 or sequence.group.is_due(sequence.sample):
-            self.num_due -= 1
+            self._count_due(sequence, -1)
         else:
             self.num_early -= 1
 
@@ -148,12 +153,13 @@ class Ready:
         self._due.clear()
         self._early.clear()
         self._nearest.clear()
-        self.num_due = self.num_early = 0
+        self.num_due = self.rows_due = self.num_early = 0
 
     def check_integrity(self) -> None:
         """Assert that the counts are those of what waits, and that nothing waits twice."""
         waiting = list(self)
         assert len(waiting) == len({id(sequence) for sequence in waiting}) == len(self)
-        assert sum(1 for _ in self.due()) == self.num_due
+        rows = [sequence.group.request.rows for sequence in self.due()]
+        assert (len(rows), sum(rows)) == (self.num_due, self.rows_due)
         assert all(sequence.waits and sequence.row < 0 for sequence in waiting)
         assert (self.first(early=True) is None) == (not waiting)

@@ -26,6 +26,7 @@ class Rows:
         prompt, of the row's next input, and of the last input that its limit allows. A hole has
         prefix_length 0, position -1 and scratch_block in its table; nothing reads what is written
         there. replay: [capacity] tokens that the sequence had when it joined.
+    num_beams: rows that are part of a beam search.
     padded: rows of the batch that is run for n live rows.
     """
 
@@ -42,10 +43,12 @@ class Rows:
         self.position = np.full(capacity, -1, dtype=np.int32)
         self.last_position = np.full(capacity, -1, dtype=np.int32)
         self.replay = np.zeros(capacity, dtype=np.int32)
+        self.num_beams = 0
         self._holes: list[int] = []
         self._joined = 0
         self._changed: set[int] = set()
         self._growth: list[tuple[int, ...]] = []
+        self._copies: dict[int, int] = {}  # blocks to copy before the next step: target, source
         self._layout_changed = True
 
     @property
@@ -73,6 +76,7 @@ class Rows:
             row = len(self.sequences)
             self.sequences.append(sequence)
         self._joined += 1
+        self.num_beams += sequence.group.search is not None
         sequence.joined = self._joined
         sequence.row = row
         sequence.fed = 0
@@ -93,9 +97,21 @@ class Rows:
         self.block_tables[sequence.row, column] = block
         self._growth.append((sequence.row, column, block))
 
+    def rewrite(self, sequence: Sequence, blocks: list[int], written: int | None) -> None:
+        """Give a row other blocks; written: the block that the last of them is to be a copy of."""
+        sequence.blocks = blocks
+        self.block_tables[sequence.row] = self.scratch_block
+        self.block_tables[sequence.row, : len(blocks)] = blocks
+        self._changed.add(sequence.row)
+        if written is not None:
+            self._copies[blocks[-1]] = written
+
     def vacate(self, sequence: Sequence) -> None:
         """Take the sequence's row; its blocks are still its own."""
+        for block in sequence.blocks[-1:]:
+            self._copies.pop(block, None)
         self._empty(sequence.row)
+        self.num_beams -= sequence.group.search is not None
         self._holes.append(sequence.row)
         sequence.row = -1
         self._layout_changed = True
@@ -230,12 +246,13 @@ class Rows:
             last_position=self.last_position[changed],
             started=started,
             drawings=[self._sequence(row).drawing for row in started.tolist()],
+            copies=_table([(source, target) for target, source in self._copies.items()], 2),
             growth=_table([entry for entry in self._growth if entry[0] not in self._changed], 3),
             forced=_table(forced, 3),
             layout=layout,
         )
         self.position[:count] += self.position[:count] >= 0
-        self._changed, self._growth, self._layout_changed = set(), [], False
+        self._changed, self._growth, self._copies, self._layout_changed = set(), [], {}, False
         return DecodeStep(batch, list(self.sequences), index[:count].tolist())
 
     def _by_leaf(self) -> dict[Node, list[int]]:
@@ -250,6 +267,8 @@ class Rows:
 
     def check_integrity(self) -> None:
         """Assert that every row's tables are those of its sequence."""
+        beams = sum(sequence.group.search is not None for sequence in self.running())
+        assert self.num_beams == beams
         for sequence in self.running():
             row = sequence.row
             assert self.sequences[row] is sequence

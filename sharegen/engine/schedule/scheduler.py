@@ -20,12 +20,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 
+from sharegen.engine.beam_search import Choice
 from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.request import Request
 from sharegen.engine.schedule.admission import Admission, Outlook
+from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.packing import prefill_step
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
@@ -124,21 +126,28 @@ class Scheduler:
         return None
 
     def check(self, request: Request) -> None:
-        """Raise CapacityError for a request of which one sample does not fit the pool."""
+        """Raise CapacityError for a request of which one sample does not fit, or its beams."""
+        if request.rows > self.max_sequences:
+            raise CapacityError(
+                f"beam_width is {request.rows}, but {self.max_sequences} sequences decode "
+                "together: follow fewer beams, or raise max_sequences"
+            )
         limit = most_tokens(request, self.context_length)
         prompt = len(request.prompt_token_ids)
         # Of full width: what is narrow, the tree says.
-        need = self.pool.blocks_for(prompt) * self.pool.width + self._blocks_at_end(limit)
+        own = self._blocks_at_end(limit) * request.rows
+        need = self.pool.blocks_for(prompt) * self.pool.width + own
         if need > self.pool.num_blocks:
+            who = "one sample needs" if request.beam is None else f"{request.rows} beams need"
             raise CapacityError(
                 f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
-                f"tokens, but one sample needs {need} ({prompt} prompt tokens and up to {limit} "
+                f"tokens, but {who} {need} ({prompt} prompt tokens and up to {limit} "
                 "new ones): give it more memory or lower max_tokens"
             )
 
     def _fits(self, request: Request, leaf: Node) -> bool:
         """Whether the prompt's path fits, too: a block is not shared by two nodes."""
-        own = self._blocks_at_end(most_tokens(request, self.context_length))
+        own = self._blocks_at_end(most_tokens(request, self.context_length)) * request.rows
         path = self.cache.room_for(leaf.path())
         return path.bundles * self.pool.width + path.blocks + own <= self.pool.num_blocks
 
@@ -171,9 +180,15 @@ class Scheduler:
         ]
         for sequence in sequences:
             sequence.finished = not sequence.samples
+            if group.search is not None:
+                begin(sequence)
         group.alive = {s.sample: s for s in sequences if not s.finished}
         self.ready.add(group, group.alive.values())
         return sequences
+
+    def go_on(self, group: Group, choices: Seq[Choice]) -> None:
+        """A beam search is a token further, with other beams."""
+        go_on(group, choices, self.rows, self.pool)
 
     def finish(self, sequence: Sequence) -> None:
         """A sequence has ended: its row, its blocks and unused nodes go at once.
@@ -182,17 +197,18 @@ class Scheduler:
         """
         length = len(sequence.tokens)
         self.admission.lengths.note(length, is_end=length < sequence.group.limit)
-        self._end(sequence, keep=sequence.group.request.keep)
+        self._end(sequence, keep=sequence.group.keeps)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
         assert not sequence.finished
-        sequence.finished = True
         group = sequence.group
         del group.alive[sequence.sample]
-        if sequence.row >= 0:
-            self._vacate(sequence, keep=keep)
-        elif sequence.waits:
-            self.ready.forget(sequence)
+        for each in sequence.together:
+            each.finished = True
+            if each.row >= 0:
+                self._vacate(each, keep=keep)
+            elif each.waits:
+                self.ready.forget(each)
         self._lessen(group, 1)
 
     def _lessen(self, group: Group, samples: int) -> None:
@@ -236,8 +252,9 @@ class Scheduler:
         if group.alive:
             for sequence in list(group.alive.values()):
                 if not sequence.samples:
-                    self.cancelled += sequence.joined >= 0
-                    self.cancelled_tokens += len(sequence.tokens)
+                    beams = sequence.together
+                    self.cancelled += len(beams) if sequence.joined >= 0 else 0
+                    self.cancelled_tokens += sum(len(beam.tokens) for beam in beams)
                     self.admission.lengths.note(len(sequence.tokens), is_end=False)
                     self._end(sequence, keep=False)
             return
@@ -283,8 +300,9 @@ class Scheduler:
                 return f"prompts are computed {self.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
         self._preempt_all()
-        if self.max_sequences > LEAST_SEQUENCES:
-            self.max_sequences = max(LEAST_SEQUENCES, self.max_sequences // 2)
+        least = max([LEAST_SEQUENCES, *(group.request.rows for group in self._unfinished)])
+        if self.max_sequences > least:
+            self.max_sequences = max(least, self.max_sequences // 2)
             return f"{self.max_sequences:,} sequences decode together"
         return None
 
@@ -302,7 +320,8 @@ class Scheduler:
     def _preempt_all(self) -> None:
         """A step of the rows did not run, or only in part: all replay what they have drawn."""
         for sequence in sorted(self.rows.running(), key=lambda s: s.joined, reverse=True):
-            self._preempt(sequence)
+            if sequence.row >= 0:  # not with another beam of its search
+                self._preempt(sequence)
         self.rows.send_all_again()
 
     @property
@@ -311,8 +330,11 @@ class Scheduler:
 
     @property
     def wants_rest(self) -> bool:
-        """Whether rows want to move, which they may only while no step is in flight."""
-        return self.rows.wants_compaction
+        """Whether what is next waits for the steps in flight.
+
+        Rows may move only while there is none, and which beams go on hangs on what they drew.
+        """
+        return self.rows.wants_compaction or self.rows.num_beams > 0
 
     @property
     def has_work(self) -> bool:
@@ -337,7 +359,7 @@ class Scheduler:
         """
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
-            self._vacate(sequence, keep=sequence.group.request.keep)
+            self._vacate(sequence, keep=sequence.group.keeps)
         plan = PrefillPlan()
         if not self._grow():
             self.admission.seat(self.max_sequences)
@@ -381,10 +403,11 @@ class Scheduler:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        self.preemptions += 1
-        self._vacate(sequence)
+        self.preemptions += len(sequence.together)
+        for each in sequence.together:
+            self._vacate(each)
         # The youngest goes first, so that the oldest ends up at the front.
-        self.ready.put_back(sequence)
+        self.ready.put_back(sequence.group.alive[sequence.sample])
 
     def _vacate(self, sequence: Sequence, keep: bool = False) -> None:
         """Take a sequence's row, and its blocks unless they are kept for forks."""
@@ -404,13 +427,13 @@ class Scheduler:
         if first is not None and not self.cache.is_resident(first.group.leaf):
             self._plan_path(first.group, plan, Outlook(self.admission))
             return plan
-        free_rows = self.max_sequences - self.num_running - self.ready.num_due
+        free_rows = self.max_sequences - self.num_running - self.ready.rows_due
         if not self.waiting or free_rows <= 0 or self.admission.blocked or self._has_enough_early:
             return plan
         outlook = Outlook(self.admission)
         # A prompt whose samples would find no blocks takes the room of those before it.
         for sequence in self.ready.due():
-            outlook.add(sequence.group, len(sequence.tokens))
+            outlook.add(sequence.group, len(sequence.tokens), len(sequence.together))
         while self.waiting:
             if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
                 break

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import numpy as np
 
 from sharegen.engine.batch import Drawing
+from sharegen.engine.beam_search import BeamSearch
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import PromptLogprobs
 from sharegen.engine.cache.stored import Suffix
@@ -25,10 +27,13 @@ class Group:
     num_cached: prompt tokens that others had computed when it was its turn; None before.
     cancelled: samples of the request that are wanted no more. alive: from when the first tokens
     are drawn, the sequences that are not finished. place: among the groups that were drawn.
+    search: where the request is a beam search, which is drawn as one sample, the first; beams:
+    then the sequences of that sample, one a beam, which run, wait and end together.
     """
 
-    __slots__ = ("_prompt", "alive", "cancelled", "drawn", "due", "leaf", "limit", "limit_reason",
-                 "num_cached", "place", "prompt_logprobs", "request", "seed",
+    __slots__ = ("_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
+                 "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
+                 "seed",
                  "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
@@ -46,13 +51,19 @@ class Group:
         self.limit = most_tokens(request, context_length)
         within = self.limit == request.params.max_tokens
         self.limit_reason: FinishReason = "length" if within else "context"
+        self.search: BeamSearch[Any] | None = None
+        if request.beam is not None:
+            self.search = BeamSearch(request.beam, self.limit)
+        self.beams: list[Sequence] = []
         read = request.prompt_token_ids if request.params.reads_prompt else ()
         self._prompt = np.asarray(read, dtype=np.int32)
 
     def drawing(self, sample: int) -> Drawing:
         """How the tokens of one of its samples are drawn."""
         key = row_key(self.seed, self.request.key, sample)
-        return Drawing(self.request.params, key, self._prompt)
+        beam = self.request.beam
+        width = 0 if beam is None else beam.beam_width
+        return Drawing(self.request.params, key, self._prompt, width)
 
     def is_due(self, sample: int) -> bool:
         return self.due is None or sample < self.due
@@ -62,12 +73,19 @@ class Group:
         return 0 if self.due is None else sample - self.due
 
     @property
+    def keeps(self) -> bool:
+        """Whether the KV of its samples stays when they end: that of beams has died by then."""
+        return self.request.keep and self.search is None
+
+    @property
     def num_due(self) -> int:
-        """Samples to be drawn that are due; before the first tokens come."""
-        return len(self.drawn) if self.due is None else sum(map(self.is_due, self.drawn))
+        """Rows for the samples to be drawn that are due; before the first tokens come."""
+        if self.due is None:
+            return len(self.drawn) * self.request.rows
+        return sum(map(self.is_due, self.drawn))
 
     def samples_of(self, sample: int) -> Seq[int]:
-        """The samples that the tokens of one are: all of a greedy request, bar the cancelled."""
+        """The samples that one stands for: all of a greedy request, bar the cancelled."""
         samples = self.request.samples if self.request.params.is_greedy else (sample,)
         return [sample for sample in samples if sample not in self.cancelled]
 
@@ -109,6 +127,11 @@ class Sequence(Suffix):
     def samples(self) -> Seq[int]:
         """The samples that its tokens are: all of a greedy request, bar the cancelled."""
         return self.group.samples_of(self.sample)
+
+    @property
+    def together(self) -> Seq[Sequence]:
+        """Those that run, wait and end with it: the beams of its search, or itself alone."""
+        return self.group.beams or (self,)
 
     @property
     def drawing(self) -> Drawing:

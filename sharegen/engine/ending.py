@@ -1,0 +1,119 @@
+"""Why a sample has ended, and the completion that it is then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import Any
+
+from sharegen.engine.request import Completion, FinishReason, SamplingParams, TokenLogprobs
+from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.text.detokenize import completion_text
+from sharegen.engine.text.stopping import Stops, end_tokens
+
+
+@dataclass(frozen=True)
+class Ending:
+    """reason, stop_reason: as a Completion's. text: where a stop string cut it, else None.
+
+    hidden: whether the last token ended it and is no part of the text.
+    """
+
+    reason: FinishReason
+    stop_reason: str | int | None
+    text: str | None = None
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class OfSample:
+    """The tokens of a sample, and what the model said of them."""
+
+    tokens: list[int]
+    cumulative_logprob: float
+    logprobs: list[TokenLogprobs] | None
+    score: float | None = None
+
+
+class Endings:
+    """Finds them under one tokenizer, or none; eos_token_ids: the model's."""
+
+    def __init__(self, tokenizer: Any | None, eos_token_ids: Seq[int]) -> None:
+        self.tokenizer = tokenizer
+        self.eos_token_ids = eos_token_ids
+
+    def tokens_of(self, group: Group) -> Seq[int]:
+        """The tokens that end a sample of the group by themselves."""
+        return tuple(end_tokens(group.request.params, self.tokenizer, self.eos_token_ids))
+
+    def stops_of(self, params: SamplingParams) -> Stops | None:
+        """What ends a sample with these parameters in its text, if something does."""
+        if not params.stop:
+            return None
+        return Stops.of(self.tokenizer, params.stop, not params.skip_special_tokens)
+
+    def find(self, group: Group, tokens: Seq[int], is_end: bool, may_stop: bool) -> Ending | None:
+        """How a group's sample with these tokens has ended.
+
+        is_end: whether its newest token alone says so; may_stop: whether that may complete a stop
+        string.
+        """
+        params = group.request.params
+        include = params.include_stop_str_in_output
+        if is_end:
+            reason, stop_reason = end_tokens(params, self.tokenizer, self.eos_token_ids)[tokens[-1]]
+            return Ending(reason, stop_reason, hidden=not include)
+        match = None
+        stops = self.stops_of(params) if may_stop else None
+        if stops is not None:
+            match = stops.match(
+                group.request.prompt_token_ids,
+                tokens,
+                min_tokens=params.min_tokens,
+                include_stop=include,
+            )
+        if match is not None:
+            return Ending("stop", match.stop, match.text)
+        if len(tokens) >= group.limit:
+            return Ending(group.limit_reason, None)
+        return None
+
+    def completion(self, group: Group, sample: int, drawn: OfSample, ending: Ending) -> Completion:
+        """What a sample of a group is that has ended so."""
+        text = ending.text
+        params = group.request.params
+        if text is None and self.tokenizer is not None and params.detokenize:
+            shown = drawn.tokens[:-1] if ending.hidden else drawn.tokens
+            special = not params.skip_special_tokens
+            text = completion_text(self.tokenizer, group.request.prompt_token_ids, shown, special)
+            if isinstance(ending.stop_reason, str) and not ending.hidden and not special:
+                text += ending.stop_reason  # a special token, which decoding left out
+        return Completion(
+            request=group.request,
+            sample=sample,
+            token_ids=drawn.tokens,
+            text=text,
+            finish_reason=ending.reason,
+            stop_reason=ending.stop_reason,
+            cumulative_logprob=drawn.cumulative_logprob,
+            logprobs=drawn.logprobs,
+            prompt_logprobs=group.prompt_logprobs,
+            num_cached_tokens=group.num_cached or 0,
+            score=drawn.score,
+        )
+
+    def failure(self, group: Group, sample: int, drawn: OfSample, error: str) -> Completion:
+        """What becomes of a sample of which nothing more can be drawn."""
+        return Completion(
+            request=group.request,
+            sample=sample,
+            token_ids=drawn.tokens,
+            text="" if self.tokenizer is not None and group.request.params.detokenize else None,
+            finish_reason="error",
+            stop_reason=None,
+            cumulative_logprob=drawn.cumulative_logprob,
+            logprobs=drawn.logprobs,
+            prompt_logprobs=group.prompt_logprobs,
+            num_cached_tokens=group.num_cached or 0,
+            error=error,
+        )

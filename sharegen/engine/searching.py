@@ -1,0 +1,114 @@
+"""A beam search, step by step: what the rows' likeliest tokens make of its beams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharegen.engine.beam_search import BeamSearch, Choice, Ended
+from sharegen.engine.ending import Ending, Endings, OfSample
+from sharegen.engine.request import Completion, TokenLogprobs
+from sharegen.engine.schedule.scheduler import Scheduler
+from sharegen.engine.schedule.sequence import Group, Sequence
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a row said of its next token. logprob: of the one that it drew, NaN where the logits are
+    no distribution; likeliest: tokens and their log-probabilities, best first."""
+
+    logprob: float
+    likeliest: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """A text that has ended. tokens, logprobs: all of them."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs] | None
+    ending: Ending
+
+
+class Searching:
+    """Takes beam searches further, in the rows of one scheduler."""
+
+    def __init__(self, scheduler: Scheduler, endings: Endings) -> None:
+        self.scheduler = scheduler
+        self.endings = endings
+
+    def advance(self, group: Group, seen: Seq[Seen]) -> list[Completion]:
+        """All rows of a search have said what may come next; its texts, once it is over.
+
+        seen: of each of the group's beams.
+        """
+        search, beams = group.search, group.beams
+        assert search is not None
+        if any(math.isnan(beam.logprob) for beam in seen):
+            return self._fail(group)
+        ends = frozenset(self.endings.tokens_of(group))
+        told = [beam.likeliest for beam in seen]
+        tokens = np.array([token for of_beam in told for token, _ in of_beam], dtype=np.int64)
+        stops = self.endings.stops_of(group.request.params)
+        stopping: frozenset[int] = frozenset()
+        if stops is not None:
+            may = stops.may_complete(tokens)
+            stopping = frozenset(tokens[may].tolist())
+
+        def end_of(choice: Choice) -> _Text | None:
+            text = [*beams[choice.parent].tokens, choice.token]
+            is_end, may_stop = choice.token in ends, choice.token in stopping
+            ending = self.endings.find(group, text, is_end, may_stop)
+            if ending is None:
+                return None
+            return _Text(text, _noted(beams[choice.parent], choice, seen), ending)
+
+        choices = search.advance(told, len(ends), end_of)
+        if not choices:
+            return self._finish(group, search)
+        noted = [_noted(beams[choice.parent], choice, seen) for choice in choices]
+        self.scheduler.go_on(group, choices)
+        for beam, logprobs in zip(group.beams, noted, strict=True):
+            beam.logprobs = logprobs
+        return []
+
+    def _finish(self, group: Group, search: BeamSearch[_Text]) -> list[Completion]:
+        found = [self._completion(group, rank, text) for rank, text in enumerate(search.ended)]
+        missing = range(len(found), search.params.beam_width)
+        if missing:
+            why = f"no more than {len(found)} texts can be told apart: follow fewer beams"
+            found += [self._failure(group, rank, why) for rank in missing]
+        return self._end(group, found)
+
+    def _fail(self, group: Group) -> list[Completion]:
+        count = len(group.beams[0].tokens)
+        why = f"the model's logits are NaN or infinite after {count:,} tokens"
+        ranks = range(group.request.rows)
+        return self._end(group, [self._failure(group, rank, why) for rank in ranks])
+
+    def _end(self, group: Group, found: Seq[Completion]) -> list[Completion]:
+        """Those that are wanted, by rank."""
+        wanted = group.samples_of(group.drawn[0])
+        self.scheduler.finish(group.alive[group.drawn[0]])
+        return [found[rank] for rank in wanted]
+
+    def _completion(self, group: Group, rank: int, text: Ended[_Text]) -> Completion:
+        drawn = OfSample(text.end.tokens, text.logprob, text.end.logprobs, text.score)
+        return self.endings.completion(group, rank, drawn, text.end.ending)
+
+    def _failure(self, group: Group, rank: int, why: str) -> Completion:
+        return self.endings.failure(group, rank, OfSample([], 0.0, None), why)
+
+
+def _noted(beam: Sequence, choice: Choice, seen: Seq[Seen]) -> list[TokenLogprobs] | None:
+    """A beam's log-probabilities with those of the token that it goes on with, where wanted."""
+    wanted = beam.group.request.params.logprobs
+    if wanted is None:
+        return None
+    likeliest = seen[choice.parent].likeliest
+    rank = 1 + likeliest.index((choice.token, choice.logprob))
+    entry = TokenLogprobs(choice.token, choice.logprob, dict(likeliest[:wanted]), rank)
+    return [*(beam.logprobs or []), entry]
