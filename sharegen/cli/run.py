@@ -42,6 +42,7 @@ def run(
       sharegen run self-consistency --dataset gsm8k --limit 100 \\
         --model Qwen/Qwen3-0.6B-Base
       sharegen run prompts --dataset prompts.jsonl --model ./model -n 8
+      sharegen run batch --dataset requests.jsonl -o answers.jsonl
     """
     run_recipe(recipe, options, context.obj)
 

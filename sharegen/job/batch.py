@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,14 @@ def _write(
     recorded = _Recorded(outcome.journals)
     errors = {request.custom_id: recorded.error_of(request) for request in requests}
     asked = [request for request in requests if errors[request.custom_id] is None]
-    usages = dict(
-        zip((request.custom_id for request in asked), _usages(configuration, asked), strict=True)
-    )
+    _, tokenizer = load(configuration, weights=False)
+    found = _usages(asked, tokenizer, configuration.machine.block_size)
+    usages = dict(zip((request.custom_id for request in asked), found, strict=True))
+
+    @cache
+    def spell(token: int) -> str:
+        return str(tokenizer.decode([token]))
+
     by = _answerer(configuration, outcome)
     lines = []
     for request in requests:
@@ -152,20 +158,19 @@ def _write(
         if line is None:
             records, usage = recorded.choices_of(request), usages[request.custom_id]
             line = answered(
-                request.custom_id, request.endpoint, records, usage, by, request.metadata
+                request.custom_id, request.endpoint, records, usage, by, spell, request.metadata
             )
         lines.append(line)
     _replace(path, lines)
     return Answers(path, len(asked), len(requests) - len(asked))
 
 
-def _usages(configuration: Configuration, requests: Sequence[BatchRequest]) -> list[Usage]:
+def _usages(requests: Sequence[BatchRequest], tokenizer: Any, block_size: int) -> list[Usage]:
     """What the prompts of requests that were asked have of tokens, and share with others."""
-    _, tokenizer = load(configuration, weights=False)
     asked = [request.asked for request in requests if isinstance(request.asked, Asked)]
     prompts = [prompt for each in asked for prompt in each.prompts]
     tokens = [ids for ids in tokenise_each(prompts, tokenizer) if not isinstance(ids, ModelError)]
-    tree = PrefixTree.build(tokens, configuration.machine.block_size)
+    tree = PrefixTree.build(tokens, block_size)
     shared = shared_lengths(tree)
     usages, place = [], 0
     for each in asked:

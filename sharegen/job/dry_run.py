@@ -62,7 +62,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         limit = kv_cache_limit(configuration, model, device, tree, samplings)
         sharing = workers if device.type == "cpu" else 1
         memory = min(_free_memory(model, device) // sharing, limit)
-    samples, max_tokens = extents(samplings)
+    samples, max_tokens = extents(samplings, model.context_length)
     plan = make_plan(
         tree,
         prompts,

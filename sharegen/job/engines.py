@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
 )
+_UNBOUNDED = 256  # tokens of a sample that only the context bounds, about
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Staff:
             room = torch.cuda.device_count() if device.type == "cuda" else cores()
             count = max(1, room // ranks) if asked == "auto" else 1
             return cls(count, count > 1 or ranks > 1, device, ranks=ranks)
-        is_long = sum(sampling.problem_tokens for sampling in samplings) >= _LONG
+        is_long = sum(sampling.problem_tokens(_UNBOUNDED) for sampling in samplings) >= _LONG
         if cores() > 1 and (asked == "auto" or is_long):
             return cls(None, True, device)
         return cls(1, False, device)
@@ -133,4 +134,5 @@ def sampling_params(sampling: Sampling) -> SamplingParams:
     from sharegen.engine.request import SamplingParams
 
     values = sampling.model_dump(exclude={"stop_when"})
+    values["logit_bias"] = values["logit_bias"] or None
     return SamplingParams(n=values.pop("samples"), **values)

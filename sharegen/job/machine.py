@@ -120,14 +120,15 @@ def kv_cache_limit(
     """
     made_of = blocks_of(configuration, model)
     rows = max_sequences(configuration, device)
-    blocks = most_blocks(tree, *extents(samplings), rows, made_of.width)
+    wanted = extents(samplings, model.context_length)
+    blocks = most_blocks(tree, *wanted, rows, made_of.width)
     bundles = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
     return bundles * made_of.shared_token_bytes * tree.block_size
 
 
-def extents(samplings: Sequence[Sampling]) -> tuple[list[int], list[int]]:
+def extents(samplings: Sequence[Sampling], context_length: int) -> tuple[list[int], list[int]]:
     """Of each problem how many samples it has, and of how many tokens at most."""
-    return [s.samples for s in samplings], [s.max_tokens for s in samplings]
+    return [s.samples for s in samplings], [s.max_tokens or context_length for s in samplings]
 
 
 def versions() -> dict[str, str]:

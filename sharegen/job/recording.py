@@ -49,12 +49,23 @@ def record_of(
         answer=answer,
         gold=problem.gold,
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
+        logprobs=_logprobs(completion),
         error=error,
         row_hash=problem.row_hash,
         prompt=_as_json(problem.prompt.content) if keep.prompt else None,
         tools=_as_json(problem.prompt.options.tools) if keep.prompt else None,
         fields=kept_fields(problem, keep.fields),
     )
+
+
+def _logprobs(completion: Completion) -> list[list[Any]] | None:
+    """What was asked of the tokens' log-probabilities, as a record has it."""
+    if completion.logprobs is None:
+        return None
+    return [
+        [one.token_id, _as_json(one.logprob), {str(i): _as_json(x) for i, x in one.top.items()}]
+        for one in completion.logprobs
+    ]
 
 
 def refuse_unknown_fields(configuration: Configuration, problems: Sequence[Problem]) -> None:

@@ -47,6 +47,7 @@ from sharegen.results.journal import Journal, Record
 from sharegen.results.keys import Keys
 from sharegen.results.pace import Pace
 from sharegen.results.pool import Pool
+from sharegen.results.progress import longest_of
 from sharegen.results.stopped import Stopped
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
@@ -249,7 +250,7 @@ class _Job:
         ended: float | None = None
         verified = None
         drawn = 0
-        longest = max(item.problem.sampling.max_tokens for item in asked)
+        longest = longest_of(item.problem.sampling.max_tokens for item in asked)
         if self.verification is not None:
             requests = self.verification.choose(requests)
         try:
@@ -379,7 +380,7 @@ class _Job:
             tree,
             [item.request.prompt_token_ids for item in asked],
             [item.problem.id for item in asked],
-            *extents([item.problem.sampling for item in asked]),
+            *extents([item.problem.sampling for item in asked], self.model.context_length),
             num_blocks=self.engine.stats.blocks_total,
             kv_bytes_per_token=self.blocks.token_bytes,
             max_sequences=self.engine.slots,

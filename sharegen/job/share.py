@@ -62,7 +62,8 @@ def cut_job(
     )
     fitting = (place for place, i in enumerate(asked) if len(prompts[i]) < context_length)
     tree.restrict({place: asked[place] for place in fitting})
-    return tree, cut(tree, [problem.sampling.problem_tokens for problem in problems], num_parts)
+    tokens = [problem.sampling.problem_tokens(context_length) for problem in problems]
+    return tree, cut(tree, tokens, num_parts)
 
 
 def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged, list[bool]]:

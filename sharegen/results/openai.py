@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,16 +43,22 @@ def answered(
     records: Sequence[Record],
     usage: Usage,
     by: Answerer,
+    spell: Callable[[int], str],
     metadata: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The line of a request whose choices are all there, in their order."""
+    """The line of a request whose choices are all there, in their order.
+
+    spell: a token's text, by its id.
+    """
     drawn = sum(record.num_tokens for record in records)
     body: dict[str, Any] = {
         "id": f"{_PREFIX[endpoint]}-{_digest(by.fingerprint, custom_id)}",
         "object": _OBJECT[endpoint],
         "created": by.created,
         "model": by.model,
-        "choices": [_choice(endpoint, index, record) for index, record in enumerate(records)],
+        "choices": [
+            _choice(endpoint, index, record, spell) for index, record in enumerate(records)
+        ],
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": drawn,
@@ -108,13 +115,54 @@ def _line(custom_id: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None}
 
 
-def _choice(endpoint: Endpoint, index: int, record: Record) -> dict[str, Any]:
+def _choice(
+    endpoint: Endpoint, index: int, record: Record, spell: Callable[[int], str]
+) -> dict[str, Any]:
     reason = _ENDS.get(str(record.finish_reason), "stop")
     choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
+    found = record.logprobs
     if endpoint == "text":
-        return {**choice, "text": record.completion}
+        logprobs = None if found is None else _text_logprobs(found, spell)
+        return {**choice, "logprobs": logprobs, "text": record.completion}
+    if found is not None:
+        content = [
+            {**_logprob(token, value, spell), "top_logprobs": [
+                _logprob(int(other), of_other, spell) for other, of_other in top.items()
+            ]}
+            for token, value, top in found
+        ]  # fmt: skip
+        choice["logprobs"] = {"content": content, "refusal": None}
     message = {"role": "assistant", "content": record.completion, "refusal": None}
     return {**choice, "message": message}
+
+
+_UNLIKELY = -9999.0  # OpenAI's own word for what is not finite
+
+
+def _logprob(token: int, value: float | None, spell: Callable[[int], str]) -> dict[str, Any]:
+    """A token's entry; a piece of a character is no text, and its bytes are not told."""
+    text = spell(token)
+    whole = None if "\ufffd" in text else list(text.encode())
+    return {"token": text, "bytes": whole, "logprob": _UNLIKELY if value is None else value}
+
+
+def _text_logprobs(
+    found: Sequence[Sequence[Any]], spell: Callable[[int], str]
+) -> dict[str, list[Any]]:
+    """The four lists of the legacy endpoint; of tokens that read alike the likeliest counts."""
+    texts = [spell(token) for token, _, _ in found]
+    tops: list[dict[str, float]] = []
+    for _, _, top in found:
+        best: dict[str, float] = {}
+        for token, value in top.items():
+            best.setdefault(spell(int(token)), _UNLIKELY if value is None else value)
+        tops.append(best)
+    return {
+        "tokens": texts,
+        "token_logprobs": [_UNLIKELY if value is None else value for _, value, _ in found],
+        "top_logprobs": tops,
+        "text_offset": [0, *accumulate(map(len, texts))][: len(texts)],
+    }
 
 
 def _digest(*parts: str) -> str:

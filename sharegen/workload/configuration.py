@@ -201,7 +201,7 @@ def resolve(
     values |= {"recipe": recipe.name, "preset": preset}
     by_flag = {key: FLAGS.get(key, f"--set {key}") for key in _keys(flags)}
     job = validate(Configuration, values, str(recipe.path), flags=by_flag)
-    if job.sampling.min_tokens > job.sampling.max_tokens:
+    if job.sampling.max_tokens is not None and job.sampling.min_tokens > job.sampling.max_tokens:
         raise UsageError(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
             f"{job.sampling.min_tokens}"

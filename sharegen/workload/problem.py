@@ -159,7 +159,8 @@ def _requested(configuration: Configuration, rows: Rows) -> Workload:
         own = asked.sampling.model_dump(exclude_defaults=True, exclude={"samples"})
         for name, prompt in zip(request.problem_ids, asked.prompts, strict=True):
             digest = content_hash([prompt.identity, own])
-            problems.append(Problem(name, {}, prompt, None, digest, asked.sampling))
+            fields = {"custom_id": request.custom_id, **request.body}
+            problems.append(Problem(name, fields, prompt, None, digest, asked.sampling))
     if not problems:
         raise _nothing_to_ask(bad)
     _refuse_equal_ids([*problems, *bad], _name(configuration.dataset))

@@ -96,6 +96,7 @@ Rule = Annotated[str, AfterValidator(_check_rule)]
 Template = Annotated[str, AfterValidator(template.check)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class Strict(BaseModel):
@@ -168,8 +169,10 @@ class FewShot(Strict):
 
 
 class Sampling(Strict):
-    """How to draw and where to stop; the ranges are those of `SamplingParams`.
+    """How to draw and where to stop; names and ranges are those of `SamplingParams`.
 
+    max_tokens: of a sample; null is all that the context has room for. logprobs: how many of the
+    likeliest tokens the journal has with each token's own log-probability.
     stop_when: the rule by which a problem has samples enough before all are drawn (StopRule).
     """
 
@@ -181,10 +184,17 @@ class Sampling(Strict):
     repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6, allow_inf_nan=False)
     presence_penalty: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
     frequency_penalty: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
-    max_tokens: int = Field(default=256, ge=1)
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-1e30, le=1e30)]] = {}
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: list[NonEmpty] = []
+    max_tokens: int | None = Field(default=256, ge=1)
     min_tokens: int = Field(default=0, ge=0)
     stop: list[NonEmpty] = []
+    stop_token_ids: list[TokenId] = []
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    logprobs: int | None = Field(default=None, ge=0)
     seed: int = 0
     stop_when: Rule | None = None
 
@@ -192,10 +202,9 @@ class Sampling(Strict):
     def rule(self) -> StopRule | None:
         return None if self.stop_when is None else StopRule.parse(self.stop_when)
 
-    @property
-    def problem_tokens(self) -> int:
+    def problem_tokens(self, context_length: int) -> int:
         """Tokens of all samples of a problem, at most."""
-        return self.samples * self.max_tokens
+        return self.samples * (self.max_tokens or context_length)
 
 
 class Gold(Strict):

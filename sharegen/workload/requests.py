@@ -8,7 +8,7 @@ What is wrong within a request's body is that request's own answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -56,6 +56,7 @@ class BatchRequest:
 
     where: the line. endpoint: the last part of its URL. model: the name that it asks for. asked:
     the prompts and parameters, or why there are none. metadata: labels that go into the answer.
+    body: as the line has it.
     """
 
     custom_id: str
@@ -64,6 +65,7 @@ class BatchRequest:
     model: str | None
     asked: Asked | Fault
     metadata: Mapping[str, str] | None = None
+    body: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def problem_ids(self) -> list[str]:
@@ -98,9 +100,15 @@ class _Body(BaseModel):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
     seed: int | None = None
     stream: Literal[False] | None = None
@@ -117,11 +125,15 @@ class _Body(BaseModel):
 
 _SAMPLING = sorted(_Body.model_fields.keys() & Sampling.model_fields.keys())
 _FIELDS = {"samples": "n"}  # where the words of a recipe differ
+_MOST_LOGPROBS = 20
+_TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats have no such bound
 
 
 class _ChatBody(_Body):
     messages: list[Any]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
     response_format: Any = None
     tools: list[Any] | None = None
     tool_choice: Literal["none", "auto"] | None = None
@@ -131,16 +143,27 @@ class _ChatBody(_Body):
 
     @property
     def given(self) -> dict[str, Any]:
-        if self.max_completion_tokens is None:
-            return super().given
-        if self.max_tokens not in (None, self.max_completion_tokens):
-            raise Refused("max_tokens and max_completion_tokens differ: give one", "max_tokens")
-        return {**super().given, "max_tokens": self.max_completion_tokens}
+        found = super().given
+        if self.max_completion_tokens is not None:
+            if self.max_tokens not in (None, self.max_completion_tokens):
+                raise Refused("max_tokens and max_completion_tokens differ: give one", "max_tokens")
+            found["max_tokens"] = self.max_completion_tokens
+        if self.top_logprobs is not None and not self.logprobs:
+            raise Refused("top_logprobs: needs logprobs: true", "top_logprobs")
+        if self.logprobs:
+            found["logprobs"] = self.top_logprobs or 0
+        return found
 
 
 class _TextBody(_Body):
     prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
     response_format: Any = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        found = super().given
+        return found if self.logprobs is None else {**found, "logprobs": self.logprobs}
 
 
 def read_requests(rows: Iterable[Row], configuration: Configuration) -> list[BatchRequest]:
@@ -180,6 +203,7 @@ def _request(row: Row, configuration: Configuration) -> BatchRequest:
         endpoint,
         model if isinstance(model, str) else None,
         Fault(""),
+        body=line.body,
     )
     try:
         if endpoint == "chat":
@@ -250,11 +274,14 @@ def _prompt(value: Any) -> Prompt:
 
 def _sampling(body: _Body, configuration: Configuration) -> Sampling:
     """The job's sampling parameters with the request's on top."""
+    values = configuration.sampling.model_dump()
+    if isinstance(body, _TextBody) and values["max_tokens"] is None:
+        values["max_tokens"] = _TEXT_TOKENS
     try:
-        sampling = Sampling.model_validate(configuration.sampling.model_dump() | body.given)
+        sampling = Sampling.model_validate(values | body.given)
     except ValidationError as error:
         raise _refused(error, Sampling) from None
-    if sampling.min_tokens > sampling.max_tokens:
+    if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise Refused(
             f"min_tokens is {sampling.min_tokens}: max_tokens, {sampling.max_tokens}, is less",
             "min_tokens",

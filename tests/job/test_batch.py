@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +65,22 @@ def test_openais_own_types_read_every_answer(answer: Any, tmp_path: Path) -> Non
         text("e", ["Tom", "Ann"], n=2),
         chat("bad", foo=1),
         text("long", [5] * 600),
+        chat("likely", "Who?", logprobs=True, top_logprobs=3, logit_bias={"50": 100}),
+        text("legacy", logprobs=2, max_tokens=3),
+        text("absurd", logit_bias={"99999": 1}),
     ]
     (outcome, answers), found = answer(requests)
-    assert answers == Answers(tmp_path / "out.jsonl", 5, 2) and outcome.drawn == 11
+    assert answers == Answers(tmp_path / "out.jsonl", 7, 3) and outcome.drawn == 13
     assert list(found) == [request["custom_id"] for request in requests]
     for name, kind in (("a", ChatCompletion), ("b", ChatCompletion), ("c", Completion)):
         kind.model_validate(found[name]["body"], strict=True)
-    chats = {name: ChatCompletion.model_validate(found[name]["body"]) for name in "ab"}
-    texts = {name: Completion.model_validate(found[name]["body"]) for name in "cde"}
-    for name, count in (("a", 2), ("b", 1), ("c", 3), ("d", 1), ("e", 4)):
+    chats = {
+        name: ChatCompletion.model_validate(found[name]["body"]) for name in ("a", "b", "likely")
+    }
+    texts = {
+        name: Completion.model_validate(found[name]["body"]) for name in ("c", "d", "e", "legacy")
+    }
+    for name, count in (("a", 2), ("b", 1), ("c", 3), ("d", 1), ("e", 4), ("likely", 1)):
         body = (chats | texts)[name]
         assert [choice.index for choice in body.choices] == list(range(count))
         assert {choice.finish_reason for choice in body.choices} <= {"stop", "length"}
@@ -84,6 +92,17 @@ def test_openais_own_types_read_every_answer(answer: Any, tmp_path: Path) -> Non
     assert chats["a"].metadata == {"of": "tests"}
     assert texts["d"].usage and texts["d"].usage.prompt_tokens == 3
     assert chats["b"].choices[0].finish_reason == "length"
+    likely = chats["likely"].choices[0].logprobs
+    assert likely and likely.content and len(likely.content) == 4
+    assert len({entry.token for entry in likely.content}) == 1  # the one that is biased
+    for entry in likely.content:
+        assert [len(entry.top_logprobs), entry.bytes] == [3, list(entry.token.encode())]
+        assert entry.top_logprobs[0].logprob >= entry.logprob
+    legacy = texts["legacy"].choices[0].logprobs
+    assert legacy and legacy.tokens and legacy.text_offset and legacy.top_logprobs
+    assert legacy.text_offset == [0, *accumulate(map(len, legacy.tokens))][:3]
+    assert [len(top) for top in legacy.top_logprobs] == [2, 2, 2]
+    assert "99999" in found["absurd"]["body"]["error"]["message"]
     errors = {name: found[name]["body"]["error"] for name in ("bad", "long")}
     assert [found[name]["status_code"] for name in errors] == [400, 400]
     assert errors["bad"]["param"] == "foo" and "unknown field" in errors["bad"]["message"]

@@ -60,6 +60,13 @@ def test_a_body_says_how_its_samples_are_drawn(requests: Any) -> None:
     assert other.asked.sampling.temperature == 0.25 and other.asked.sampling.samples == 2
 
 
+def test_completions_are_short_and_chats_are_not_unless_it_is_said(requests: Any) -> None:
+    chat, text = requests(line("a"), line("b", TEXT))
+    assert (chat.asked.sampling.max_tokens, text.asked.sampling.max_tokens) == (None, 16)
+    chat, text = requests(line("a"), line("b", TEXT), sampling={"max_tokens": 50})
+    assert (chat.asked.sampling.max_tokens, text.asked.sampling.max_tokens) == (50, 50)
+
+
 @pytest.mark.parametrize(
     ("prompt", "contents"),
     [
@@ -102,6 +109,11 @@ def test_parameters_are_part_of_what_a_request_is_known_by(workload: Any) -> Non
 @pytest.mark.parametrize(
     ("body", "said", "param"),
     [
+        ({"top_logprobs": 2}, "top_logprobs: needs logprobs: true", "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs is 21", "top_logprobs"),
+        ({"logit_bias": {"a": 1}}, "logit_bias is 'a'", "logit_bias"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids is -1", "stop_token_ids"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is []", "allowed_token_ids"),
         ({"n": 0}, "n is 0: it should be greater than or equal to 1", "n"),
         ({"n": "2"}, "n is '2'", "n"),
         (
