@@ -101,7 +101,8 @@ class Assignment(Generic[W]):
         """More requests, whose sharing is looked for together; workers: that are there or hired.
 
         The samples of a request stay together unless there are fewer requests than workers: then
-        each is dealt in as many parts as there are workers, which makes their shares even. What
+        each is dealt in as many parts as there are workers, which makes their shares even. The
+        beams of a search are always one worker's. What
         takes far longer than others is dealt first, so that nobody ends with it alone.
         """
         tree = PrefixTree(self._block_size)
@@ -117,8 +118,9 @@ class Assignment(Generic[W]):
         for i in wanted:
             leaf = leaves[i]
             request = replace(requests[i], splits=leaf.splits(), alone=leaf.alone)
-            for part in range(min(parts, len(request.samples))):
-                samples = request.samples[part::parts]
+            own = 1 if request.beam else min(parts, len(request.samples))
+            for part in range(own):
+                samples = request.samples[part::own]
                 most = request.params.max_tokens or _OPEN
                 work = leaf.length * _PREFILL + len(samples) * most
                 items.append((_Item(request, _bits(samples)), work))

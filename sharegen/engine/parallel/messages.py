@@ -163,6 +163,7 @@ class Drawn(NamedTuple):
     prompt_logprobs: list[TokenLogprobs | None] | None
     error: str | None
     num_cached_tokens: int = 0
+    score: float | None = None
 
     @classmethod
     def of(cls, completion: Completion) -> Drawn:

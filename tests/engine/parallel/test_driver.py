@@ -23,7 +23,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.launch import Process, Processes
 from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.cut import copied_by_workers
 from tests.engine.parallel.forked import Forked, Starved, forked
@@ -130,6 +130,20 @@ def test_requests_are_whole_again(two: Driver) -> None:
     found = list(two.generate([request]))
     assert {c.sample for c in found} == set(range(9))
     assert all(c.request.prompt_token_ids == request.prompt_token_ids for c in found)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_beams_of_a_search_are_one_workers(two: Driver, folder: Path, count: int) -> None:
+    """Also where there are fewer searches than workers."""
+    beam = BeamSearchParams(beam_width=4, max_tokens=6)
+    requests = [
+        Request(r.key, r.prompt_token_ids, beam.of_rows, range(4), beam=beam) for r in job(count)
+    ]
+    engine = Engine(load_model(folder, device="cpu"), load_tokenizer(folder), CONFIG)
+    found = {(c.request.key, c.sample): (c.token_ids, c.score) for c in engine.generate(requests)}
+    engine.close()
+    dealt = list(two.generate(requests))
+    assert {(c.request.key, c.sample): (c.token_ids, c.score) for c in dealt} == found
 
 
 def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
