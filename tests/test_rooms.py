@@ -21,13 +21,14 @@ ALLOWED: dict[str, set[str]] = {
     "nouns": {"common", "errors", "kernels"},
     "engine/text": {"nouns", "errors"},
     "engine/cache": {"nouns"},
+    "engine/grammar": {"nouns", "engine/text", "common", "errors"},
     "engine/schedule": {"nouns", "engine/cache", "kernels", "errors"},
     "engine/sample": {"nouns", "engine/text", "kernels", "errors"},
     "engine/model": {"common", "errors"},
     "engine/execute": {"nouns", "engine/model", "engine/sample", "kernels", "errors"},
     "engine": {
-        "nouns", "engine/text", "engine/cache", "engine/schedule", "engine/model",
-        "engine/execute", "kernels", "errors",
+        "nouns", "engine/text", "engine/cache", "engine/schedule", "engine/grammar",
+        "engine/model", "engine/execute", "kernels", "errors",
     },
     "engine/parallel": {
         "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "errors", "version",
@@ -126,7 +127,7 @@ def test_rooms_know_only_those_they_may() -> None:
             assert known <= ALLOWED[room(name)], f"{name} imports {other}"
 
 
-WITHOUT_TORCH = {"nouns", "engine/schedule", "engine/cache", "engine/text"}
+WITHOUT_TORCH = {"nouns", "engine/schedule", "engine/cache", "engine/text", "engine/grammar"}
 
 
 def test_who_decides_needs_no_torch() -> None:

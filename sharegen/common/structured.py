@@ -229,14 +229,14 @@ def _wrong(llguidance: ModuleType, grammar: str, kind: str) -> str | None:
     for _ in range(_TRIED if kind in ("regex", "grammar") else 1):
         mask = int.from_bytes(matcher.compute_bitmask(), "little") & _BYTES
         if matcher.is_error() or not (mask or matcher.is_accepting()):
-            return why(matcher)
+            return why(matcher) or "no text satisfies it"
         if not mask:
             return None
         matcher.consume_token(mask.bit_length() - 1)
     return None
 
 
-def why(matcher: Any) -> str:
-    """Why a matcher of llguidance goes no further."""
+def why(matcher: Any) -> str | None:
+    """Why a matcher of llguidance gave up; None where it did not, and nothing may follow."""
     said = first_line(matcher.get_error())
-    return "no text satisfies it" if said.startswith("NoExtension") else said
+    return said if matcher.is_error() and not said.startswith("NoExtension") else None

@@ -35,6 +35,19 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class TokenMasks:
+    """Which tokens some places of a batch may draw.
+
+    places: [n] of the drawings of a prefill batch, or rows; which: [n] the mask of each. masks:
+    [m, ceil(V / 8)], of which bit j of byte i is set where token 8 * i + j may be drawn.
+    """
+
+    places: Int64
+    which: Int64
+    masks: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
 class WantedLogprobs:
     """What a prefill batch is to say about prompt tokens.
 
@@ -57,7 +70,8 @@ class PrefillBatch:
     their own chunk.
     logit_rows: [num_prompts] rows of the last tokens of prompts. drawings: [num_samples] the
     samples whose first tokens are drawn, and prompts: [num_samples] from which of logit_rows.
-    logprobs: what is wanted of the prompts' own tokens, or None.
+    logprobs: what is wanted of the prompts' own tokens, or None. masks: of the drawings that have
+    one, or None.
     """
 
     token_ids: Int64
@@ -70,6 +84,7 @@ class PrefillBatch:
     drawings: list[Drawing]
     prompts: Int64
     logprobs: WantedLogprobs | None
+    masks: TokenMasks | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +100,10 @@ class DecodeBatch:
     each writes on behind it.
     growth: [n, 3] (row, column, block) entries added to the block tables of other rows.
     forced: [n, 3] (row, token, position) inputs that replace the token drawn last: a sequence that
-    just joined, or replays what it had drawn before it was preempted.
+    just joined, replays what it had drawn before it was preempted, or sat out the step before.
+    resting: [n] rows that sit this step out.
     layout: the shared nodes, or None where they are those of the step before.
+    masks: of the rows that have one, or None.
     """
 
     num_rows: int
@@ -101,7 +118,9 @@ class DecodeBatch:
     copies: Int32
     growth: Int32
     forced: Int32
+    resting: Int32
     layout: SharedLayout | None
+    masks: TokenMasks | None = None
 
 
 Batch = PrefillBatch | DecodeBatch

@@ -161,16 +161,25 @@ class Collector:
 
     def _failure(self, sequence: Sequence) -> Completion:
         """What becomes of a sample whose logits were no distribution, so that nothing was drawn."""
-        count, params = len(sequence.tokens), sequence.group.request.params
-        barring = [name for name in ("allowed_token_ids", "bad_words") if getattr(params, name)]
-        barring += ["logit_bias"] if -math.inf in (params.logit_bias or {}).values() else []
-        or_barred = f", or there is no token that {' and '.join(barring)} leave" if barring else ""
-        error = f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}"
-        return self.endings.failure(sequence.group, sequence.sample, _drawn(sequence), error)
+        return self.endings.failure(
+            sequence.group, sequence.sample, _drawn(sequence), _reason(sequence)
+        )
 
 
 def _drawn(sequence: Sequence) -> OfSample:
     return OfSample(sequence.tokens, sequence.cumulative_logprob, sequence.logprobs)
+
+
+def _reason(sequence: Sequence) -> str:
+    """Why nothing was drawn, as far as it can be told."""
+    count, params = len(sequence.tokens), sequence.group.request.params
+    if sequence.matcher is not None and sequence.matcher.error is not None:
+        return f"structured_outputs: {sequence.matcher.error} after {count:,} tokens"
+    names = ("structured_outputs", "allowed_token_ids", "bad_words")
+    barring = [name for name in names if getattr(params, name)]
+    barring += ["logit_bias"] if -math.inf in (params.logit_bias or {}).values() else []
+    or_barred = f", or there is no token that {' and '.join(barring)} leave" if barring else ""
+    return f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}"
 
 
 def _note_top(

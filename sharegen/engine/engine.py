@@ -22,7 +22,9 @@ from sharegen.engine.execute.agreement import asked
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, uninterrupted, using
+from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.lengths import Lengths
+from sharegen.engine.masking import masked
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.random_key import row_key
@@ -68,6 +70,7 @@ class Engine:
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
         self._cancelled: set[tuple[int, int]] = set()  # request keys and samples of this job
+        self._grammars = Grammars(tokenizer, model.eos_token_ids, model.vocab_size)
         with on(model.device):
             self._prepare(costs)
 
@@ -176,6 +179,7 @@ class Engine:
                 f"{self.model.vocab_size} tokens to begin a text with: follow fewer beams"
             )
         self.runner.state.check(params)
+        self._grammars.check(request)
         self.scheduler.check(request)
 
     def generate(
@@ -256,6 +260,8 @@ class Engine:
             finished = self._collect(leave=0) if self.scheduler.wants_rest else []
             step = self.scheduler.schedule(at_rest=not self._in_flight)
             started = time.perf_counter()
+            if step is not None:
+                step = masked(step, self._grammars)
             if step is None:
                 finished += self._collect(leave=0)
             elif self._run(step):
@@ -318,8 +324,9 @@ class Engine:
 
         Call it while `generate` runs, between two completions. parent: a completion of this job,
         or (request key, sample) of one that runs (see `running`). params: the parent's by default;
-        max_tokens, min_tokens and the penalties on outputs count new tokens. tokens: how many of
-        the parent's outputs are gone on from (all by default): fewer resamples its tail.
+        max_tokens, min_tokens and the penalties on outputs count new tokens; structured_outputs
+        that are the parent's go on within its text, others begin anew. tokens: how many of the
+        parent's outputs are gone on from (all by default): fewer resamples its tail.
 
         The new samples come out of the running `generate` as completions of a request of their
         own, whose prompt is the parent's with those outputs; the key of that request is returned.
@@ -359,7 +366,10 @@ class Engine:
         first = self._forks.get(new_key, 0)
         prompt = [*origin.prompt_token_ids, *outputs[:count]]
         samples = range(first, first + params.n)
-        request = Request(new_key, prompt, params, samples, origin.keep)
+        request = Request(
+            new_key, prompt, params, samples, origin.keep,
+            text_tokens=_text_tokens(origin, params, count),
+        )  # fmt: skip
         self.check(request)
         self._forks[new_key] = samples.stop
         self.stats.prompt_tokens_asked += len(prompt) * params.n
@@ -454,3 +464,12 @@ class Engine:
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used
         stats.peak_blocks = self.pool.peak_used
+
+
+def _text_tokens(parent: Request, params: SamplingParams, outputs: int) -> int:
+    """How much of a fork's prompt is text of its structured outputs: its parent's, if they had the
+    same."""
+    asked = params.structured_outputs
+    if asked is None or asked != parent.params.structured_outputs:
+        return 0
+    return parent.text_tokens + outputs

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
 
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.common.vllm_names import SAMPLING_NOT_HERE, refusing
 from sharegen.errors import UsageError
 
@@ -123,6 +124,8 @@ class SamplingParams:
     detokenize: whether samples have a text, which stop strings need. skip_special_tokens: whether
         special tokens are left out of it.
     seed: replaces the engine's seed for this request.
+    structured_outputs: what the text has to be: StructuredOutputsParams, or a mapping of its names.
+        What ends a sample is drawn only where the text is complete.
     logprobs, prompt_logprobs: how many of the raw distribution's top tokens to report with each
         output or prompt token's own log-probability. For a prompt's, the logits of a whole
         prefill batch are held at once.
@@ -150,6 +153,7 @@ class SamplingParams:
     detokenize: bool = True
     skip_special_tokens: bool = True
     seed: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
@@ -167,6 +171,8 @@ class SamplingParams:
             object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if self.stop and not self.detokenize:
             raise UsageError("stop strings are looked for in text: leave out stop, or detokenize")
+        structured = StructuredOutputsParams.of(self.structured_outputs)
+        object.__setattr__(self, "structured_outputs", structured)
 
     @property
     def is_greedy(self) -> bool:
@@ -263,6 +269,8 @@ class Request:
         that they can be forked without computing it again.
     due: samples with an index below it start first; the others may turn out not to be wanted, and
         start where a row would be empty. None: all are wanted.
+    text_tokens: how many of the prompt's last tokens are text of structured_outputs that the
+        samples go on with, as a fork's do.
     splits: where the tree of the whole job splits its path, where that is known; alone: whether in
         that tree one sample alone reads its last node.
     logprobs_from: the first prompt token whose log-probability is told where params asks for
@@ -280,6 +288,7 @@ class Request:
     due: int | None = None
     alone: bool = False
     logprobs_from: int = 1
+    text_tokens: int = 0
     beam: BeamSearchParams | None = None
 
     @property

@@ -169,7 +169,7 @@ class Runner:
         with active(context):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
         history = None
-        if features.adjusted:
+        if features.looks_back:
             history = self._history(slots, block_tables, output)
         tokens, logprobs = sample(
             logits, self.state, output + 1, rows=rows, history=history, features=features
@@ -209,10 +209,12 @@ class Runner:
             self.block_tables = torch.nn.functional.pad(
                 self.block_tables, (0, missing), value=self.cache.scratch_block
             )
-        places = (batch.moves, batch.changed, batch.copies, batch.growth, batch.forced)
+        places = (
+            batch.moves, batch.changed, batch.copies, batch.growth, batch.forced, batch.resting,
+        )  # fmt: skip
         values = (batch.block_tables, batch.prefix_length, batch.position, batch.last_position)
         sent = self._send(*(place.astype(np.int64) for place in places), *values)
-        moves, changed, copies, growth, forced = sent[: len(places)]
+        moves, changed, copies, growth, forced, resting = sent[: len(places)]
         tables, prefix_length, position, last_position = sent[len(places) :]
         if len(moves):
             source, target = moves.unbind(1)
@@ -234,6 +236,10 @@ class Runner:
             row, token, at = forced.unbind(1)
             self.tokens[row] = token
             self.position[row] = at.to(torch.int32)  # also where the token drawn was an end
+        if len(resting):
+            self.position[resting] = -1  # forced again when it goes on
+        if batch.masks is not None:
+            self.state.masks.write(batch.masks.places, batch.masks.masks[batch.masks.which])
         if batch.layout is not None:
             self.attention.update(batch.layout)
 
@@ -256,6 +262,11 @@ class Runner:
         most = len(self.tokens)  # at a time: what memory was kept for
         for part in (slice(i, i + most) for i in range(0, len(drawings), most)):
             state = self.state.fresh(*_columns(drawings[part]))
+            if batch.masks is not None:
+                at = batch.masks.places
+                mine = (at >= part.start) & (at < part.stop)
+                masks = batch.masks.masks[batch.masks.which[mine]]
+                state.masks.write(at[mine] - part.start, masks)
             zeros = torch.zeros(state.max_rows, dtype=torch.int64, device=self.device)
             first, of_first = sample(logits, state, zeros, logit_rows=which[part])
             drawn.append((first, of_first, state.is_end(first, slice(0, len(first)))))

@@ -41,7 +41,11 @@ class AllowedTokens:
             if id(tokens) not in packed:
                 packed[id(tokens)] = self._pack(tokens)
         bits = np.stack([packed[id(tokens)] for tokens in allowed])
-        index, new = self._send(np.asarray(rows, dtype=np.int64), bits)
+        self.write(np.asarray(rows, dtype=np.int64), bits)
+
+    def write(self, rows: npt.NDArray[np.int64], bits: npt.NDArray[np.uint8]) -> None:
+        """Replace the bits of `rows`: [n, ceil(V / 8)], bit j of byte i for token 8 * i + j."""
+        index, new = self._send(rows, bits)
         if self.bits is None:
             self.bits = torch.full(self._shape, _ALL, dtype=torch.uint8, device=index.device)
         self.bits[index] = new

@@ -49,7 +49,7 @@ def edits_of(
         for word in bad_word_ids(tokenizer, params.bad_words):
             if len(word) > 1 or word[0] not in eos_token_ids:
                 edits.append(Edit(word[-1], -math.inf, prefix=word[:-1]))
-    if params.min_tokens:
+    if params.min_tokens and params.structured_outputs is None:  # else a mask says where it ends
         ends = sorted(end_tokens(params, tokenizer, eos_token_ids))
         edits += [Edit(token, -math.inf, until=params.min_tokens) for token in ends]
     return [edit for edit in edits if 0 <= edit.token < vocab_size]

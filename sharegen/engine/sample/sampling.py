@@ -191,6 +191,8 @@ def adjusted(
     """
     if features.allowed:
         logits = state.allowed.apply(logits, rows)
+    if features.masked:
+        logits = state.masks.apply(logits, rows)
     if features.edit_slots:
         logits = state.edits.apply(logits, rows, positions, history)
     if features.penalised:

@@ -43,8 +43,9 @@ class Features:
 
     filtered: some row that draws has top_k, top_p or min_p. penalised: some row has a penalty,
     repeats: a repetition penalty. edit_slots, edit_context: the widths of the state's logit edits,
-    0 where no row has one. allowed: some row may draw some tokens only. top_logprobs: the most of a
-    row's likeliest tokens that one asks for, -1 for none.
+    0 where no row has one. allowed: some row may draw some tokens only; masked: some row is told at
+    each step which. top_logprobs: the most of a row's likeliest tokens that one asks for, -1 for
+    none.
     """
 
     filtered: bool = False
@@ -53,12 +54,18 @@ class Features:
     edit_slots: int = 0
     edit_context: int = 0
     allowed: bool = False
+    masked: bool = False
     top_logprobs: int = -1
 
     @property
     def adjusted(self) -> bool:
         """Whether some row's logits change before they are drawn from."""
-        return self.penalised or self.edit_slots > 0 or self.allowed
+        return self.looks_back or self.allowed or self.masked
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether that hangs on the tokens before."""
+        return self.penalised or self.edit_slots > 0
 
 
 class SamplingState:
@@ -88,6 +95,7 @@ class SamplingState:
         self._send = partial(send, self.device)
         self.edits = LogitEdits(max_rows, self._send)
         self.allowed = AllowedTokens(max_rows, vocab_size, self._send)
+        self.masks = AllowedTokens(max_rows, vocab_size, self._send)
         self.prompt_tokens = PromptTokens(max_rows, vocab_size, self._send)
         self._floats = torch.ones(max_rows, len(_FLOATS), device=self.device)
         self._ints = torch.zeros(max_rows, 2, dtype=torch.int64, device=self.device)
@@ -97,7 +105,7 @@ class SamplingState:
         self.keys, self.top_k = self._ints.unbind(1)
         self.end_ids = torch.full((max_rows, 1), -1, dtype=torch.int64, device=self.device)
         # The host's copy of what `features` needs, one column a feature.
-        self._flags = np.zeros((max_rows, 5), dtype=bool)
+        self._flags = np.zeros((max_rows, 6), dtype=bool)
         self._logprobs = np.full(max_rows, -1)
 
     def check(self, params: SamplingParams) -> None:
@@ -160,6 +168,7 @@ class SamplingState:
         edits = self._edits(params)
         self.edits.set_rows(rows, edits, prompts)
         self.allowed.set_rows(rows, [p.allowed_token_ids for p in params])
+        self.masks.set_rows(rows, [None] * len(rows))
         self._flags[rows] = [self._flags_of(p, e) for p, e in zip(params, edits, strict=True)]
         reported = [-1 if p.logprobs is None else p.logprobs for p in params]
         looked_at = [
@@ -180,6 +189,7 @@ class SamplingState:
             array[target] = array[source]
         self.edits.move_rows(source, target)
         self.allowed.move_rows(source, target)
+        self.masks.move_rows(source, target)
         self.prompt_tokens.move_rows(source, target)
         self._flags[targets] = self._flags[sources]
         self._logprobs[targets] = self._logprobs[sources]
@@ -205,7 +215,7 @@ class SamplingState:
     def features(self, num_rows: int | None = None) -> Features:
         """What the first num_rows rows ask for (default: all; rows never set ask for nothing)."""
         flags = np.atleast_1d(self._flags[:num_rows].any(0)).tolist()
-        filtered, penalised, repeats, edited, allowed = flags
+        filtered, penalised, repeats, edited, allowed, masked = flags
         return Features(
             filtered=filtered,
             penalised=penalised,
@@ -213,6 +223,7 @@ class SamplingState:
             edit_slots=self.edits.num_slots if edited else 0,
             edit_context=self.edits.context if edited else 0,
             allowed=allowed,
+            masked=masked,
             top_logprobs=min(int(self._logprobs[:num_rows].max(initial=-1)), self.vocab_size),
         )
 
@@ -243,5 +254,6 @@ class SamplingState:
         filters = self._top_k(params) < self.vocab_size or params.top_p < 1 or params.min_p > 0
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
-        limited = params.allowed_token_ids is not None
-        return filters and not params.is_greedy, penalised, repeats, bool(edits), limited
+        changed = filters and not params.is_greedy, penalised, repeats, bool(edits)
+        masked = params.structured_outputs is not None
+        return *changed, params.allowed_token_ids is not None, masked

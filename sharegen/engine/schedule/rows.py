@@ -21,6 +21,7 @@ from sharegen.engine.schedule.step import DecodeStep
 class Rows:
     """`capacity` places, of which those up to the last live one are a batch.
 
+    num_structured: rows of which the host must know a token before the next can be drawn.
     sequences: [rows so far] who sits in each row (None: a hole).
     block_tables: [capacity, widest]; prefix_length, position, last_position: [capacity]: of the
         prompt, of the row's next input, and of the last input that its limit allows. A hole has
@@ -50,6 +51,7 @@ class Rows:
         self._growth: list[tuple[int, ...]] = []
         self._copies: dict[int, int] = {}  # blocks to copy before the next step: target, source
         self._layout_changed = True
+        self.num_structured = 0
 
     @property
     def num_running(self) -> int:
@@ -78,6 +80,7 @@ class Rows:
         self._joined += 1
         self.num_beams += sequence.group.search is not None
         sequence.joined = self._joined
+        self.num_structured += sequence.structured
         sequence.row = row
         sequence.fed = 0
         sequence.replay = len(sequence.tokens)
@@ -112,6 +115,7 @@ class Rows:
             self._copies.pop(block, None)
         self._empty(sequence.row)
         self.num_beams -= sequence.group.search is not None
+        self.num_structured -= sequence.structured
         self._holes.append(sequence.row)
         sequence.row = -1
         self._layout_changed = True
@@ -228,12 +232,22 @@ class Rows:
             queries = [Queries(leaf, rows, leaf.length) for leaf, rows in by_leaf.items()]
             layout = shared_layout(queries, stored)
         forced: list[tuple[int, ...]] = []
+        resting: list[int] = []
+        bounded: list[int] = []
         for sequence in self.running():
-            if sequence.fed < sequence.replay:
-                row = sequence.row
-                forced.append((row, sequence.tokens[sequence.fed], int(self.position[row])))
+            row, fed = sequence.row, sequence.fed
+            if sequence.structured and fed == len(sequence.tokens):
+                resting.append(
+                    row
+                )  # its input is still on the device, and what follows hangs on it
+                continue
+            if sequence.structured or fed < sequence.replay:
+                forced.append((row, sequence.tokens[fed], int(self.position[row])))
+            if sequence.structured and fed + 1 == len(sequence.tokens):
+                bounded.append(row)
             sequence.fed += 1
         index = self.position - self.prefix_length + 1
+        index[resting] = -1
         changed = np.array(sorted(self._changed), dtype=np.int32)
         started = changed[(index[changed] == 1) & (self.position[changed] >= 0)]
         batch = DecodeBatch(
@@ -249,11 +263,12 @@ class Rows:
             copies=_table([(source, target) for target, source in self._copies.items()], 2),
             growth=_table([entry for entry in self._growth if entry[0] not in self._changed], 3),
             forced=_table(forced, 3),
+            resting=np.array(resting, dtype=np.int32),
             layout=layout,
         )
-        self.position[:count] += self.position[:count] >= 0
+        self.position[:count] += (self.position[:count] >= 0) & (index[:count] >= 0)
         self._changed, self._growth, self._copies, self._layout_changed = set(), [], {}, False
-        return DecodeStep(batch, list(self.sequences), index[:count].tolist())
+        return DecodeStep(batch, list(self.sequences), index[:count].tolist(), bounded)
 
     def _by_leaf(self) -> dict[Node, list[int]]:
         by_leaf: dict[Node, list[int]] = {}

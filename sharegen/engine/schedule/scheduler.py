@@ -205,6 +205,7 @@ class Scheduler:
         del group.alive[sequence.sample]
         for each in sequence.together:
             each.finished = True
+            each.matcher = None
             if each.row >= 0:
                 self._vacate(each, keep=keep)
             elif each.waits:
@@ -332,9 +333,12 @@ class Scheduler:
     def wants_rest(self) -> bool:
         """Whether what is next waits for the steps in flight.
 
-        Rows may move only while there is none, and which beams go on hangs on what they drew.
+        Rows may move only while there is none, and which beams go on hangs on what they drew; so
+        does what most rows may draw. Where few rows wait for their tokens, these sit out every
+        other step instead, and the others keep their pace.
         """
-        return self.rows.wants_compaction or self.rows.num_beams > 0
+        waiting = self.rows.num_beams > 0 or 2 * self.rows.num_structured > self.num_running
+        return self.rows.wants_compaction or waiting
 
     @property
     def has_work(self) -> bool:

@@ -103,12 +103,14 @@ class Sequence(Suffix):
     tokens: output tokens known to the host. replay: how many of them were known when the sequence
     joined, and are fed from the record rather than from the step before.
     logprobs: one entry a token, where the request wants them.
+    structured: whether its text has to be of a grammar, so that the host must know a token before
+    the next one can be drawn; matcher: where in the grammar it is, from when the host has looked.
     row: its row in the batch (-1: none). joined: a number that grows with every admission (-1: it
     had none yet); the youngest is preempted first. waits: whether it is ready for a row.
     """
 
-    __slots__ = ("cumulative_logprob", "finished", "group", "joined", "logprobs", "replay", "row",
-                 "sample", "tokens", "waits")  # fmt: skip
+    __slots__ = ("cumulative_logprob", "finished", "group", "joined", "logprobs", "matcher",
+                 "replay", "row", "sample", "structured", "tokens", "waits")  # fmt: skip
 
     def __init__(self, group: Group, sample: int, token: int, logprob: float) -> None:
         super().__init__(group.leaf)
@@ -122,6 +124,8 @@ class Sequence(Suffix):
         self.finished = False
         self.waits = False
         self.logprobs: list[TokenLogprobs] | None = None
+        self.structured = group.request.params.structured_outputs is not None
+        self.matcher: Any = None
 
     @property
     def samples(self) -> Seq[int]:

@@ -51,11 +51,13 @@ class PrefillStep:
 @dataclass(frozen=True)
 class DecodeStep:
     """sequences: [num_rows] who sits in each row (None: a hole). index: [num_rows] which of its
-    output tokens the row draws."""
+    output tokens the row draws, -1 where it sits the step out. bounded: rows of which a grammar
+    says what they may draw."""
 
     batch: DecodeBatch
     sequences: list[Sequence | None]
     index: list[int]
+    bounded: list[int]
 
 
 Step = PrefillStep | DecodeStep
