@@ -22,6 +22,7 @@ from sharegen.engine.execute.agreement import asked
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, uninterrupted, using
+from sharegen.engine.execute.room import TakenBack
 from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.masking import masked
@@ -410,6 +411,8 @@ class Engine:
             self._others.tell(step.batch)
         try:
             drawn = self.runner.run(step.batch)
+        except TakenBack:
+            return False
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

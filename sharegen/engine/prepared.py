@@ -22,6 +22,7 @@ from sharegen.engine.execute.kv_cache import KVCache, block_format, check_kv_cac
 from sharegen.engine.execute.memory import blocks_in
 from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.execute.process import best_threads
+from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.loaded import LoadedModel
@@ -79,7 +80,7 @@ class Prepared:
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         if on_gpu and config.compile and not config.enforce_eager:
             optimise(model)
-        memory = kv_cache_memory(
+        memory, steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),
             self.chunk_tokens,
@@ -98,17 +99,18 @@ class Prepared:
         )  # fmt: skip
         self.threads = _threads(model, self.max_sequences)
         has_graphs = on_gpu and not config.enforce_eager
-        self._graphs = StepGraphs(model.ranks) if has_graphs else None
+        self._room = None if model.ranks is None else Room(model.ranks, steps)
+        self._graphs = StepGraphs(model.ranks, self._room) if has_graphs else None
 
     def runner(self, start: Start) -> Runner:
         """One for which nothing has run; whoever has the one before lets go of it first."""
         if self._graphs is not None:
             self._graphs.clear()
+        ranks = self.model.ranks
         rows = self.padded(self.max_sequences)
         attention = attention_for(
             self.model.layers, self.cache, rows, self.chunk_tokens, start.costs
         )
-        ranks = self.model.ranks
         return Runner(
             self.model,
             self.cache,
@@ -117,6 +119,7 @@ class Prepared:
             padded=self.padded,
             tokenizer=self.tokenizer,
             graphs=self._graphs if attention.fallback is None else None,
+            room=self._room,
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.execute.room import Room
 from sharegen.engine.model.ranks import Ranks
 
 Outputs = tuple[torch.Tensor, ...]
@@ -22,11 +23,12 @@ class StepGraphs:
 
     A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
     experts are chosen on the host, say) runs step by step, and a warning says why. ranks: where the
-    model is one rank's part; a step is captured on all ranks, or on none.
+    model is one rank's part; a step is captured on all ranks, or on none, and all have room for it.
     """
 
-    def __init__(self, ranks: Ranks | None = None) -> None:
+    def __init__(self, ranks: Ranks | None = None, room: Room | None = None) -> None:
         self._ranks = ranks
+        self._room = room
         self._graphs: dict[Key, tuple[torch.cuda.CUDAGraph, Outputs]] = {}
         self._asked: dict[Key, int] = {}  # how often, while a larger one served
         self._generation = 0
@@ -55,6 +57,8 @@ class StepGraphs:
             self._generation = generation
         key = self._serving(rows, kind)
         if key not in self._graphs and not self._refused:
+            if self._room is not None:
+                self._room.for_capture()
             reason = None
             try:
                 self._graphs[key] = self._capture(lambda: step(rows), changing)
@@ -69,6 +73,8 @@ class StepGraphs:
                 self.clear()
                 warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)
         if self._refused:
+            if self._room is not None:
+                self._room.for_decode()
             return step(rows)
         graph, outputs = self._graphs[key]
         graph.replay()

@@ -19,6 +19,7 @@ from sharegen.engine.execute.memory import (
     left_beside,
     memory_of_cpu,
 )
+from sharegen.engine.execute.room import StepMemory
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import alone
 from sharegen.engine.request import SamplingParams
@@ -51,8 +52,11 @@ def kv_cache_memory(
     asked: int | None = None,
     limit: int | None = None,
     share: float | None = None,
-) -> int:
+) -> tuple[int, StepMemory]:
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
+
+    Beside it what the largest steps take, where the model is a rank's part or the cache what they
+    leave on a GPU.
 
     rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's bundles;
     share: of a GPU, for model, steps and cache. Raises CapacityError where there is not as much as
@@ -70,12 +74,13 @@ def kv_cache_memory(
             check_fits(asked, _free_and_total(model.device)[0], "free on the GPU beside the model")
         else:
             check_fits(asked, memory_of_cpu(), "in this machine")
-        return asked
-    if on_gpu:
-        found = _beside_steps(model, rows, tokens, block_size, width, share)
+    if on_gpu and (asked is None or model.ranks is not None):
+        found, steps = _beside_steps(model, rows, tokens, block_size, width, share)
     else:
-        found = estimate(model.device)
-    return found if limit is None else min(found, limit)
+        found, steps = estimate(model.device), StepMemory(tokens)
+    if asked is not None:
+        return asked, steps
+    return (found if limit is None else min(found, limit)), steps
 
 
 def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
@@ -95,43 +100,44 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
 
 def _beside_steps(
     model: LoadedModel, rows: int, tokens: int, block_size: int, width: int, share: float | None
-) -> int:
-    """Bytes of the model's GPU, or of a share of it, that its largest steps leave."""
-    taken: int | None = None
+) -> tuple[int, StepMemory]:
+    """Bytes of the model's GPU, or of a share of it, that its largest steps leave; and theirs."""
+    steps: StepMemory | None = None
     try:
-        taken, fallback = _measure(model, rows, tokens, block_size, width)
+        plans, steps, fallback = _measure(model, rows, tokens, block_size, width)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
     free, total = _free_and_total(model.device)
-    if taken is None:
+    if steps is None:
         raise CapacityError(
             f"a step of {rows:,} sequences does not fit beside the model: let fewer decode "
             "together (--max-sequences), or take a smaller model or dtype"
         )
     held = torch.cuda.memory_reserved(model.device)
-    left = left_beside(taken, free, total, held, share)
+    left = left_beside(plans + steps.prefill + steps.decode, free, total, held, share)
     # The stand-in says nothing about attention that is not done by the kernels.
-    return min(left, estimate(model.device)) if fallback else left
+    return (min(left, estimate(model.device)) if fallback else left), steps
 
 
 def _measure(
     model: LoadedModel, rows: int, tokens: int, block_size: int, width: int
-) -> tuple[int, str | None]:
-    """Bytes of the plans and of the largest steps; and why the kernels do not serve, if so."""
+) -> tuple[int, StepMemory, str | None]:
+    """Bytes of the plans, and of the largest steps; and why the kernels do not serve, if so."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(model.device)
     scratch = KVCache(model.layers, width, block_size, model.dtype, model.device, width)
     attention = attention_for(model.layers, scratch, rows, tokens)
-    taken = torch.cuda.memory_reserved(model.device) - before
+    plans = torch.cuda.memory_reserved(model.device) - before
+    peaks = []
     for count in (tokens, rows):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(model.device)
         held = torch.cuda.memory_reserved(model.device)
         largest_step(model, count, rows)
         torch.cuda.synchronize(model.device)
-        taken += torch.cuda.max_memory_reserved(model.device) - held
-    return taken, attention.fallback
+        peaks.append(torch.cuda.max_memory_reserved(model.device) - held)
+    return plans, StepMemory(tokens, *peaks), attention.fallback
 
 
 def _free_and_total(device: torch.device) -> tuple[int, int]:

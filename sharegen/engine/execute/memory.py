@@ -30,9 +30,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def rank_out_of_memory(rank: int) -> CapacityError:
-    """What becomes of a step that finds no memory on one of several ranks: the others are in it."""
+    """What becomes of a step that finds no memory in its midst: the other ranks wait in it."""
     return CapacityError(
-        f"rank {rank} is out of memory, and a step of several ranks is not taken back: let fewer "
+        f"rank {rank} is out of memory in the midst of a step of several ranks: let fewer "
         "sequences decode together (--max-sequences)"
     )
 

@@ -21,6 +21,7 @@ from sharegen.engine.execute.back_end import Attention, Slots
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.execute.room import Room
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import Ranks
@@ -42,7 +43,8 @@ class Runner:
     """Runs batches of one model over one KV cache.
 
     max_sequences: rows. padded: rows that a batch of n is run with. graphs: where decoding steps
-    are CUDA graphs. agreement: where every step is compared across the ranks.
+    are CUDA graphs. room: of several ranks, asked before a step that may take memory. agreement:
+    where every step is compared across the ranks.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Runner:
         padded: Callable[[int], int],
         tokenizer: Any,
         graphs: StepGraphs | None = None,
+        room: Room | None = None,
         agreement: Agreement | None = None,
     ) -> None:
         self.model = model
@@ -75,6 +78,7 @@ class Runner:
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
         )  # fmt: skip
         self.graphs = graphs
+        self._room = room
         self._agreement = agreement
 
     @property
@@ -90,6 +94,8 @@ class Runner:
     def prefill(self, batch: PrefillBatch) -> Drawn:
         """Compute the KV of prompt chunks; draw the first tokens of the batch's drawings."""
         count = len(batch.token_ids)
+        if self._room is not None:
+            self._room.for_prefill(count)
         # On a CPU rows are padded, so that their arithmetic is that of any other batch.
         least = self.padded(count) if self.device.type == "cpu" else _LEAST_COMPILED
         padding = max(0, least - count)

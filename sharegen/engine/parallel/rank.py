@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from sharegen.engine.batch import Batch
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, using
+from sharegen.engine.execute.room import TakenBack
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.model import ranks
 from sharegen.engine.model.loaded import on
@@ -62,12 +64,20 @@ def _run(join: Join, inbox: SimpleQueue[Any]) -> None:
                     runner = prepared.runner(record)
                 else:
                     assert runner is not None
-                    runner.run(record)
+                    _step(runner, record)
         model.release()
         del runner, prepared  # the graphs, which hold collectives
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     ranks.disconnect()
+
+
+def _step(runner: Runner, batch: Batch) -> None:
+    """Run a batch, unless all ranks take it back."""
+    try:
+        runner.run(batch)
+    except TakenBack:
+        runner.spare_memory()  # as rank 0 does before it goes on
 
 
 if __name__ == "__main__":

@@ -77,6 +77,15 @@ def _follow_starving(connection: Connection[Any, Any]) -> None:
     _with_third_step(connection, starve)
 
 
+def _follow_in_want(connection: Connection[Any, Any]) -> None:
+    """A rank that says before its first two batches of prompts that there is no memory."""
+    from sharegen.engine.execute import room
+
+    has_room, asked = room.has_room, itertools.count(1)
+    room.has_room = lambda *step: next(asked) > 2 and has_room(*step)
+    _follow(connection)
+
+
 def _follow_astray(connection: Connection[Any, Any]) -> None:
     """A rank that begins its third step with other tokens than were drawn."""
     _with_third_step(connection, lambda runner: runner.tokens.add_(1))
@@ -117,6 +126,10 @@ class Rank(Forked):
 
 class StarvingRank(Forked):
     serve = staticmethod(_follow_starving)
+
+
+class RankInWant(Forked):
+    serve = staticmethod(_follow_in_want)
 
 
 class RankAstray(Forked):

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,22 @@ def test_no_memory_on_one_rank(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(CapacityError, match=r"rank 0 is out of memory.*--max-sequences"):
         list(engine.generate(job(SamplingParams())))
     assert_gone(pids)
+
+
+def test_a_step_that_one_rank_has_no_memory_for_is_taken_back_by_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job goes on with smaller steps, and the samples are the same."""
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(followers, "Process", forked.RankInWant)
+    config = replace(CONFIG, max_sequences=64, prefill_tokens=512)
+    requests = job(SamplingParams(logprobs=1))
+    expected = results(list(alone(folder, config).generate(requests)))
+    engine = led(folder, config)
+    with pytest.warns(UserWarning, match="out of memory: from now on"):
+        assert results(list(engine.generate(requests))) == expected
+    assert engine.stats.shrinks == 2
+    engine.close()
 
 
 def _no_memory(batch: object) -> None:

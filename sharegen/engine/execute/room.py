@@ -1,0 +1,72 @@
+"""Memory for a step of several ranks, asked of all of them before any begins it.
+
+A rank that found none in mid-step would leave the others waiting for its part of a sum. So each
+tries to get what such steps take at their largest, and where one cannot, all take the step back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.model.ranks import Ranks
+
+
+class TakenBack(RuntimeError):
+    """A rank has no memory for a step, which none has begun."""
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of the largest steps at their peaks, where they were measured.
+
+    prefill: of a batch of `tokens` tokens; decode: of all rows.
+    """
+
+    tokens: int
+    prefill: int = 0
+    decode: int = 0
+
+
+class Room:
+    """Asks before a step that may take memory; every rank must ask for the same steps."""
+
+    def __init__(self, ranks: Ranks, largest: StepMemory) -> None:
+        self._ranks = ranks
+        self._largest = largest
+
+    def for_prefill(self, tokens: int) -> None:
+        """Before a batch of so many tokens. Raises TakenBack."""
+        largest = self._largest
+        self._agree(largest.prefill * min(tokens, largest.tokens) // largest.tokens)
+
+    def for_decode(self) -> None:
+        """Before a decoding step that is no graph's replay. Raises TakenBack."""
+        self._agree(self._largest.decode)
+
+    def for_capture(self) -> None:
+        """Before one that is to be captured: a graph keeps its memory beside what steps take.
+
+        Raises TakenBack.
+        """
+        self._agree(self._largest.prefill + self._largest.decode)
+        torch.cuda.empty_cache()  # what was tried is no graph's
+
+    def _agree(self, count: int) -> None:
+        if not self._ranks.least(has_room(count, self._ranks.device)):
+            raise TakenBack("a rank has no memory for the step")
+
+
+def has_room(count: int, device: torch.device) -> bool:
+    """Whether so many bytes can be had on a GPU; of a CPU, nobody knows."""
+    if device.type != "cuda":
+        return True
+    try:
+        torch.empty(count, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    return True
