@@ -13,7 +13,7 @@ from sharegen.engine.cache.prompt_logprobs import note, of_prompt
 from sharegen.engine.config import EngineStats
 from sharegen.engine.ending import Endings, OfSample
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.request import Completion, TokenLogprobs
+from sharegen.engine.request import NO_DISTRIBUTION, Completion, TokenLogprobs
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
@@ -179,7 +179,7 @@ def _reason(sequence: Sequence) -> str:
     barring = [name for name in names if getattr(params, name)]
     barring += ["logit_bias"] if -math.inf in (params.logit_bias or {}).values() else []
     or_barred = f", or there is no token that {' and '.join(barring)} leave" if barring else ""
-    return f"the model's logits are NaN or infinite after {count:,} tokens{or_barred}"
+    return f"{NO_DISTRIBUTION} after {count:,} tokens{or_barred}"
 
 
 def _note_top(

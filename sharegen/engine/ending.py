@@ -80,6 +80,8 @@ class Endings:
 
     def completion(self, group: Group, sample: int, drawn: OfSample, ending: Ending) -> Completion:
         """What a sample of a group is that has ended so."""
+        if ending.reason == "error":
+            return self.failure(group, sample, drawn, _no_room(len(drawn.tokens)))
         text = ending.text
         params = group.request.params
         if text is None and self.tokenizer is not None and params.detokenize:
@@ -117,3 +119,11 @@ class Endings:
             num_cached_tokens=group.num_cached or 0,
             error=error,
         )
+
+
+def _no_room(tokens: int) -> str:
+    """Why a sample without max_tokens cannot go on."""
+    return (
+        f"the KV cache has no room for more after {tokens:,} tokens: give it more memory, or the "
+        "sample max_tokens"
+    )

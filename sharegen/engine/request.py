@@ -14,8 +14,12 @@ from sharegen.errors import UsageError
 
 FinishReason = Literal["eos", "stop", "length", "context", "error"]
 """Why a completion ended: an EOS token, a stop string or stop token id, `max_tokens`, the model's
-context length, or an error: the model's logits were no distribution."""
+context length, or an error: the model's logits were no distribution, or a sample without
+`max_tokens` got to the end of the KV cache."""
 
+
+NO_DISTRIBUTION = "the model's logits are NaN or infinite"
+"""How the error of a sample begins that nothing could be drawn for."""
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy: dividing a logit by it would only lose its digits."""
@@ -295,6 +299,11 @@ class Request:
     def rows(self) -> int:
         """Rows of a batch that one of its sequences takes: one, or one a beam."""
         return 1 if self.beam is None else self.beam.beam_width
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether nobody says how long a sample may be."""
+        return self.params.max_tokens is None and self.beam is None
 
     @property
     def is_alone(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from sharegen.engine.beam_search import BeamSearch, Choice, Ended
 from sharegen.engine.ending import Ending, Endings, OfSample
-from sharegen.engine.request import Completion, TokenLogprobs
+from sharegen.engine.request import NO_DISTRIBUTION, Completion, TokenLogprobs
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Group, Sequence
 
@@ -85,7 +85,7 @@ class Searching:
 
     def _fail(self, group: Group) -> list[Completion]:
         count = len(group.beams[0].tokens)
-        why = f"the model's logits are NaN or infinite after {count:,} tokens"
+        why = f"{NO_DISTRIBUTION} after {count:,} tokens"
         ranks = range(group.request.rows)
         return self._end(group, [self._failure(group, rank, why) for rank in ranks])
 

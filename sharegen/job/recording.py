@@ -30,11 +30,13 @@ def record_of(
 ) -> Record:
     """The line of one sample; dtype: the model's, for the advice beside one that failed."""
     from sharegen.engine.model.probe import remedy
+    from sharegen.engine.request import NO_DISTRIBUTION
 
     answer = error = None
     text = completion.text or ""
     if completion.error is not None:
-        error = f"{completion.error}: {remedy(dtype)}"
+        is_broken = completion.error.startswith(NO_DISTRIBUTION)
+        error = f"{completion.error}: {remedy(dtype)}" if is_broken else completion.error
     else:
         answer = answer_in(text, configuration)
     keep = configuration.keep

@@ -126,13 +126,16 @@ class Scheduler:
         return None
 
     def check(self, request: Request) -> None:
-        """Raise CapacityError for a request of which one sample does not fit, or its beams."""
+        """Raise CapacityError for a request of which one sample does not fit, or its beams.
+
+        A sample without max_tokens may: it is refused where it gets to the end of the pool.
+        """
         if request.rows > self.max_sequences:
             raise CapacityError(
                 f"beam_width is {request.rows}, but {self.max_sequences} sequences decode "
                 "together: follow fewer beams, or raise max_sequences"
             )
-        limit = most_tokens(request, self.context_length)
+        limit = self._asked(request)
         prompt = len(request.prompt_token_ids)
         # Of full width: what is narrow, the tree says.
         own = self._blocks_at_end(limit) * request.rows
@@ -147,9 +150,17 @@ class Scheduler:
 
     def _fits(self, request: Request, leaf: Node) -> bool:
         """Whether the prompt's path fits, too: a block is not shared by two nodes."""
-        own = self._blocks_at_end(most_tokens(request, self.context_length)) * request.rows
+        own = self._blocks_at_end(self._asked(request)) * request.rows
+        return own <= self._blocks_beside(leaf)
+
+    def _asked(self, request: Request) -> int:
+        """Output tokens for which a sample must find room before it starts."""
+        return 1 if request.is_endless else most_tokens(request, self.context_length)
+
+    def _blocks_beside(self, leaf: Node) -> int:
+        """Blocks of the pool that a path leaves, with nothing else there."""
         path = self.cache.room_for(leaf.path())
-        return path.bundles * self.pool.width + path.blocks + own <= self.pool.num_blocks
+        return self.pool.num_blocks - path.bundles * self.pool.width - path.blocks
 
     def _blocks_at_end(self, length: int) -> int:
         """Blocks of a sample with so many outputs, of which the last is never fed."""
@@ -158,6 +169,8 @@ class Scheduler:
     def _enter(self, request: Request, leaf: Node) -> Group:
         """A request whose prompt ends at `leaf` waits."""
         group = Group(request, leaf, self.context_length, self.seed)
+        if request.is_endless:
+            group.end_at(self._blocks_beside(leaf) * self.pool.block_size + 1)
         self.rows.make_wide(self._blocks_at_end(group.limit))
         self.waiting[group] = None
         self.num_waiting += group.unfinished

@@ -58,6 +58,11 @@ class Group:
         read = request.prompt_token_ids if request.params.reads_prompt else ()
         self._prompt = np.asarray(read, dtype=np.int32)
 
+    def end_at(self, most: int) -> None:
+        """There is no memory for more than so many output tokens: whoever gets there fails."""
+        if most < self.limit:
+            self.limit, self.limit_reason = most, "error"
+
     def drawing(self, sample: int) -> Drawing:
         """How the tokens of one of its samples are drawn."""
         key = row_key(self.seed, self.request.key, sample)

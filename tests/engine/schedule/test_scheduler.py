@@ -50,7 +50,8 @@ def assert_spelled(completion: Completion) -> None:
     """The tokens are the sample's own, up to where it must end."""
     request = completion.request
     prompt, params = tuple(request.prompt_token_ids), request.params
-    limit = min(params.max_tokens, CONTEXT - len(prompt))
+    room = CONTEXT - len(prompt)
+    limit = room if params.max_tokens is None else min(params.max_tokens, room)
     expected = spelled(prompt, request.key, computed_as(completion), limit)
     stops = [i for i, token in enumerate(expected) if token in params.stop_token_ids]
     assert tuple(completion.token_ids) == expected[: stops[0] + 1 if stops else limit]
@@ -65,6 +66,31 @@ def run_spelling(requests: list[Request], **config: int) -> Ran:
     for completion in ran.completions.values():
         assert_spelled(completion)
     return ran
+
+
+def test_samples_without_max_tokens_end_where_the_memory_does() -> None:
+    """They are not refused before, and what does not get there is as with more memory."""
+    params = SamplingParams(max_tokens=None, ignore_eos=True)
+    prompts = [random_tokens(n, random.Random(n)) for n in (9, 30)]
+    stops = [replace(params, stop_token_ids=range(3, 20)), params]
+    requests = [Request(i, prompt, stops[i], range(3)) for i, prompt in enumerate(prompts)]
+    ample = run_spelling(requests, blocks=400)
+    engine = spelling_engine(requests, blocks=22)
+    ran = run(engine, requests)
+    assert {k: c.finish_reason for k, c in ample.completions.items() if k[0]} == dict.fromkeys(
+        [(1, 0), (1, 1), (1, 2)], "context"
+    )
+    for key, completion in ran.completions.items():
+        whole = ample.completions[key]
+        if key[0] == 0:
+            assert completion == whole and whole.finish_reason == "stop"
+            continue
+        room = (22 - 8) * 4 + 1  # blocks beside the prompt's, and a token that is never fed
+        assert (completion.finish_reason, len(completion.token_ids)) == ("error", room)
+        assert completion.token_ids == whole.token_ids[:room]
+        assert str(completion.error).startswith("the KV cache has no room for more after 57 tokens")
+    with pytest.raises(CapacityError, match="lower max_tokens"):
+        engine.check(replace(requests[1], params=replace(params, max_tokens=200)))
 
 
 def check_random_job(job: RandomJob) -> None:
