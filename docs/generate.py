@@ -52,8 +52,8 @@ Under the same name these differ:
 - `SamplingParams()` is the default of every call: the model's generation_config gives EOS tokens
   alone.
 - `logit_bias` takes -inf, which bars a token; `stop` finds special tokens by their name.
-- `max_tokens=None` is all that the context has room for after the prompt; nothing is reserved for
-  it.
+- `max_tokens=None` is all that the context has room for after the prompt. Nothing is reserved for
+  it: a sample fails where it gets to the end of the KV cache, and not before.
 - A conversation that ends with the assistant is refused unless `continue_final_message` or
   `add_generation_prompt` says how to go on.
 - `CompletionOutput.finish_reason` is "stop", "length", or "error" for a sample that failed, which
@@ -272,6 +272,8 @@ def vllm() -> str:
         ("RequestOutput", _fields(RequestOutput), vllm_names.OUTPUT_NOT_HERE),
         ("CompletionOutput", _fields(CompletionOutput), vllm_names.OUTPUT_NOT_HERE),
         ("Logprob", _fields(Logprob), {}),
+        ("BeamSearchParams", _arguments(BeamSearchParams), vllm_names.BEAM_NOT_HERE),
+        ("BeamSearchSequence", _fields(BeamSearchSequence), vllm_names.BEAM_NOT_HERE),
     ]
     parts = [_VLLM]
     for title, own, others in sections:
@@ -288,7 +290,8 @@ def _arguments(member: Any) -> list[str]:
 
 
 def _fields(kind: Any) -> list[str]:
-    return [each.name for each in fields(kind)]
+    made = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    return [each.name for each in fields(kind)] + made
 
 
 def _other_names() -> dict[str, str]:

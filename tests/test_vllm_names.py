@@ -6,17 +6,18 @@ import inspect
 import json
 from collections.abc import Collection
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sharegen import LLM, SamplingParams
+from sharegen import LLM, BeamSearchParams, SamplingParams
 from sharegen.common import vllm_names
 from sharegen.common.vllm_names import ALIASES, AS_ALWAYS, own_arguments
 from sharegen.engine.execute.memory import left_beside
 from sharegen.errors import RequestError, UsageError
-from sharegen.outputs import CompletionOutput, Logprob, RequestOutput
+from sharegen.outputs import BeamSearchSequence, CompletionOutput, Logprob, RequestOutput
 from tests.tiny import save_tiny_model
 
 NAMES = json.loads((Path(__file__).parents[1] / "docs" / "vllm_names.json").read_text())
@@ -30,7 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names_of(kind: Any) -> list[str]:
-    return [each.name for each in fields(kind)]
+    made = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    return [each.name for each in fields(kind)] + made
 
 
 @pytest.mark.parametrize(
@@ -44,13 +46,15 @@ def names_of(kind: Any) -> list[str]:
         ("RequestOutput", names_of(RequestOutput), vllm_names.OUTPUT_NOT_HERE),
         ("CompletionOutput", names_of(CompletionOutput), vllm_names.OUTPUT_NOT_HERE),
         ("Logprob", names_of(Logprob), ()),
+        ("BeamSearchParams", names_of(BeamSearchParams), vllm_names.BEAM_NOT_HERE),
+        ("BeamSearchSequence", names_of(BeamSearchSequence), vllm_names.BEAM_NOT_HERE),
     ],
 )  # fmt: skip
 def test_every_name_is_one_thing(what: str, own: Collection[str], others: Collection[str]) -> None:
     assert len(set(others)) == len(others) and not set(own) & set(others)
     for name in NAMES[what]:
         assert (name in own) != (name in others), f"{what}: {name}"
-    if what not in ("RequestOutput", "CompletionOutput"):  # whose table is one
+    if others not in (vllm_names.OUTPUT_NOT_HERE, vllm_names.BEAM_NOT_HERE):  # of two kinds each
         assert set(others) <= set(NAMES[what]), "a name that vLLM does not have"
 
 
@@ -64,6 +68,12 @@ def refused(call: Any, name: str, why: str) -> None:
 def test_sampling_parameters_that_are_not_here(name: str) -> None:
     why = vllm_names.SAMPLING_NOT_HERE[name]
     refused(lambda: SamplingParams(**{name: 1}), name, why)
+
+
+def test_beam_search_parameters_that_are_not_here() -> None:
+    why = vllm_names.BEAM_NOT_HERE["structured_outputs"]
+    call = partial(BeamSearchParams, beam_width=2, max_tokens=3)
+    refused(lambda: call(structured_outputs=1), "structured_outputs", why)
 
 
 def test_a_field_that_nobody_has() -> None:

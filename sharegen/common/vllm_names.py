@@ -141,6 +141,13 @@ METHODS_NOT_HERE = {
 }
 """Methods of vLLM's LLM that there are not -> why, or what to use."""
 
+BEAM_NOT_HERE = {
+    "structured_outputs": "use SamplingParams: beams follow the likeliest texts of any form",
+    "orig_prompt": "prompt and prompt_token_ids are the BeamSearchOutput's",
+    "lora_request": "an LLM has one adapter or none",
+}
+"""Fields of vLLM's BeamSearchParams and BeamSearchSequence that there are not -> what to use."""
+
 OUTPUT_NOT_HERE = {
     "metrics": "LLM.engine.stats counts for all requests together",
     "lora_request": "an LLM has one adapter or none",

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from sharegen.common.structured import StructuredOutputsParams
-from sharegen.common.vllm_names import SAMPLING_NOT_HERE, refusing
+from sharegen.common.vllm_names import BEAM_NOT_HERE, SAMPLING_NOT_HERE, refusing
 from sharegen.errors import UsageError
 
 FinishReason = Literal["eos", "stop", "length", "context", "error"]
@@ -208,6 +208,7 @@ _OF_BEAMS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+@refusing(BEAM_NOT_HERE)
 @dataclass(frozen=True)
 class BeamSearchParams:
     """How to search for the likeliest texts of one request, in vLLM's terms.
