@@ -280,7 +280,7 @@ class RunOptions(JobOptions):
         Path | None,
         _output(
             "--output, -o",
-            "The journal.",
+            "The journal; of `run batch`, the answers.",
             "FILE",
             default="runs/<recipe>-<hash>.jsonl",
             parser=parse_path,

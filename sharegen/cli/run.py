@@ -112,9 +112,13 @@ def run_recipe(
     most = max(problem.sampling.samples for problem in outcome.workload.problems)
     print_summary(path, found.records(), outcome.run, most, questions, stopped)
     if answers is not None:
-        said = f"{answers.answered:,} answers and {answers.errors:,} errors"
+        said = f"{_count(answers.answered, 'answer')} and {_count(answers.errors, 'error')}"
         errors.print(f"\n{said} in [bold]{visible(str(answers.path))}[/]", soft_wrap=True)
     return path
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("s" if number != 1 else "")
 
 
 def _isolation(options: RunOptions, errors: Console) -> Isolation | None:

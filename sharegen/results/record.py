@@ -130,6 +130,10 @@ class Record:
             raise ValueError("is not a JSON object")
         failed = fields.get("sample", 0) is None or fields.get("error") is not None
         text = "error" if failed else "completion"
+        if {"custom_id", "response"} <= fields.keys():
+            raise ValueError(
+                "is an answer of a batch, whose samples are in NAME.journal.jsonl beside it"
+            )
         for name in ("problem_id", "sample", text):
             if name not in fields:
                 raise ValueError(f"has no field `{name}`")

@@ -369,6 +369,9 @@ def _refuse_idle_flags(
         raise UsageError(f"{flag}: the recipe {recipe.name} has no template for examples")
     if few_shot.get("file") and not k and "k" not in few_shot:  # a k of 0 may be one of several
         raise UsageError("--few-shot-file: no examples are wanted: say how many with --few-shot")
+    for key in ("where", "rows", "needles") if job.dataset.requests else ():
+        if getattr(job.dataset, key):
+            raise UsageError(f"dataset.{key}: the rows are requests, which it does not fit")
     dataset = flags.get("dataset") or {}
     is_made = job.dataset.needles is not None
     if dataset.get("config") is not None and (is_made or (source and Path(source).exists())):

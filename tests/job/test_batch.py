@@ -109,6 +109,7 @@ def test_openais_own_types_read_every_answer(answer: Any, tmp_path: Path) -> Non
     assert errors["long"]["param"] == "prompt" and "context" in errors["long"]["message"]
 
 
+@pytest.mark.slow
 def test_each_request_is_drawn_as_it_says(answer: Any) -> None:
     """As a job of its own would; the seed of a request is its own."""
     requests = [
