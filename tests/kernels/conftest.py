@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         params = getattr(item, "callspec", None)
-        if params is not None and torch.float16 in params.params.values():
+        if params is not None and any(value is torch.float16 for value in params.params.values()):
             item.add_marker(pytest.mark.slow)
 
 
