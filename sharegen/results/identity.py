@@ -25,6 +25,7 @@ FORMER: dict[str, Any] = {
     "sampling.include_stop_str_in_output": False,
     "sampling.skip_special_tokens": True,
     "sampling.logprobs": None,
+    "sampling.structured_outputs": None,
     "chat.template_kwargs": {},
     "chat.tools": None,
     "chat.add_generation_prompt": None,

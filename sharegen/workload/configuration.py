@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr
 
 from sharegen.common.remarks import remark
+from sharegen.common.structured import StructuredOutputsParams, check
 from sharegen.errors import UsageError
 from sharegen.workload import template
 from sharegen.workload.dataset import read_rows
@@ -23,6 +24,7 @@ from sharegen.workload.recipe import (
     RECIPES,
     Job,
     Recipe,
+    Sampling,
     Strict,
     load_recipe,
     merge,
@@ -206,6 +208,7 @@ def resolve(
             f"max_tokens is {job.sampling.max_tokens}: it must be at least min_tokens, "
             f"{job.sampling.min_tokens}"
         )
+    check_structured(job.sampling)
     source = _beside(recipe, job)
     if source is None and job.dataset.needles is None:
         raise UsageError(f"the recipe {recipe.name} has no dataset.source: give --dataset")
@@ -242,6 +245,13 @@ def resolve(
             ),
         }
     )
+
+
+def check_structured(sampling: Sampling) -> None:
+    """Raise UsageError for structured outputs that cannot be, before a model is loaded."""
+    asked = StructuredOutputsParams.of(sampling.structured_outputs)
+    if asked is not None:
+        check(asked)
 
 
 def _without(values: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:

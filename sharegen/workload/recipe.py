@@ -29,6 +29,7 @@ from pydantic import (
 )
 
 from sharegen.common.stop_rule import StopRule
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.common.wrong_value import in_words
 from sharegen.errors import UsageError
 from sharegen.workload import conversation, plain_yaml, template
@@ -92,6 +93,20 @@ def _check_kwargs(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _check_structured(value: dict[str, Any]) -> dict[str, Any]:
+    """In its one spelling: of a schema its text, in which the order of the properties counts.
+
+    What the grammar itself says is looked at when a job is made: a journal is read without.
+    """
+    try:
+        asked = StructuredOutputsParams.of(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    assert asked is not None
+    return asked.as_dict()
+
+
+Structured = Annotated[dict[str, Any], AfterValidator(_check_structured)]
 Rule = Annotated[str, AfterValidator(_check_rule)]
 Template = Annotated[str, AfterValidator(template.check)]
 Pattern = Annotated[str, AfterValidator(_check_pattern)]
@@ -173,6 +188,7 @@ class Sampling(Strict):
 
     max_tokens: of a sample; null is all that the context has room for. logprobs: how many of the
     likeliest tokens the journal has with each token's own log-probability.
+    structured_outputs: what texts have to be, one of json, regex, choice, grammar and json_object.
     stop_when: the rule by which a problem has samples enough before all are drawn (StopRule).
     """
 
@@ -194,6 +210,7 @@ class Sampling(Strict):
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    structured_outputs: Structured | None = None
     logprobs: int | None = Field(default=None, ge=0)
     seed: int = 0
     stop_when: Rule | None = None

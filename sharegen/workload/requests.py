@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sharegen.errors import DataError
-from sharegen.workload.configuration import Configuration
+from sharegen.common.structured import from_response_format, library
+from sharegen.errors import DataError, UsageError
+from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
 from sharegen.workload.dataset import Row
 from sharegen.workload.prompt import Prompt
@@ -110,6 +111,8 @@ class _Body(BaseModel):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     ignore_eos: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+    response_format: Any = None
     seed: int | None = None
     stream: Literal[False] | None = None
     user: str | None = None
@@ -120,7 +123,20 @@ class _Body(BaseModel):
         """The sampling parameters that are said, in a recipe's words."""
         values = {name: getattr(self, name) for name in _SAMPLING}
         values |= {"samples": self.n, "stop": _listed(self.stop)}
-        return {name: value for name, value in values.items() if value is not None}
+        found = {name: value for name, value in values.items() if value is not None}
+        return found if self.response_format is None else found | self._format
+
+    @property
+    def _format(self) -> dict[str, Any]:
+        if self.structured_outputs is not None:
+            raise Refused(
+                "response_format and structured_outputs are one thing: give one", "response_format"
+            )
+        try:
+            asked = from_response_format(self.response_format)
+        except UsageError as error:
+            raise Refused(str(error), "response_format") from None
+        return {"structured_outputs": None if asked is None else asked.as_dict()}
 
 
 _SAMPLING = sorted(_Body.model_fields.keys() & Sampling.model_fields.keys())
@@ -134,7 +150,6 @@ class _ChatBody(_Body):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
-    response_format: Any = None
     tools: list[Any] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -158,7 +173,6 @@ class _ChatBody(_Body):
 class _TextBody(_Body):
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
-    response_format: Any = None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -224,7 +238,6 @@ _ADVICE = {
 
 
 def _chat(body: _ChatBody, configuration: Configuration) -> Asked:
-    _refuse_format(body.response_format)
     own = configuration.chat
     try:
         turns = conversation("messages", body.messages)
@@ -245,7 +258,6 @@ def _chat(body: _ChatBody, configuration: Configuration) -> Asked:
 
 
 def _text(body: _TextBody, configuration: Configuration) -> Asked:
-    _refuse_format(body.response_format)
     given = body.prompt
     if isinstance(given, str):
         prompts = [_prompt(given)]
@@ -286,16 +298,14 @@ def _sampling(body: _Body, configuration: Configuration) -> Sampling:
             f"min_tokens is {sampling.min_tokens}: max_tokens, {sampling.max_tokens}, is less",
             "min_tokens",
         )
+    if sampling.structured_outputs is not None:
+        library()  # without which no line could be answered
+        param = "structured_outputs" if body.response_format is None else "response_format"
+        try:
+            check_structured(sampling)
+        except UsageError as error:
+            raise Refused(str(error), param) from None
     return sampling
-
-
-def _refuse_format(value: Any) -> None:
-    if value is not None and value != {"type": "text"}:
-        raise Refused(
-            'response_format: only {"type": "text"} is known',
-            "response_format",
-            "unsupported_value",
-        )
 
 
 def _listed(value: str | Sequence[str] | None) -> list[str] | None:

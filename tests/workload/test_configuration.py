@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sharegen.errors import DataError, UsageError
+from sharegen.results.identity import identity_of
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import merge
@@ -297,3 +298,35 @@ def test_a_file_of_no_known_schema(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"a": 1}')
     with pytest.raises(DataError, match="--schema"):
         resolve("code-sample", str(tmp_path / "rows.jsonl"), {"model": "a/b"})
+
+
+def test_structured_outputs_are_part_of_the_identity_with_the_order_of_their_properties(
+    recipe: str,
+) -> None:
+    def identity(schema: Any) -> Any:
+        job = resolve(recipe, flags={"sampling": {"structured_outputs": {"json": schema}}})
+        assert Configuration.from_settings(merge(job.identity, job.extent)) is not None
+        return identity_of(job.identity)
+
+    one = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}
+    other = {"type": "object", "properties": {"b": {"type": "null"}, "a": {"type": "null"}}}
+    assert identity(one) != identity(other)
+    assert identity(one)["sampling.structured_outputs.json"] == json.dumps(one)
+    without = identity_of(resolve(recipe).identity)
+    assert not any("structured" in name for name in without)  # as journals had it before
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"json": {"enum": []}}, "structured_outputs.json: Unsatisfiable schema: anyOf is empty"),
+        ({"regex": "(a"}, "structured_outputs.regex: unclosed group"),
+        ({"regx": "a"}, "structured_outputs has no 'regx': give one of json, regex"),
+    ],
+)
+def test_structured_outputs_that_cannot_be_are_refused_before_a_model_is_read(
+    recipe: str, value: Any, said: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        resolve(recipe, flags={"sampling": {"structured_outputs": value}})
+    assert said in str(error.value) and "\n" not in str(error.value)

@@ -106,6 +106,22 @@ def test_parameters_are_part_of_what_a_request_is_known_by(workload: Any) -> Non
     assert row(seed=1) != row(seed=2)
 
 
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def test_response_format_is_a_spelling_of_structured_outputs(requests: Any) -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "null"}, "a": {"type": "null"}}}
+    one, other, none = requests(
+        line("1", response_format=schema_format(schema)),
+        line("2", structured_outputs={"json": schema}),
+        line("3", response_format={"type": "text"}),
+    )
+    asked = one.asked.sampling.structured_outputs
+    assert asked == other.asked.sampling.structured_outputs == {"json": json.dumps(schema)}
+    assert none.asked.sampling.structured_outputs is None
+
+
 @pytest.mark.parametrize(
     ("body", "said", "param"),
     [
@@ -136,6 +152,22 @@ def test_parameters_are_part_of_what_a_request_is_known_by(workload: Any) -> Non
         ({"messages": [{"role": "user"}]}, r"messages[0] is of type dict and no turn", "messages"),
         ({"messages": [{**TURNS[0], "role": "assistant"}]}, "ends with a turn of the", "messages"),
         ({"response_format": {"type": "xml"}}, "response_format", "response_format"),
+        (
+            {"response_format": schema_format({"enum": []})},
+            "structured_outputs.json: Unsatisfiable schema",
+            "response_format",
+        ),
+        (
+            {"structured_outputs": {"regex": "((a{1,1000}){1,1000}){1,1000}"}},
+            "structured_outputs.regex: lexer error: too many expressions",
+            "structured_outputs",
+        ),
+        ({"structured_outputs": {"regx": "a"}}, "has no 'regx'", "structured_outputs"),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "text"}},
+            "one thing: give one",
+            "response_format",
+        ),
         ({"chat_template_kwargs": {"tokenize": 1}}, "'tokenize' is not the", "messages"),
         ({"prompt": "Tom?"}, "unknown field 'prompt'", "prompt"),
     ],

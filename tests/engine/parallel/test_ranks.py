@@ -100,6 +100,20 @@ def job(params: SamplingParams, samples: int = 4, prompts: int = 10) -> list[Req
     return [Request(i, [*stem, 40 + i % 3, 50 + i], params, range(samples)) for i in range(prompts)]
 
 
+def test_masks_of_structured_outputs_reach_every_rank(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank would draw what its grammar bars, where it had no mask."""
+    monkeypatch.setenv(VARIABLE, "1")
+    params = SamplingParams(n=3, max_tokens=30, structured_outputs={"regex": "[a-c]{4,9}"})
+    requests = [*job(params, samples=3, prompts=3), *job(DRAWN, samples=2, prompts=9)[3:]]
+    one, engine = alone(folder), led(folder)
+    try:
+        assert results(list(engine.generate(requests))) == results(list(one.generate(requests)))
+    finally:
+        engine.close()
+
+
 # -- ranks that are gone ------------------------------------------------------------------------
 
 
