@@ -21,6 +21,7 @@ from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
+from sharegen.cli import score as score_command
 from sharegen.cli import streams
 from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
@@ -89,7 +90,7 @@ app.command("vote", cls=Command)(votes_command.vote)
 app.command("show", cls=Command)(votes_command.show)
 app.command("report", cls=Command)(report_command.report)
 app.command("code-sample", cls=Command)(code_command.code_sample)
-app.command("score", cls=Command)(code_command.score)
+app.command("score", cls=Command)(score_command.score)
 app.command("convert", cls=Command)(convert_command.convert)
 app.command(
     "lm-eval",

@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.tree import Tree
 
+from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.options import JobOptions
 from sharegen.cli.parameters import with_options
 from sharegen.cli.recipes import RecipeArgument
@@ -35,6 +36,7 @@ def plan(
             rich_help_panel="Output",
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what a recipe's prompts share and what that saves. Samples nothing.
 
@@ -47,6 +49,7 @@ def plan(
       sharegen plan self-consistency
       sharegen plan self-consistency --dataset gsm8k --model ./model -n 40
       sharegen plan self-consistency --shards 8
+      sharegen plan self-consistency --json | jq .computed
     """
     from sharegen.job.dry_run import plan_cut, plan_job
     from sharegen.workload.configuration import resolve
@@ -60,9 +63,15 @@ def plan(
         return
     if shards is not None:
         made_cut = plan_cut(job, shards)
+        if as_json:
+            print_json(made_cut.to_json())
+            return
         Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))
         return
     made = plan_job(job, part)
+    if as_json:
+        print_json(made.to_json())
+        return
     Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
@@ -124,6 +124,26 @@ class CutPlan:
     cut: Cut
     samples: list[int]
     kv_bytes_per_token: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A mapping for each part, and what sharing is lost to the cut."""
+        parts = zip(self.cut.parts, self.samples, strict=True)
+        return {
+            "shards": [
+                {
+                    "shard": number,
+                    "problems": len(part.problems),
+                    "samples": samples,
+                    "prompt_tokens": part.prompt_tokens,
+                    "kv_bytes": part.prompt_tokens * self.kv_bytes_per_token,
+                    "work": part.work,
+                }
+                for number, (part, samples) in enumerate(parts, start=1)
+            ],
+            "imbalance": self.cut.imbalance,
+            "prompt_tokens": self.cut.prompt_tokens,
+            "copied": self.cut.copied,
+        }
 
 
 def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:

@@ -98,18 +98,23 @@ def bootstrap_interval(
 
     Problems are resampled with replacement, so the interval says how much another choice of
     problems would change the mean; the same seed and values, in whatever order, give the same
-    interval. Source: Efron and Tibshirani 1993, section 13.3. Raises ValueError without values.
+    interval. Source: Efron and Tibshirani 1993, section 13.3. Where all are 0 or all are 1, which
+    resampling takes for certain, it is the exact interval of a proportion (Clopper and Pearson
+    1934). Raises ValueError without values.
     """
     data = np.sort(np.asarray(values, dtype=np.float64))
     if not data.size:
         raise ValueError("no values to resample")
+    tail = (1 - level) / 2
+    if data[0] == data[-1] and data[0] in (0, 1):
+        far = 1 - tail ** (1 / data.size)
+        return (0.0, far) if data[0] == 0 else (1 - far, 1.0)
     rng = np.random.default_rng(seed)
     means: list[np.ndarray] = []
     rows = max(1, _CELLS // data.size)
     for start in range(0, _RESAMPLES, rows):
         shape = (min(rows, _RESAMPLES - start), data.size)
         means.append(data[rng.integers(data.size, size=shape)].mean(axis=1))
-    tail = (1 - level) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return float(low), float(high)
 
@@ -118,20 +123,26 @@ def bootstrap_interval(
 class Estimate:
     """A mean over problems with its 95% interval.
 
-    name: "pass@5"; problems: those with at least k samples, over which the mean goes.
+    measure: "pass@k" or "maj@k"; problems: those with at least k samples, over which the mean goes.
     """
 
-    name: str
+    measure: str
+    k: int
     problems: int
     mean: float
     low: float
     high: float
 
+    @property
+    def name(self) -> str:
+        """ "pass@5"."""
+        return self.measure.replace("k", str(self.k))
 
-def estimate(name: str, values: Sequence[float]) -> Estimate:
+
+def estimate(measure: str, k: int, values: Sequence[float]) -> Estimate:
     """The mean of one value per problem."""
     low, high = bootstrap_interval(values)
-    return Estimate(name, len(values), float(np.mean(values)), low, high)
+    return Estimate(measure, k, len(values), float(np.mean(values)), low, high)
 
 
 def pass_estimates(
@@ -151,7 +162,7 @@ def pass_estimates(
                 pass_at_k_when_enough(n, c, k, enough) for n, c in counts if n >= k or c >= enough
             ]
         if values:
-            table.append(estimate(f"pass@{k}", values))
+            table.append(estimate("pass@k", k, values))
     return table
 
 
@@ -164,4 +175,4 @@ def majority_estimates(
         mine = [k for k in ks if k <= len(answers)]
         for k, chance in zip(mine, majority_at_k(answers, right, mine), strict=True):
             values[k].append(chance)
-    return [estimate(f"maj@{k}", chances) for k, chances in values.items() if chances]
+    return [estimate("maj@k", k, chances) for k, chances in values.items() if chances]

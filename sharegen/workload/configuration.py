@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr
 from sharegen.common.remarks import remark
 from sharegen.common.structured import StructuredOutputsParams, check
 from sharegen.errors import UsageError
-from sharegen.workload import template
+from sharegen.workload import standard_input, template
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.recipe import (
     RECIPES,
@@ -161,7 +161,8 @@ def resolve(
 ) -> Configuration:
     """The configuration of a recipe with a dataset and flags on top.
 
-    dataset: a preset of the recipe, a file or folder, or a hub id; None is the default preset.
+    dataset: a preset of the recipe, a file or folder, a hub id, or - for what is piped in; None is
+        the default preset.
     flags: a mapping shaped like the recipe (plus `machine`), with what the caller sets.
     schema: the preset whose rows the file, folder or hub id has; where the recipe's presets have
         rows that take code to read, it is told from the first row.
@@ -275,6 +276,8 @@ def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, st
                 f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
             )
         return recipe.default, None
+    if dataset == standard_input.NAME:
+        return None, str(standard_input.keep_rows())
     if not dataset:
         raise UsageError("the dataset is empty: give a preset, a file, a folder or a hub id")
     by_name = _presets_by_name(recipe)

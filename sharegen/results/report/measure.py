@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.results.passk import estimate
+from sharegen.results.passk import bootstrap_interval
 from sharegen.results.report.curves import Curve, majority_curve, pass_curve, sample_budget
 from sharegen.results.report.outcomes import Run
 
@@ -86,9 +86,9 @@ def headline(measured: Measured) -> list[tuple[str, str, str]]:
     if run.stopped is not None and run.stopped.rule.votes:
         judged = [outcome.vote_right for outcome in run.outcomes if outcome.judged]
         if judged:
-            estimated = estimate("vote", [float(bool(right)) for right in judged])
+            values = [float(bool(right)) for right in judged]
             said = f"right, the vote ({run.stopped.rule.named})"
-            rows.append((said, *_interval(estimated.mean, estimated.low, estimated.high)))
+            rows.append((said, *_interval(statistics.fmean(values), *bootstrap_interval(values))))
     if measured.passed is not None and measured.passed.ks[-1] > 1:
         rows.append((f"right, any of {measured.passed.ks[-1]}", *_ends(measured.passed, -1)))
     tokens = sum(lengths)
