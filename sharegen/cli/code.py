@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,9 +13,6 @@ from sharegen.cli.parameters import with_options
 from sharegen.cli.run import run_recipe
 from sharegen.errors import UsageError
 from sharegen.results.formats import Format, default_path
-
-if TYPE_CHECKING:
-    pass
 
 _SAMPLED, _DATA = "Programs", "Data"
 

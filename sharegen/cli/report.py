@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
@@ -55,6 +56,7 @@ def report(
             help="Take samples of one job together, also of several seeds.",
         ),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Draw pass@k and maj@k against the samples, and what else a run is judged by.
 
@@ -70,22 +72,27 @@ def report(
       sharegen report small.jsonl large.jsonl --output pictures/
     """
     from sharegen.results.report import figures, page, terminal
-    from sharegen.results.report.measure import measure
+    from sharegen.results.report.measure import measure_all
+    from sharegen.results.report.objects import as_object
     from sharegen.results.report.outcomes import read_runs
     from sharegen.results.report.pictures import pictures
 
     _check_outputs(html, output)
     read = read_runs(files, pooled)
     problems = [_problems(run, html is not None, output is not None) for run in read]
-    runs = [
-        measure(run.with_difficulties(_difficulties(of_run)))
-        for run, of_run in zip(read, problems, strict=True)
-    ]
+    runs = measure_all(
+        [
+            run.with_difficulties(_difficulties(of_run))
+            for run, of_run in zip(read, problems, strict=True)
+        ]
+    )
     for run in runs:
         for note in run.notes:
             _say(f"{run.run.path}: {note}")
     curve = terminal.chart(runs)
-    if curve:
+    if as_json:
+        print_json(as_object(runs))
+    elif curve:
         print(printable(curve))
     else:
         _say("no sample has a gold answer or a score to be judged by: there are no curves")

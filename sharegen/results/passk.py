@@ -98,25 +98,50 @@ def bootstrap_interval(
 
     Problems are resampled with replacement, so the interval says how much another choice of
     problems would change the mean; the same seed and values, in whatever order, give the same
-    interval. Source: Efron and Tibshirani 1993, section 13.3. Where all are 0 or all are 1, which
-    resampling takes for certain, it is the exact interval of a proportion (Clopper and Pearson
-    1934). Raises ValueError without values.
+    interval. Source: Efron and Tibshirani 1993, section 13.3. Raises ValueError without values.
     """
     data = np.sort(np.asarray(values, dtype=np.float64))
     if not data.size:
         raise ValueError("no values to resample")
-    tail = (1 - level) / 2
-    if data[0] == data[-1] and data[0] in (0, 1):
-        far = 1 - tail ** (1 / data.size)
-        return (0.0, far) if data[0] == 0 else (1 - far, 1.0)
     rng = np.random.default_rng(seed)
     means: list[np.ndarray] = []
     rows = max(1, _CELLS // data.size)
     for start in range(0, _RESAMPLES, rows):
         shape = (min(rows, _RESAMPLES - start), data.size)
         means.append(data[rng.integers(data.size, size=shape)].mean(axis=1))
+    tail = (1 - level) / 2
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
     return float(low), float(high)
+
+
+def share_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """An interval of the mean of shares, one per problem.
+
+    Where all are 0 or all are 1, which resampling takes for certain, it is the exact one of a
+    proportion (Clopper and Pearson 1934). Raises ValueError without values.
+    """
+    same = len(set(values)) == 1
+    if not same or values[0] not in (0, 1):
+        return bootstrap_interval(values, level=level)
+    far = _exact_end(len(values), level)
+    return (0.0, far) if values[0] == 0 else (1 - far, 1.0)
+
+
+def paired_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """An interval of the mean of differences, one per problem.
+
+    Where no problem differs, as wide as a share of them that could have gone unseen, on either
+    side. Raises ValueError without values.
+    """
+    if any(values) or not values:
+        return bootstrap_interval(values, level=level)
+    far = _exact_end(len(values), level)
+    return -far, far
+
+
+def _exact_end(number: int, level: float) -> float:
+    """The largest share that shows in none of so many problems with a chance of (1 - level) / 2."""
+    return float(1 - ((1 - level) / 2) ** (1 / number))
 
 
 @dataclass(frozen=True)
@@ -141,7 +166,7 @@ class Estimate:
 
 def estimate(measure: str, k: int, values: Sequence[float]) -> Estimate:
     """The mean of one value per problem."""
-    low, high = bootstrap_interval(values)
+    low, high = share_interval(values)
     return Estimate(measure, k, len(values), float(np.mean(values)), low, high)
 
 

@@ -23,6 +23,7 @@ from sharegen.common.program_tests import (
     ScriptTests,
 )
 from sharegen.results.compare import same_output, same_value
+from sharegen.results.compiling import compile_error
 from sharegen.results.sandbox import literal
 from sharegen.results.sandbox.host import Answer, Program, Sandbox
 from sharegen.results.sandbox.limits import Limits
@@ -57,12 +58,15 @@ class Score:
     """The verdict on one program.
 
     result: "passed", or how the first test that did not pass failed.
-    tests_passed: of those that were run; seconds: wall time, sandbox included.
+    tests_passed: of those that were run; seconds: wall time, sandbox included. tests_total: that
+    the problem has; message: what the compiler said, where it refused the program.
     """
 
     result: Result
     tests_passed: int
     seconds: float
+    tests_total: int | None = None
+    message: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -101,7 +105,16 @@ class Scorer:
                         break
         failure = next((result for result in results if result != "passed"), None)
         verdict: Result = failure or ("passed" if results else "unscorable")
-        return Score(verdict, results.count("passed"), time.monotonic() - started)
+        message = None
+        if verdict == "compile error":
+            message = compile_error(problem.program(completion))
+        return Score(
+            verdict,
+            results.count("passed"),
+            time.monotonic() - started,
+            0 if isinstance(tests, NoTests) else _count(tests),
+            message,
+        )
 
     def _run(
         self, program: Program, tests: ScriptTests | CallTests | CheckTests, index: int

@@ -136,6 +136,10 @@ class ScoreFile:
             "tests_passed": score.tests_passed,
             "seconds": round(score.seconds, 4),
         }
+        if score.tests_total is not None:
+            fields["tests_total"] = score.tests_total
+        if score.message is not None:
+            fields["message"] = score.message
         if difficulty is not None:
             fields["difficulty"] = difficulty
         if tests is not None:

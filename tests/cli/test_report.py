@@ -84,7 +84,7 @@ def test_a_real_job_shows_its_questions(
         (["a.jsonl", "--output", "a.gif"], 2, ["--output a.gif", ".png or .svg"]),
         (["a.jsonl", "--output", "a.jsonl/r.png"], 1, ["cannot be written"]),
         (["a.jsonl", "--html", "a.jsonl/r.html"], 1, ["cannot be written"]),
-        ([], 2, ["files"]),
+        ([], 2, ["FILE"]),
     ],
 )
 def test_bad_input_is_one_line(

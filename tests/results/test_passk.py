@@ -16,9 +16,11 @@ from sharegen.results.passk import (
     bootstrap_interval,
     majority_at_k,
     majority_estimates,
+    paired_interval,
     pass_at_k,
     pass_at_k_when_enough,
     pass_estimates,
+    share_interval,
 )
 from sharegen.results.stopped import Stopped
 
@@ -172,3 +174,17 @@ def _vote_of(answers: tuple[str | None, ...], right: dict[str, bool], k: int) ->
         [winner] = [*Counter(filter(None, subset)).most_common(1)] or [("", 0)]
         wins.append(right.get(winner[0], False))
     return float(np.mean(wins))
+
+
+def test_no_interval_is_certain_where_all_are_right_or_none_is() -> None:
+    """The exact interval of a proportion, at its ends: (alpha / 2) ** (1 / n)."""
+    assert share_interval([1.0] * 20) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
+    assert share_interval([0.0] * 20) == (0.0, pytest.approx(1 - 0.025 ** (1 / 20)))
+    assert share_interval([0.0, 1.0, 1.0]) == bootstrap_interval([0.0, 1.0, 1.0])
+    assert paired_interval([0.0] * 3) == (
+        pytest.approx(0.025 ** (1 / 3) - 1),
+        pytest.approx(0.7076, abs=1e-4),
+    )
+    assert paired_interval([0.5, -0.5, 1.0]) == bootstrap_interval([0.5, -0.5, 1.0])
+    [estimate] = pass_estimates([(4, 4)] * 10, [2])
+    assert estimate.name == "pass@2" and 0.6 < estimate.low < 0.7 and estimate.high == 1

@@ -48,7 +48,10 @@ def random_outcomes(problems: int, samples: int, seed: int) -> list[Outcome]:
 
 def test_the_ends_of_the_curves_are_exact() -> None:
     outcomes = random_outcomes(30, 8, seed=1)
-    passed, majority = pass_curve(outcomes, 8), majority_curve(outcomes, 8)
+    passed, majority = (
+        pass_curve(outcomes, sample_counts(8)),
+        majority_curve(outcomes, sample_counts(8)),
+    )
     assert majority is not None and passed.ks == majority.ks
     assert passed.mean[0] == pytest.approx(sum(o.right for o in outcomes) / (30 * 8))
     assert passed.mean[-1] == pytest.approx(sum(o.right > 0 for o in outcomes) / 30)
@@ -66,7 +69,7 @@ def test_majority_agrees_with_all_subsets() -> None:
     for seed in range(12):
         (problem,) = random_outcomes(1, 7, seed)
         answers = [s.key for s in problem.samples]
-        curve = majority_curve([problem], 7)
+        curve = majority_curve([problem], sample_counts(7))
         if curve is None:
             assert not any(answers)
             continue
@@ -79,8 +82,8 @@ def test_majority_agrees_with_all_subsets() -> None:
 
 def test_curves_are_the_same_every_time() -> None:
     outcomes = random_outcomes(10, 9, seed=3)
-    assert majority_curve(outcomes, 9) == majority_curve(outcomes, 9)
-    assert pass_curve(outcomes, 9) == pass_curve(outcomes, 9)
+    assert majority_curve(outcomes, sample_counts(9)) == majority_curve(outcomes, sample_counts(9))
+    assert pass_curve(outcomes, sample_counts(9)) == pass_curve(outcomes, sample_counts(9))
 
 
 def test_a_curve_is_over_the_problems_that_have_k_samples(tmp_path: Path) -> None:
@@ -104,8 +107,8 @@ def test_curves_are_the_numbers_of_score() -> None:
     found = {
         f"{measure}@{k}": (mean, low, high)
         for measure, curve in (
-            ("pass", pass_curve(outcomes, 10)),
-            ("maj", majority_curve(outcomes, 10)),
+            ("pass", pass_curve(outcomes, sample_counts(10))),
+            ("maj", majority_curve(outcomes, sample_counts(10))),
         )
         if curve is not None
         for k, mean, low, high in zip(*astuple(curve), strict=True)
@@ -157,7 +160,7 @@ def test_the_terminal_compares_runs(tmp_path: Path) -> None:
 def test_one_sample_is_a_number_and_no_curve(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "one.jsonl", [sample("p", 0, answer="1", gold="1")])
     text = terminal.chart([measure(read_run(path, "one"))])
-    assert "100.0% [100.0%, 100.0%]" in text and "|" not in text
+    assert "100.0% [  2.5%, 100.0%]" in text and "|" not in text
 
 
 def test_without_verdicts_there_is_nothing_to_draw(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sharegen.results.report.embed import BUNDLE_SIZE
 from sharegen.results.report.measure import Measured, measure
 from sharegen.results.report.outcomes import read_run
 from sharegen.results.report.pictures import pictures
+from sharegen.results.score_file import scores_path
 from tests.results.report_journals import (
     HOSTILE,
     sample,
@@ -91,7 +92,7 @@ def test_every_sample_is_in_the_page(tmp_path: Path) -> None:
         assert [line[0] for line in details["samples"]] == list(range(12))
         for line, one in zip(details["samples"], outcome.samples, strict=True):
             assert line[1] == one.right and line[5] == one.record.answer
-            assert line[8] == one.record.completion
+            assert line[-1] == one.record.completion
         assert {answer: n for answer, n, _ in details["votes"]} == outcome.votes
 
 
@@ -111,8 +112,8 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert not any(name.startswith("on") for _, attrs, _ in page_elements.all for name in attrs)
     index, bundles = data(text)
     assert index["ids"] == [HOSTILE, "surrogate"] and index["gold"] == [HOSTILE, "\ud834"]
-    assert bundles[0][0]["samples"][0][8] == HOSTILE and bundles[0][0]["prompt"] == HOSTILE
-    assert bundles[0][1]["samples"][0][8] == "half \ud800 pair"
+    assert bundles[0][0]["samples"][0][-1] == HOSTILE and bundles[0][0]["prompt"] == HOSTILE
+    assert bundles[0][1]["samples"][0][-1] == "half \ud800 pair"
 
 
 def test_the_page_asks_for_nothing(tmp_path: Path) -> None:
@@ -190,3 +191,42 @@ def test_fifty_thousand_completions_stay_small(tmp_path: Path) -> None:
     assert len(index["ids"]) == 500 and len(json.dumps(index)) < 100_000
     assert sum(len(entry["samples"]) for bundle in bundles for entry in bundle) == 50_000
     assert max(len(json.dumps(bundle)) for bundle in bundles[:3]) < 2 * BUNDLE_SIZE
+
+
+def test_the_page_says_when_where_and_how(tmp_path: Path) -> None:
+    path = write_maths(tmp_path / "run.jsonl")
+    made = {"date": "2026-11-22T05:49:13+00:00", "device": "NVIDIA H200", "host": "node<7>"}
+    write_run_file(path, environment={**made, "command": "sharegen run gsm8k --system 'a & b'"})
+    text = rendered(measure(read_run(path, "run")))
+    assert "2026-11-22 05:49:13+00:00 · NVIDIA H200 · node&lt;7&gt;" in text
+    assert "<code>sharegen run gsm8k --system &#x27;a &amp; b&#x27;</code>" in text
+
+
+def test_a_program_says_why_it_did_not_compile_and_of_how_many_tests(tmp_path: Path) -> None:
+    path = write_code(tmp_path / "code.jsonl", problems=1, samples=1)
+    scores = scores_path(path)
+    score = json.loads(scores.read_text())
+    score |= {"result": "compile error", "passed": False, "tests_passed": 0, "tests_total": 12}
+    scores.write_text(json.dumps(score | {"message": "line 2: expected ':'"}) + "\n")
+    _, bundles = data(rendered(measure(read_run(path, "code"))))
+    [line] = bundles[0][0]["samples"]
+    assert line[6:10] == ["compile error", 0, 12, "line 2: expected ':'"]
+
+
+def test_rows_show_what_is_their_own(tmp_path: Path) -> None:
+    run = maths(tmp_path, problems=3)
+    prompts = {
+        "test/0": "Question: Who has 3 apples?\nAnswer:",
+        "test/1": "Question: Who runs?\nAnswer:",
+        "test/2": "Question: " + "long " * 80 + "\nAnswer:",
+    }
+    index, bundles = data(rendered(run, prompts=prompts))
+    assert index["snippets"][:2] == ["Who has 3 apples?", "Who runs?"]
+    assert len(index["snippets"][2]) == 160 and index["snippets"][2].startswith("long long")
+    assert bundles[0][1]["prompt"] == prompts["test/1"]  # whole, where it is opened
+
+
+def test_two_runs_are_compared_and_get_the_width(tmp_path: Path) -> None:
+    text = rendered(maths(tmp_path, "a"), maths(tmp_path, "b", seed=1))
+    assert '<body class="several">' in text and "95% paired interval" in text
+    assert '<body class="several">' not in rendered(maths(tmp_path, "c"))

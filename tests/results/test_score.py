@@ -18,6 +18,7 @@ from sharegen.common.program_tests import (
     ProgramTests,
     ScriptTests,
 )
+from sharegen.results.compiling import compile_error
 from sharegen.results.sandbox.limits import MIB, Limits
 from sharegen.results.score import Score, Scorer
 from sharegen.workload.code import schema_named
@@ -421,3 +422,12 @@ def test_solutions_of_apps_pass_and_small_mutations_fail(scorer: Scorer) -> None
             } - {solutions[0]}  # fmt: skip
             failed = [not scorer.score(problem, mutant).passed for mutant in mutants]
             assert sum(failed) >= max(1, len(failed) - 2), row["problem_id"]
+
+
+def test_a_program_that_does_not_compile_says_why() -> None:
+    """The compiler's message, whatever it costs the compiler to come to it."""
+    assert compile_error("x = 1\nif x\n    y = 2\n") == "line 2: expected ':'"
+    assert compile_error("x = 1") is None
+    for hostile in ("-" * 200_000 + "1", "(" * 5_000, "a\0b", "x = '\ud800'"):
+        said = compile_error(hostile)
+        assert said and "\n" not in said and len(said) <= 200

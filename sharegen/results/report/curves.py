@@ -13,10 +13,10 @@ from functools import cache
 import numpy as np
 
 from sharegen.results.passk import (
-    bootstrap_interval,
     majority_at_k,
     pass_at_k,
     pass_at_k_when_enough,
+    share_interval,
 )
 from sharegen.results.report.outcomes import Outcome
 
@@ -39,11 +39,15 @@ def sample_budget(outcomes: Sequence[Outcome]) -> int:
     return sizes[(len(sizes) - 1) // 2] if sizes else 0
 
 
-def sample_counts(budget: int) -> list[int]:
-    """From 1 to `budget`: evenly spaced on a logarithmic axis, with all round numbers."""
+def sample_counts(budget: int, also: Iterable[int] = ()) -> list[int]:
+    """From 1 to `budget`: evenly spaced on a logarithmic axis, with all round numbers.
+
+    also: more of them, such as those at which other runs end.
+    """
     if not budget:
         return []
     even = {round(k) for k in np.geomspace(1, budget, _POINTS)}
+    even |= {k for k in also if 1 <= k <= budget}
     return sorted(even | {k for k in range(1, budget) if is_round(k)})
 
 
@@ -52,7 +56,7 @@ def is_round(k: int) -> bool:
     return str(k).rstrip("0") in ("1", "2", "5")
 
 
-def pass_curve(outcomes: Sequence[Outcome], budget: int, enough: int | None = None) -> Curve:
+def pass_curve(outcomes: Sequence[Outcome], ks: Sequence[int], enough: int | None = None) -> Curve:
     """pass@k by the unbiased estimator (Chen et al. 2021, equation 1).
 
     enough: right samples with which a problem ended; then by the one for those.
@@ -64,31 +68,35 @@ def pass_curve(outcomes: Sequence[Outcome], budget: int, enough: int | None = No
             return pass_at_k(judged, right, k)
         return pass_at_k_when_enough(judged, right, k, enough)
 
-    def ks(outcome: Outcome) -> list[int]:
+    def of(outcome: Outcome) -> Sequence[int]:
         ended = enough is not None and outcome.right >= enough
-        return sample_counts(budget) if ended else _within(outcome, budget)
+        return ks if ended else _within(outcome, ks)
 
-    return _over_problems(
-        sample_counts(budget), ([chance(o.judged, o.right, k) for k in ks(o)] for o in outcomes)
-    )
+    return _over_problems(ks, ([chance(o.judged, o.right, k) for k in of(o)] for o in outcomes))
 
 
-def majority_curve(outcomes: Sequence[Outcome], budget: int) -> Curve | None:
+def majority_curve(outcomes: Sequence[Outcome], ks: Sequence[int]) -> Curve | None:
     """maj@k: how often the vote over k samples is right; None where samples have no answers."""
     if not any(outcome.votes for outcome in outcomes):
         return None
     return _over_problems(
-        sample_counts(budget),
-        (_majority(outcome, _within(outcome, budget)) for outcome in outcomes),
+        ks,
+        (majority_chances(outcome, _within(outcome, ks)) for outcome in outcomes),
     )
 
 
-def _within(outcome: Outcome, budget: int) -> list[int]:
+def _within(outcome: Outcome, ks: Sequence[int]) -> list[int]:
     """The ks that a problem has the samples for."""
-    return [k for k in sample_counts(budget) if k <= outcome.judged]
+    return [k for k in ks if k <= outcome.judged]
 
 
-def _majority(outcome: Outcome, ks: Sequence[int]) -> list[float]:
+def pass_chances(outcome: Outcome, ks: Sequence[int]) -> list[float]:
+    """pass@k of one problem at each k."""
+    return [pass_at_k(outcome.judged, outcome.right, k) for k in ks]
+
+
+def majority_chances(outcome: Outcome, ks: Sequence[int]) -> list[float]:
+    """maj@k of one problem at each k."""
     judged = [sample for sample in outcome.samples if sample.right is not None]
     right: dict[str, bool] = {}
     for sample in judged:
@@ -101,7 +109,7 @@ def _over_problems(ks: Sequence[int], chances: Iterable[Sequence[float]]) -> Cur
     """chances: of each problem at as many of the first ks as it has the samples for."""
     table = list(chances)
     columns = [[row[i] for row in table if i < len(row)] for i in range(len(ks))]
-    intervals = [bootstrap_interval(column) for column in columns]
+    intervals = [share_interval(column) for column in columns]
     return Curve(
         tuple(ks),
         tuple(float(np.mean(column)) for column in columns),

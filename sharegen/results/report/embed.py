@@ -68,7 +68,7 @@ def embed(runs: Sequence[Measured], prompts: Mapping[str, str]) -> tuple[str, li
         "ids": ids,
         "gold": [outcome.gold for outcome in known],
         "levels": [outcome.difficulty for outcome in known],
-        "snippets": [_snippet(prompts.get(i)) for i in ids] if prompts else None,
+        "snippets": _snippets([prompts.get(i) or "" for i in ids]) if prompts else None,
         "problems": of_runs,
     }
     return in_script(index), bundles.done
@@ -121,6 +121,8 @@ def _sample(sample: Sample) -> list[Any]:
         record.answer,
         score.result if score is not None else None,
         score.tests_passed if score is not None else None,
+        score.tests_total if score is not None else None,
+        score.message if score is not None else None,
         record.completion,
     ]
 
@@ -129,8 +131,29 @@ def _verdict(right: bool | None) -> int | None:
     return None if right is None else int(right)
 
 
-def _snippet(prompt: str | None) -> str:
-    text = " ".join((prompt or "")[: 4 * _SNIPPET].split())
+def _snippets(prompts: Sequence[str]) -> list[str]:
+    """The beginnings of all prompts, without the labels around them: "Question:", "Answer:"."""
+    known = [prompt.split() for prompt in prompts if prompt]
+    front = back = 0
+    if len(known) > 1:
+        front = _labels(known)
+        back = _labels([words[front:][::-1] for words in known])
+    return [_shortened(prompt.split(), front, back) for prompt in prompts]
+
+
+def _labels(texts: Sequence[Sequence[str]]) -> int:
+    """Words that all begin with, up to the last one with a colon."""
+    same = 0
+    for number, words in enumerate(zip(*texts, strict=False), start=1):
+        if len(set(words)) > 1:
+            break
+        if words[0].endswith(":"):
+            same = number
+    return same
+
+
+def _shortened(words: Sequence[str], front: int, back: int) -> str:
+    text = " ".join(words[front : len(words) - back])
     return text if len(text) <= _SNIPPET else text[: _SNIPPET - 1] + "…"
 
 

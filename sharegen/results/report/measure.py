@@ -7,8 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.results.passk import bootstrap_interval
-from sharegen.results.report.curves import Curve, majority_curve, pass_curve, sample_budget
+from sharegen.results.passk import share_interval
+from sharegen.results.report.curves import (
+    Curve,
+    majority_curve,
+    pass_curve,
+    sample_budget,
+    sample_counts,
+)
 from sharegen.results.report.outcomes import Run
 
 _INTERVALS = 60
@@ -48,22 +54,29 @@ class Measured:
             )
 
 
-def measure(run: Run) -> Measured:
-    """Everything that takes time to compute."""
+def measure_all(runs: Sequence[Run]) -> list[Measured]:
+    """All runs, with points on every curve where another one ends."""
+    ends = [sample_budget(run.fixed) for run in runs]
+    return [measure(run, ends) for run in runs]
+
+
+def measure(run: Run, also: Sequence[int] = ()) -> Measured:
+    """Everything that takes time to compute; also: more points of the curves."""
     outcomes = run.fixed
     enough = None if run.stopped is None else run.stopped.enough
     budget = sample_budget(outcomes)
+    ks = sample_counts(budget, also)
     passed: Curve | None
     if budget and enough is not None and run.stopped is not None:
-        passed = pass_curve(run.outcomes, run.stopped.samples, enough)
+        passed = pass_curve(run.outcomes, sample_counts(run.stopped.samples, also), enough)
     else:
-        passed = pass_curve(outcomes, budget) if budget else None
+        passed = pass_curve(outcomes, ks) if budget else None
     return Measured(
         run,
         budget,
         short=sum(outcome.judged < budget for outcome in outcomes),
         passed=passed,
-        majority=majority_curve(outcomes, budget) if budget else None,
+        majority=majority_curve(outcomes, ks) if budget else None,
         rate=tuple(_rate(run.file.timings.get("progress"))),
     )
 
@@ -88,7 +101,7 @@ def headline(measured: Measured) -> list[tuple[str, str, str]]:
         if judged:
             values = [float(bool(right)) for right in judged]
             said = f"right, the vote ({run.stopped.rule.named})"
-            rows.append((said, *_interval(statistics.fmean(values), *bootstrap_interval(values))))
+            rows.append((said, *_interval(statistics.fmean(values), *share_interval(values))))
     if measured.passed is not None and measured.passed.ks[-1] > 1:
         rows.append((f"right, any of {measured.passed.ks[-1]}", *_ends(measured.passed, -1)))
     tokens = sum(lengths)
@@ -194,6 +207,7 @@ def _settings(run: Run) -> Iterator[tuple[str, str]]:
     yield from _flatten(file.settings)
     yield from _flatten(file.fingerprints, "fingerprints.")
     yield from _flatten(file.versions, "versions.")
+    yield from _flatten(file.environment, "environment.")
 
 
 def _flatten(section: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@
   const FIELDS = ["samples", "judged", "right", "winner", "votes", "cast", "margin", "ok", "bundle", "at"];
   const problems = index.problems.map((rows) =>
     rows.map((row) => row && Object.fromEntries(FIELDS.map((name, i) => [name, row[i]]))));
-  const SAMPLE = ["index", "right", "tokens", "end", "logprob", "answer", "result", "tests", "text"];
+  const SAMPLE = ["index", "right", "tokens", "end", "logprob", "answer", "result", "tests", "of", "message", "text"];
 
   function make(tag, attributes, ...children) {
     const element = document.createElement(tag);
@@ -212,11 +212,20 @@
   const dialog = at("problem");
   const view = { p: 0, run: 0, only: "all", shown: SOME, opened: false };
 
+  let pushed = false; // whether the entry of the history is one that opening the dialog made
+
   function show(p) {
+    if (dialog.open && view.p === p) return;
     view.p = p;
     if (!problems[view.run][p]) view.run = problems.findIndex((rows) => rows[p]);
     view.shown = SOME;
-    history.replaceState(null, "", "#problem=" + encodeURIComponent(index.ids[p]));
+    const place = "#problem=" + encodeURIComponent(index.ids[p]);
+    if (dialog.open) {
+      history.replaceState(null, "", place);
+    } else if (location.hash !== place) {
+      history.pushState(null, "", place);
+      pushed = true;
+    }
     if (!dialog.open) dialog.showModal();
     at("problem-title").focus();
     fill();
@@ -296,11 +305,16 @@
       } }, `Show more (${number.format(left)} left)`) : null,
     ].flat().filter(Boolean);
   }
+  function tests(sample) {
+    const passed = number.format(sample.tests);
+    if (sample.of !== null) return `${passed} of ${number.format(sample.of)} tests passed`;
+    return `${passed} test${sample.tests === 1 ? "" : "s"} passed`;
+  }
   function sampleBox(sample, opened) {
     const facts = [
       sample.answer === null ? null : `answer ${sample.answer}`,
-      sample.result,
-      sample.tests === null ? null : `${number.format(sample.tests)} test${sample.tests === 1 ? "" : "s"} passed`,
+      sample.message === null ? sample.result : `${sample.result}: ${sample.message}`,
+      sample.tests === null ? null : tests(sample),
       `${number.format(sample.tokens)} tokens`,
       sample.end && `ended by ${sample.end}`,
       sample.logprob === null ? null : `log p ${sample.logprob}`,
@@ -344,13 +358,22 @@
   at("problem-next").addEventListener("click", () => step(1));
   at("close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search + "#problems"));
+  dialog.addEventListener("close", () => {
+    if (!location.hash.startsWith("#problem=")) return; // it was Back that closed it
+    if (pushed) history.back();
+    else history.replaceState(null, "", location.pathname + location.search + "#problems");
+    pushed = false;
+  });
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowLeft") step(-1);
     if (event.key === "ArrowRight") step(1);
   });
   function follow() {
-    if (!location.hash.startsWith("#problem=")) return;
+    if (!location.hash.startsWith("#problem=")) {
+      pushed = false;
+      dialog.close();
+      return;
+    }
     const p = index.ids.indexOf(decodeURIComponent(location.hash.slice(9)));
     if (p >= 0) show(p);
   }

@@ -14,6 +14,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
+from sharegen.results.report.comparison import comparisons
 from sharegen.results.report.embed import bundle_elements, embed
 from sharegen.results.report.figures import inline_svg
 from sharegen.results.report.measure import Measured, headline, settings
@@ -41,6 +42,7 @@ def render(
     index, bundles = embed(runs, prompts)
     page = Template(template).substitute(
         title=_title(runs),
+        several=' class="several"' if len(runs) > 1 else "",
         lead=_lead(runs),
         style=style,
         script=script,
@@ -66,7 +68,23 @@ def _lead(runs: Sequence[Measured]) -> str:
     for name, values in settings([run.run for run in runs]):
         if name in ("model", "dataset.source") and len(set(values)) == 1 and values[0]:
             parts.append(escape("/".join(values[0].split("/")[-2:])))
-    return f'<p class="lead">{" on ".join(parts)}</p>' if parts else ""
+    lead = f'<p class="lead">{" on ".join(parts)}</p>' if parts else ""
+    return lead + "".join(_made(run, several=len(runs) > 1) for run in runs)
+
+
+def _made(measured: Measured, several: bool) -> str:
+    """When, where and by what command a run was made, as far as its run.json says."""
+    found = {name: str(value) for name, value in measured.run.file.environment.items()}
+    parts = [
+        found.get("date", "").replace("T", " "),
+        found.get("device", ""),
+        found.get("host", ""),
+    ]
+    said = [escape(part) for part in parts if part]
+    if "command" in found:
+        said.append(f"<code>{escape(found['command'])}</code>")
+    name = f"{escape(measured.name)}: " if several else ""
+    return f'<p class="quiet made">{name}{" · ".join(said)}</p>' if said else ""
 
 
 def _numbers(runs: Sequence[Measured]) -> str:
@@ -105,6 +123,7 @@ def _notes(runs: Sequence[Measured]) -> str:
         for run in runs
         for note in run.notes
     ]
+    notes += [f"{found.in_words()}." for found in comparisons(runs)]
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return f'<ul class="notes">{items}</ul>' if notes else ""
 

@@ -22,14 +22,16 @@ SampleKey = tuple[str, int]
 class Score:
     """One line of FILE.jsonl.scores.jsonl.
 
-    result: passed, or why not; tests_passed: how many of the problem's tests.
-    difficulty: only where the dataset has one.
+    result: passed, or why not; tests_passed: how many of the problem's tests, of tests_total;
+    message: the compiler's. difficulty: only where the dataset has one.
     """
 
     result: str
     passed: bool
     tests_passed: int | None
     difficulty: str | None
+    tests_total: int | None = None
+    message: str | None = None
 
     @property
     def verdict(self) -> bool | None:
@@ -60,6 +62,8 @@ def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey
                 fields["passed"],
                 fields.get("tests_passed"),
                 str(level) if level is not None else None,
+                fields.get("tests_total"),
+                fields.get("message"),
             )
             scores.setdefault(key, score)  # as for those who append: the first line counts
     except FileNotFoundError:

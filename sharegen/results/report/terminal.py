@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from sharegen.results.passk import SUBSETS
+from sharegen.results.report.comparison import comparisons
 from sharegen.results.report.curves import Curve, is_round
 from sharegen.results.report.measure import Measured
 
@@ -32,6 +33,7 @@ def chart(runs: Sequence[Measured]) -> str:
         lines.append("")
     lines += _table(curves)
     lines.append("95% intervals: bootstrap over problems.")
+    lines += [found.in_words() for found in comparisons(runs)]
     if largest > 1 and any(run.majority is not None for run in runs):
         lines.append(f"maj@k between one and all samples: mean of {SUBSETS} random subsets.")
     return "\n".join(lines)
