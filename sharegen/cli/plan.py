@@ -91,6 +91,8 @@ def plan_table(plan: Plan) -> Table:
         ("KV cache", f"{size(plan.kv_cache_bytes)}: {per_wave}, "
          f"{plan.waves:,} wave{'s' if plan.waves != 1 else ''}"),
     ]  # fmt: skip
+    if plan.state_bytes:
+        rows[-1:-1] = _state_rows(plan)
     if plan.duplicated:
         rows.insert(2, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
                             "block, and duplicated"))  # fmt: skip
@@ -120,6 +122,16 @@ def _samples_row(plan: Plan) -> tuple[str, str]:
         return "problems", f"{plan.problems:,}, with {drawn}, as many as each asks for"
     each = plan.samples // max(1, plan.problems)
     return "problems x samples", f"{plan.problems:,} x {each:,} = {drawn}"
+
+
+def _state_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What a model's mixers keep of prompts and samples."""
+    return [
+        ("state of the prompts", f"{size(plan.samples * plan.state_bytes)} stored for every "
+         f"sample, {size(plan.nodes * plan.state_bytes)} shared"),
+        ("state of one completion", f"{size(plan.state_bytes)}, one of {plan.state_slots:,} slots "
+         f"in {size(plan.state_slots * plan.state_bytes)} beside the KV cache"),
+    ]  # fmt: skip
 
 
 def _rule_rows(plan: Plan) -> list[tuple[str, str]]:

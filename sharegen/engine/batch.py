@@ -61,6 +61,19 @@ class WantedLogprobs:
 
 
 @dataclass(frozen=True)
+class MixedChunks:
+    """Chunks of equal length that mixers take as one batch of sequences.
+
+    starts: [n] first rows; length: in rows. read, write: [n] slots of the states before and after.
+    """
+
+    starts: Int64
+    length: int
+    read: Int64
+    write: Int64
+
+
+@dataclass(frozen=True)
 class PrefillBatch:
     """Packed chunks of prompt nodes, parents before children.
 
@@ -72,6 +85,8 @@ class PrefillBatch:
     samples whose first tokens are drawn, and prompts: [num_samples] from which of logit_rows.
     logprobs: what is wanted of the prompts' own tokens, or None. masks: of the drawings that have
     one, or None.
+    mixed: all chunks, in an order in which mixers find the states that they go on from; empty for a
+    model that keeps none.
     """
 
     token_ids: Int64
@@ -84,6 +99,7 @@ class PrefillBatch:
     drawings: list[Drawing]
     prompts: Int64
     logprobs: WantedLogprobs | None
+    mixed: list[MixedChunks]
     masks: TokenMasks | None = None
 
 
@@ -94,7 +110,8 @@ class DecodeBatch:
     num_rows: rows up to the last live one.
     moves: [n, 2] (from, to) rows to copy first. changed: [n] rows whose tables, lengths or sequence
     are new, holes included; block_tables [n, max_blocks], prefix_length, position and
-    last_position (of the last input that the row may have) [n] are theirs.
+    last_position (of the last input that the row may have) [n] are theirs, and states [n, 2], the
+    slots that the next step reads their states from and writes them to.
     started: [n] rows whose sequence has just joined, and drawings: [n] how theirs are drawn.
     copies: [n, 2] (from, to) blocks of samples' own tokens to copy: two beams go on from one, and
     each writes on behind it.
@@ -113,6 +130,7 @@ class DecodeBatch:
     prefix_length: Int32
     position: Int32
     last_position: Int32
+    states: Int32
     started: Int32
     drawings: list[Drawing]
     copies: Int32

@@ -25,7 +25,8 @@ class EngineConfig:
     prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU);
     enforce_eager: neither that nor CUDA graphs.
     kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample alone reads, "auto" all of it in
-    the model's dtype.
+    the model's dtype. state_slots: for the states of nodes and rows, where a model keeps any; by
+    default two a row, in up to half of the memory.
     lookahead: requests whose sharing is looked for together; the next so many are read when half of
     the last have been prefilled.
     """
@@ -42,10 +43,11 @@ class EngineConfig:
     compile: bool = True
     enforce_eager: bool = False
     lookahead: int = LOOKAHEAD
+    state_slots: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "max_model_len",
-                     "block_size", "prefill_tokens", "lookahead"):  # fmt: skip
+                     "block_size", "prefill_tokens", "lookahead", "state_slots"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
@@ -81,6 +83,8 @@ class EngineStats:
     under them: "0 1" for roots and their children, "" where every row read all by itself.
     shrinks: how often a step found no memory, and the next ones were made smaller.
     idle: of several engines under one driver, the numbers of those that have nothing to do now.
+    states_total, peak_states: slots for the states of mixers, and how many were taken at once;
+    mixers: what computes these, of a model that has any.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't, and plain
     torch does; slow_steps: steps that it did.
     """
@@ -108,5 +112,8 @@ class EngineStats:
     decode_seconds: float = 0.0
     steps_by_levels: dict[str, int] = field(default_factory=dict)
     idle: list[int] = field(default_factory=list)
+    states_total: int = 0
+    peak_states: int = 0
+    mixers: str | None = None
     slow_attention: str | None = None
     slow_steps: int = 0

@@ -16,6 +16,7 @@ import torch
 
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.collecting import Collector
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.execute.agreement import asked
@@ -27,6 +28,7 @@ from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.masking import masked
 from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.model.mixers import TORCH_CODE, kernels_of
 from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
@@ -93,6 +95,12 @@ class Engine:
                 f"kernel: {self.stats.slow_attention}",
                 stacklevel=3,
             )
+        if self.stats.mixers == TORCH_CODE and self.model.device.type == "cuda":
+            warnings.warn(
+                f"the model's mixers run in {TORCH_CODE}, which is slow: pip install "
+                "'sharegen[hybrid]' for kernels",
+                stacklevel=3,
+            )
 
     def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""
@@ -109,6 +117,8 @@ class Engine:
             scratch_block=cache.scratch_block,
             seed=self.config.seed,
             tree=self._tree,
+            states=StateSlots(prepared.num_slots),
+            mix_together=on_gpu,
         )
         start = Start(costs, checked=asked())
         if self._others is not None:
@@ -116,8 +126,9 @@ class Engine:
         self.runner = prepared.runner(start)
         slow = self.runner.attention.fallback
         self.stats = EngineStats(
-            blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow
-        )
+            blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow,
+            states_total=prepared.num_slots or 0, mixers=kernels_of(self.model.mixers),
+        )  # fmt: skip
         self.collector = Collector(
             self.scheduler, self.stats, self.tokenizer, self.model.eos_token_ids
         )
@@ -467,6 +478,7 @@ class Engine:
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used
         stats.peak_blocks = self.pool.peak_used
+        stats.peak_states = scheduler.states.peak_used
 
 
 def _text_tokens(parent: Request, params: SamplingParams, outputs: int) -> int:

@@ -19,14 +19,17 @@ from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.headroom import kv_cache_memory
 from sharegen.engine.execute.kv_cache import KVCache, block_format, check_kv_cache_dtype
-from sharegen.engine.execute.memory import blocks_in
+from sharegen.engine.execute.memory import blocks_in, slots_in
 from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.execute.process import best_threads
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
+from sharegen.engine.execute.states import StatePool
 from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.kernels.cost import CostModel
+
+_MOST_BLOCKS_OF_IDS = 1 << 20  # without attention, where a token takes next to no memory
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class Prepared:
     """A model compiled where it may be, beside as much KV cache as there is room for.
 
     max_sequences: rows of a batch, which is run with padded(rows). chunk_tokens: of a prefill
-    batch. cache: of num_blocks. threads: of torch, for every step. Of several ranks' sizes each is
-    the least.
+    batch. cache: of num_blocks. states: of num_slots, where the model keeps any. threads: of torch,
+    for every step. Of several ranks' sizes each is the least.
     """
 
     def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
@@ -90,8 +93,17 @@ class Prepared:
             limit=config.kv_cache_limit,
             share=config.gpu_memory_utilization,
         )
+        self.num_slots: int | None = None
+        self.states: StatePool | None = None
+        if model.mixers:
+            self.num_slots = config.state_slots or slots_in(
+                memory, model.state_bytes, self.max_sequences, bool(model.layers)
+            )
+            self.states = StatePool(model.mixers, self.num_slots, model.device)
+            memory -= self.num_slots * model.state_bytes
         bundles = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
         bundles = bundles if model.ranks is None else model.ranks.least(bundles)
+        bundles = bundles if model.layers else min(bundles, _MOST_BLOCKS_OF_IDS)
         self.num_blocks = bundles * blocks.width
         self.cache = KVCache(
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
@@ -121,6 +133,7 @@ class Prepared:
             graphs=self._graphs if attention.fallback is None else None,
             room=self._room,
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
+            states=self.states,
         )
 
 

@@ -294,7 +294,7 @@ def _logits(model: LoadedModel, ids: torch.Tensor, rows: torch.Tensor) -> torch.
 
 def eager_bytes(model: LoadedModel, length: int) -> int:
     """What a layer of eager attention takes: scores, masked ones, and their softmax in float32."""
-    heads = max(layer.num_heads for layer in model.layers)
+    heads = max((layer.num_heads for layer in model.layers), default=0)
     return heads * length * length * (2 * model.dtype.itemsize + 8)
 
 

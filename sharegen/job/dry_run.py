@@ -12,7 +12,15 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.engines import Staff
-from sharegen.job.machine import blocks_of, extents, kv_cache_limit, load, max_sequences, single
+from sharegen.job.machine import (
+    blocks_of,
+    extents,
+    kv_cache_limit,
+    load,
+    max_sequences,
+    single,
+    state_slots,
+)
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
@@ -62,6 +70,8 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         limit = kv_cache_limit(configuration, model, device, tree, samplings)
         sharing = workers if device.type == "cpu" else 1
         memory = min(_free_memory(model, device) // sharing, limit)
+    slots = state_slots(configuration, model, device, memory)
+    left = memory - (slots or 0) * model.state_bytes
     samples, max_tokens = extents(samplings, model.context_length)
     plan = make_plan(
         tree,
@@ -69,12 +79,14 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         ids,
         samples,
         max_tokens,
-        num_blocks=memory // (blocks.shared_token_bytes * machine.block_size) * blocks.width,
+        num_blocks=left // (blocks.shared_token_bytes * machine.block_size) * blocks.width,
         kv_bytes_per_token=blocks.token_bytes,
         max_sequences=max_sequences(configuration, device),
         workers=workers,
         rule=configuration.sampling.rule,
         width=blocks.width,
+        state_bytes=model.state_bytes,
+        state_slots=slots,
     )
     return replace(
         plan,

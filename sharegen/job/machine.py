@@ -98,6 +98,18 @@ def blocks_of(configuration: Configuration, model: LoadedModel) -> BlockFormat:
     return block_format(model.layers, model.dtype, configuration.machine.kv_cache_dtype)
 
 
+def state_slots(
+    configuration: Configuration, model: LoadedModel, device: torch.device, memory: int
+) -> int | None:
+    """Slots for states that so much memory of an engine has; None for a model without mixers."""
+    from sharegen.engine.execute.memory import slots_in
+
+    if not model.mixers:
+        return None
+    rows = max_sequences(configuration, device)
+    return slots_in(memory, model.state_bytes, rows, bool(model.layers))
+
+
 def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[bool] | None:
     """Of prompts whether one sample alone goes on from each; None where all KV is alike."""
     if configuration.machine.kv_cache_dtype == "auto":
@@ -118,12 +130,16 @@ def kv_cache_limit(
 
     tree: of its prompts; samplings: by the prompts' places there.
     """
+    from sharegen.engine.execute.memory import most_slots
+
     made_of = blocks_of(configuration, model)
     rows = max_sequences(configuration, device)
     wanted = extents(samplings, model.context_length)
     blocks = most_blocks(tree, *wanted, rows, made_of.width)
     bundles = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
-    return bundles * made_of.shared_token_bytes * tree.block_size
+    kv = bundles * made_of.shared_token_bytes * tree.block_size
+    states = most_slots(rows) * model.state_bytes
+    return 2 * max(kv, states) if states else kv  # one of the two has half of it at most
 
 
 def extents(samplings: Sequence[Sampling], context_length: int) -> tuple[list[int], list[int]]:

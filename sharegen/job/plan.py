@@ -66,6 +66,8 @@ class Plan:
     asked: every sample's whole prompt; computed: the tree's tokens, each once; duplicated: of
         these, the ones that several prompts share in branches shorter than a block.
     kv_shared_bytes, kv_unshared_bytes: of the prompts, stored once or once a sample.
+    state_bytes: of what the mixers of a model keep of a sequence, 0 without any; state_slots: that
+        an engine has of these. A node keeps one at its end, and every running sequence has its own.
     fit: sequences that decode together in one engine; waves: how often all are filled.
     workers, copied: engines that share the job, and the prompt tokens that are computed once more
         because several of them need these. ranks: that the model of each is cut among, and
@@ -98,6 +100,8 @@ class Plan:
     rule: str | None = None
     wave: int = 0
     resident: bool = True
+    state_bytes: int = 0
+    state_slots: int = 0
     readings: list[Reading] = field(default_factory=list)
     uneven: bool = False
 
@@ -124,13 +128,15 @@ def make_plan(
     workers: int = 1,
     rule: StopRule | None = None,
     width: int = 1,
+    state_bytes: int = 0,
+    state_slots: int | None = None,
 ) -> Plan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
     samples, max_tokens: one for all prompts, or one for each. tree: of the prompts; ids: their
     names. num_blocks: blocks of the KV cache, of so many bytes a token, and max_sequences, of each
     worker. rule: by which problems stop early. width: how many of the blocks one takes that several
-    samples read.
+    samples read. state_bytes, state_slots: of the states that the model's mixers keep, if any.
     """
     counts = each_of(samples, len(prompts))
     asked = sum(count * len(prompt) for count, prompt in zip(counts, prompts, strict=True))
@@ -138,9 +144,9 @@ def make_plan(
     longest = max(each_of(max_tokens, len(prompts)))
     wave = max(counts) if rule is None else least(rule, max(counts), Standing())
     in_waves = fitting_sequences(
-        tree, [min(wave, count) for count in counts], max_tokens, num_blocks, width
+        tree, [min(wave, count) for count in counts], max_tokens, num_blocks, width, state_slots
     )
-    fitting = fitting_sequences(tree, samples, max_tokens, num_blocks, width)
+    fitting = fitting_sequences(tree, samples, max_tokens, num_blocks, width, state_slots)
     fit = min(fitting, max_sequences, total)
     stored = sum(node.length * (1 if node.alone else width) for node in tree.nodes())
     return Plan(
@@ -164,6 +170,8 @@ def make_plan(
         rule=None if rule is None else rule.named,
         wave=wave,
         resident=in_waves >= min(max_sequences, sum(min(wave, count) for count in counts)),
+        state_bytes=state_bytes,
+        state_slots=state_slots or 0,
     )
 
 
@@ -218,25 +226,33 @@ def _blocks_of(node: Node, block_size: int, width: int) -> int:
 
 
 def fitting_sequences(
-    tree: PrefixTree, samples: Each, max_tokens: Each, num_blocks: int, width: int = 1
+    tree: PrefixTree,
+    samples: Each,
+    max_tokens: Each,
+    num_blocks: int,
+    width: int = 1,
+    state_slots: int | None = None,
 ) -> int:
     """Sequences that fit together at their full length, taking the problems in order.
 
-    samples, max_tokens, width: as above.
+    samples, max_tokens, width, state_slots: as above. Every node and every sequence takes a slot.
     """
     size = tree.block_size
     prompts = sum(len(node.requests) for node in tree.nodes())
     counts = each_of(samples, prompts)
     suffixes = [math.ceil(length / size) for length in each_of(max_tokens, prompts)]
     free, fit = num_blocks, 0
+    slots = len(list(tree.nodes())) + sum(counts) if state_slots is None else state_slots
     for node in tree.nodes():
         free -= _blocks_of(node, size, width)
-        if free < 0:
+        slots -= 1
+        if min(free, slots) < 0:
             break
         is_full = False
         for place in node.requests:
-            room = min(counts[place], free // suffixes[place])
+            room = min(counts[place], free // suffixes[place], slots)
             free, fit = free - room * suffixes[place], fit + room
+            slots -= room
             is_full = is_full or room < counts[place]
         if is_full:
             break

@@ -68,8 +68,12 @@ def readings_on(
 ) -> list[Reading]:
     """`readings` of a job on this device; empty on a CPU, where every node is read once.
 
+    Empty, too, without attention.
+
     Layers that differ are read alike: it is told of the first one.
     """
+    if not model.layers:
+        return []
     layer = model.layers[0]
     shape = tiles.AttentionShape(
         layer.num_heads, layer.num_kv_heads, layer.key_size, layer.value_size,

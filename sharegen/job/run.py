@@ -386,6 +386,8 @@ class _Job:
             max_sequences=self.engine.slots,
             rule=self.configuration.sampling.rule,
             width=self.blocks.width,
+            state_bytes=self.model.state_bytes,
+            state_slots=self.engine.stats.states_total or None,
         )
         return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
 

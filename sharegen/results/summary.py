@@ -108,6 +108,12 @@ def _numbers(
         apart, shared = plan["kv_unshared_bytes"], plan["kv_shared_bytes"]
         table.add_row("[dim]KV of the prompts[/]",
                       f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
+        if state := plan.get("state_bytes"):
+            apart, shared = plan["samples"] * state, plan["nodes"] * state
+            table.add_row("[dim]state of the prompts[/]",
+                          f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
+    if stats.get("mixers"):
+        table.add_row("[dim]mixers[/]", visible(str(stats["mixers"])))
     if stats.get("preemptions"):
         table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}")
     if stats.get("shrinks"):

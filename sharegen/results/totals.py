@@ -8,8 +8,8 @@ from typing import Any
 
 from sharegen.results.run_file import RunFile
 
-_LATEST = ("slots", "blocks_total", "blocks_used", "running", "waiting")
-_PEAKS = ("peak_blocks",)
+_LATEST = ("slots", "blocks_total", "blocks_used", "states_total", "running", "waiting")
+_PEAKS = ("peak_blocks", "peak_states")
 
 
 def add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

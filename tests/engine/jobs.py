@@ -130,21 +130,23 @@ def engine_config(
     lookahead: int = 16_384,
     compile: bool = True,
     kv_cache_dtype: str = "auto",
+    state_slots: int = 40,
 ) -> EngineConfig:
     """Everything small, so that few tokens go through many blocks and batches.
 
-    blocks: of full width.
+    blocks: of full width. state_slots: where the model keeps states.
     """
     token_bytes = block_format(model.layers, model.dtype, kv_cache_dtype).shared_token_bytes
     return EngineConfig(
         max_sequences=max_sequences,
-        kv_cache_memory=blocks * block_size * token_bytes,
+        kv_cache_memory=blocks * block_size * token_bytes + state_slots * model.state_bytes,
         kv_cache_dtype=kv_cache_dtype,
         block_size=block_size,
         seed=seed,
         prefill_tokens=prefill_tokens,
         lookahead=lookahead,
         compile=compile,
+        state_slots=state_slots,
     )
 
 

@@ -12,20 +12,30 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.model.partition import DIVISIBLE
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import ModelError
-from tests.engine.tiny_models import CUT_IN_FOUR, REFUSED, TABLE, TINY, make_tiny, tiny_config
+from tests.engine.tiny_models import (
+    CUT_IN_FOUR,
+    HYBRIDS,
+    REFUSED,
+    TABLE,
+    TINY,
+    make_tiny,
+    tiny_config,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 VERSIONS = ("5.17", "5.23")  # of transformers, that the whole table was run with
 NEWER = {"flint", "iquestcoder", "kolibri1"}  # architectures that only the last of them has
+NEWER |= {model_type for model_type, _ in HYBRIDS.values()}  # or hands the states over of
 
 HEAD = f"""# Models
 
 sharegen runs Hugging Face's own modelling code and plugs its attention in, so a model works when
-its attention goes through transformers' attention interface and its layers keep nothing but keys
-and values. Every line below is a test with a tiny random model: *exact* means that logits equal
-the model's own eager attention to 1e-4 and greedy tokens equal `generate()` in float32, windows
-and chunks smaller than the texts; *refused* means one line at load that names the reason. Versions
-of transformers tried: {" and ".join(VERSIONS)}.
+its attention goes through transformers' attention interface, and what its layers keep besides keys
+and values through transformers' cache ([hybrids.md](hybrids.md)). Every line below is a test with a
+tiny random model: *exact* means that logits equal the model's own eager attention to 1e-4 and
+greedy tokens equal `generate()` in float32, windows and chunks smaller than the texts; *refused*
+means one line at load that names the reason. Versions of transformers tried:
+{" and ".join(VERSIONS)}.
 
 `--tensor-parallel-size N` cuts a model among N GPUs. Each has 1/N of the attention heads, of their
 keys and values, of every MLP's and every expert's columns, and of the vocabulary's rows; norms,
@@ -39,12 +49,26 @@ safetensors, quantised checkpoints, and adapters (save the merged model, and giv
 Another architecture is loaded if nothing speaks against it, and then compared with its own eager
 attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut.
 
+What is refused, and what to take instead:
+
+- falcon, bloom, mpt, gptj, gpt_neo, codegen, xglm and rwkv compute attention in code of their own,
+  some with biases by distance (alibi), some with fused projections, and never ask transformers'
+  interface: there is no place where another attention could be put. Take a decoder that does:
+  falcon_h1 in place of falcon, gpt_neox, llama or qwen3 in place of the others. For the model
+  itself, use transformers' `generate()`.
+- diffllama computes two attentions in a layer, and hrm_text goes through its layers again and
+  again: a layer has several sets of keys and values, where the KV cache has one. doge builds a mask
+  out of its values. Take llama, qwen3 or another exact one; for the model itself, `generate()`.
+- minimax, recurrent_gemma and xlstm keep states in a cache of their own, or in the module itself,
+  where no prompt's state can be shared: take minimax_m2, or one with *states* below.
+- bert and encoder-decoder models do not go on from a prompt. Take any decoder below.
+
 This page is written by `python -m tests.engine.support_table`; a test compares it.
 """
 
 
-def features(layers: list[LayerSpec]) -> str:
-    """What is out of the ordinary in a model's attention."""
+def features(layers: list[LayerSpec], states: bool) -> str:
+    """What is out of the ordinary in a model's attention, and whether it keeps states."""
     notes = {
         "windows": any(layer.window for layer in layers),
         "chunks": any(layer.attention_chunk for layer in layers),
@@ -53,6 +77,7 @@ def features(layers: list[LayerSpec]) -> str:
         "keys and values of two sizes": any(x.key_size != x.value_size for x in layers),
         "layers of different sizes": len({(x.num_kv_heads, x.key_size) for x in layers}) > 1,
     }
+    notes |= {"states": states and bool(layers), "states alone": states and not layers}
     return ", ".join(note for note, present in notes.items() if present)
 
 
@@ -63,7 +88,8 @@ def exact_row(name: str) -> str:
     cut = "KV not cut"
     if loaded.config.get_text_config().model_type in DIVISIBLE:
         cut = "cut in 2, 4" if name in CUT_IN_FOUR else "cut in 2"
-    return f"| {name} | `{model_type}` | exact | {features(loaded.layers)} | {cut} | {versions} |"
+    found = features(loaded.layers, bool(loaded.mixers))
+    return f"| {name} | `{model_type}` | exact | {found} | {cut} | {versions} |"
 
 
 def refused_row(name: str) -> str:
@@ -73,7 +99,8 @@ def refused_row(name: str) -> str:
             load_model(folder, weights=False)
         except ModelError as error:
             reason = str(error).partition("is not supported: ")[2]
-    return f"| {name} | `{REFUSED[name][0]}` | refused | {reason} | | {', '.join(VERSIONS)} |"
+    versions = VERSIONS[-1] if "states" in reason else ", ".join(VERSIONS)
+    return f"| {name} | `{REFUSED[name][0]}` | refused | {reason} | | {versions} |"
 
 
 def page() -> str:

@@ -14,6 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from sharegen.engine.model.mixers import HANDS_STATES_OVER
+
 _COMMON: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 32,
@@ -190,8 +192,71 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # fmt: on
 
-TINY = {name: line for name, line in TABLE.items() if line[0] in CONFIG_MAPPING}
-"""The lines whose architecture the installed transformers has."""
+_HEADS: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
+_LINEAR_FIRST: dict[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
+_DELTA: dict[str, Any] = _LINEAR_FIRST | {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+_MAMBA: dict[str, Any] = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 2,
+}
+# One block of attention stands in several layers.
+_ONE_IN_TURNS: dict[str, Any] = {
+    "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "head_dim": None,
+    "n_mamba_heads": 4,
+}
+_NO_LEAST = 1e-12  # what zamba2 and nemotron_h hold time steps above in prompts, not in decoding
+_MAMBA2: dict[str, Any] = {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2}
+
+# fmt: off
+HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bailing_hybrid": ("bailing_hybrid", _EXPERTS | _MLA | _LINEAR_FIRST),
+    "bamba": ("bamba", _MAMBA | {"attn_layer_indices": [1]}),
+    "falcon_h1": ("falcon_h1", _MAMBA | {"mamba_d_ssm": 64}),
+    "falcon_mamba": ("falcon_mamba", {"state_size": 8}),
+    "granitemoehybrid": ("granitemoehybrid", _EXPERTS | _MAMBA | {
+        "layer_types": ["mamba", "attention"], "shared_intermediate_size": 16}),
+    "jamba": ("jamba", _EXPERTS | {"attn_layer_period": 2, "attn_layer_offset": 1}),
+    "kimi_linear": ("kimi_linear", _EXPERTS | _MLA | _LINEAR_FIRST | {
+        "linear_head_dim": 8, "linear_num_heads": 4}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+    "lfm2_moe": ("lfm2_moe", _EXPERTS | {
+        "layer_types": ["conv", "full_attention"], "num_dense_layers": 1}),
+    "lfm3": ("lfm3", {"layer_types": ["conv", "full_attention"], "sliding_window": 6}),
+    "mamba": ("mamba", {}),
+    "mamba2": ("mamba2", _MAMBA2 | {"expand": 2}),
+    "nemotron_h": ("nemotron_h", _EXPERTS | {
+        "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe"],
+        "num_hidden_layers": 4, "mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 8,
+        "n_groups": 2, "moe_shared_expert_intermediate_size": 16,
+        "time_step_min": _NO_LEAST}),
+    "olmo_hybrid": ("olmo_hybrid", _DELTA),
+    "qwen3_5": ("qwen3_5_text", _DELTA),
+    "qwen3_5_moe": ("qwen3_5_moe_text", _EXPERTS | _DELTA),
+    "qwen3_next": ("qwen3_next", _EXPERTS | _DELTA),
+    "zamba": ("zamba", _ONE_IN_TURNS | {"attention_head_dim": 16, "mamba_d_state": 8}),
+    "zamba2": ("zamba2", _ONE_IN_TURNS | {
+        "mamba_d_state": 8, "mamba_ngroups": 2, "use_mem_rope": True, "time_step_min": _NO_LEAST,
+        "use_shared_attention_adapter": True, "adapter_rank": 4}),
+}
+# fmt: on
+TABLE |= HYBRIDS
+
+TINY = {
+    name: line
+    for name, line in TABLE.items()
+    if line[0] in CONFIG_MAPPING and (HANDS_STATES_OVER or name not in HYBRIDS)
+}
+"""The lines whose architecture the installed transformers has, and hands the states over of."""
 
 CUT_IN_FOUR = (
     "cohere2", "deepseek_v3", "gemma2", "gemma3", "gpt_oss", "granite", "llama", "mistral",
@@ -200,21 +265,11 @@ CUT_IN_FOUR = (
 """Lines whose parts the tests run on four ranks; on two they run those of all that are cut."""
 
 
-_HEADS: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
-_MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
-_LINEAR: dict[str, Any] = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_value_heads": 2,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
 _NO_INTERFACE = "it never calls transformers' attention interface"
-_STATES = "it has linear_attention layers, not attention alone"
+_OWN_CACHE = "it has linear_attention layers, whose states do not go through transformers' cache"
 
 # fmt: off
 _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "bamba": ("bamba", _MAMBA | {"attn_layer_indices": [1]}, _STATES),
     "bert": ("bert", {"is_decoder": False},
              "it uses a mask that is neither causal, a window nor chunks"),
     "bloom": ("bloom", {"n_layer": 2, "n_head": 4}, _NO_INTERFACE),
@@ -226,24 +281,27 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                             "attention_types": [[["global", "local"], 1]]}, _NO_INTERFACE),
     "gptj": ("gptj", _HEADS, _NO_INTERFACE),
     "hrm_text": ("hrm_text", {}, "it calls the attention of a layer more than once"),
-    "jamba": ("jamba", _EXPERTS | {"attn_layer_period": 2, "attn_layer_offset": 1}, _STATES),
-    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]},
-             "it has conv layers, not attention alone"),
-    "mamba": ("mamba", {}, _STATES),
     "mbart": ("mbart", {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4,
                         "decoder_ffn_dim": 48}, "it is an encoder-decoder model"),
     "minimax": ("minimax", _EXPERTS | {"layer_types": ["linear_attention", "full_attention"]},
-                _STATES),
+                _OWN_CACHE),
     "mpt": ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}, _NO_INTERFACE),
-    "qwen3_next": ("qwen3_next", _EXPERTS | _LINEAR, _STATES),
+    "recurrent_gemma": ("recurrent_gemma", {
+        "lru_width": 32, "attention_window_size": 8, "block_types": ["recurrent", "attention"]},
+        _OWN_CACHE),
     "rwkv": ("rwkv", {"attention_hidden_size": 32}, _NO_INTERFACE),
     "t5": ("t5", {"d_model": 32}, "it is an encoder-decoder model"),
     "xglm": ("xglm", {"d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
              _NO_INTERFACE),
+    "xlstm": ("xlstm", {}, _NO_INTERFACE),
 }
 # fmt: on
 
-REFUSED = {name: line for name, line in _REFUSED.items() if line[0] in CONFIG_MAPPING}
+REFUSED = {
+    name: line
+    for name, line in _REFUSED.items()
+    if line[0] in CONFIG_MAPPING and (HANDS_STATES_OVER or line[2] != _OWN_CACHE)
+}
 """Architectures that the engine refuses, and the reason that it must name."""
 
 

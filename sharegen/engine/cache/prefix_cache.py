@@ -17,6 +17,7 @@ import numpy as np
 from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
 from sharegen.engine.cache.prompt_logprobs import can_tell
+from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.cache.stored import NodeKV, Suffix
 from sharegen.engine.request import Request
 
@@ -26,19 +27,24 @@ Kept = TypeVar("Kept", bound=Suffix)
 class PrefixCache(Generic[Kept]):
     """The tree, and what is stored of its nodes.
 
-    stored: the KV of every node that someone holds. kept: suffixes of samples that have ended,
-    there for forks, the oldest first. tokens_computed: of prompts, so far; tokens_recomputed: of
-    these, the ones whose KV had been given up.
+    states: slots for the states of nodes, and of rows. stored: the KV of every node that someone
+    holds. kept: suffixes of samples that have ended, there for forks, the oldest first.
+    tokens_computed: of prompts, so far; tokens_recomputed: of these, the ones whose KV had been
+    given up.
     """
 
-    def __init__(self, pool: BlockPool, tree: PrefixTree | None = None) -> None:
+    def __init__(
+        self, pool: BlockPool, tree: PrefixTree | None = None, states: StateSlots | None = None
+    ) -> None:
         self.pool = pool
+        self.states = StateSlots() if states is None else states
         self.tree = PrefixTree(pool.block_size) if tree is None else tree
         self.stored: dict[Node, NodeKV] = {}
         self.kept: dict[Kept, None] = {}
         self.tokens_computed = 0
         self.tokens_recomputed = 0
         self._placed: dict[Node, None] = {}  # the nodes that have blocks, in the order of placing
+        self._moved: dict[Node, int] = {}  # of the last batch's nodes the slots before
 
     # -- prompts ------------------------------------------------------------------------------
 
@@ -135,6 +141,33 @@ class PrefixCache(Generic[Kept]):
             kv.blocks, kv.contiguous = found
             self._placed[node] = None
 
+    def missing_states(self, leaf: Node) -> int:
+        """Slots that prefilling the path takes: each node moves on to another one."""
+        if not self.states.are_kept:
+            return 0
+        return sum(self.stored[node].computed < node.length for node in leaf.path())
+
+    def move_state(self, node: Node) -> tuple[int, int]:
+        """The slots that the node's next chunk reads its states from and writes them to.
+
+        A batch that finds no memory has moved some layers' states and not others', so it leaves
+        those alone that it began from.
+        """
+        kv = self.stored[node]
+        before = kv.state
+        if kv.computed == 0:
+            before = self.states.zero if node.parent is None else self.stored[node.parent].state
+        if node not in self._moved:
+            self._moved[node] = kv.state
+            kv.state = self.states.take()
+        return before, kv.state
+
+    def settle_states(self) -> None:
+        """The last batch ran: what its nodes' states were before is not needed any more."""
+        for before in self._moved.values():
+            self.states.give_back(before)
+        self._moved.clear()
+
     def note_computed(self, node: Node, end: int) -> None:
         """The node's next tokens, up to `end`, are being prefilled."""
         kv = self.stored[node]
@@ -148,6 +181,9 @@ class PrefixCache(Generic[Kept]):
         self.tokens_computed -= kv.computed - start
         self.tokens_recomputed -= max(0, min(kv.computed, kv.lost) - start)
         kv.computed = start
+        if node in self._moved:
+            self.states.give_back(kv.state)
+            kv.state = self._moved.pop(node)
 
     def drop(self, unless: Iterable[Node]) -> bool:
         """Give up the KV of all nodes but those on the paths of `unless`; whether there was any.
@@ -169,7 +205,11 @@ class PrefixCache(Generic[Kept]):
     def _give_up(self, node: Node) -> None:
         if node in self._placed:
             del self._placed[node]
-            self.pool.free(self.stored[node].give_up())
+            kv = self.stored[node]
+            self.pool.free(kv.give_up())
+            self.states.give_back(self._moved.pop(node, NO_SLOT))
+            self.states.give_back(kv.state)
+            kv.state = NO_SLOT
 
     # -- kept suffixes ------------------------------------------------------------------------
 
@@ -212,7 +252,8 @@ class PrefixCache(Generic[Kept]):
         The KV that the sample has of them becomes a node below its leaf, made of the blocks in
         which it lies: each has one more owner, and the sample writes on behind. Without a suffix,
         or where the prompt's log-probabilities are wanted, the prompt hangs below the nodes that
-        it matches.
+        it matches. Where there are states, the sample's own have gone on beyond: what it drew is
+        computed again from the leaf's.
         """
         prompt = request.prompt_token_ids
         if suffix is None or request.params.prompt_logprobs is not None:
@@ -220,7 +261,8 @@ class PrefixCache(Generic[Kept]):
             return self.tree.hang(parent, prompt[parent.end if parent else 0 :], fork=True)
         leaf = suffix.leaf
         # The logits of the last token are wanted, so it is computed anew if it ever was.
-        length = min(suffix.fed, len(prompt) - leaf.end - 1) if suffix.blocks else 0
+        is_there = bool(suffix.blocks) and not self.states.are_kept
+        length = min(suffix.fed, len(prompt) - leaf.end - 1) if is_there else 0
         if length > 0:
             leaf = self._node_of(suffix, prompt[leaf.end : leaf.end + length])
         return self.tree.hang(leaf, prompt[leaf.end :], fork=True)
@@ -246,11 +288,14 @@ class PrefixCache(Generic[Kept]):
         return can_tell(self.stored, node, request)
 
     def check_integrity(self, running: Iterable[Suffix]) -> None:
-        """Assert that every block has its owner, and every node its users."""
+        """Assert that every block and slot has its owner, and every node its users."""
         nodes = set(self.tree.nodes())
         assert set(self.stored) == nodes
         owners: list[NodeKV | Suffix] = [*self.stored.values(), *running, *self.kept]
         self.pool.check_integrity(owner.blocks for owner in owners)
+        self.states.check_integrity([*(one.state for one in owners), *self._moved.values()])
+        for kv in self.stored.values():
+            assert (kv.state != NO_SLOT) == (self.states.are_kept and kv.computed > 0)
         assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
         for node, kv in self.stored.items():
             assert kv.users > 0

@@ -6,6 +6,7 @@ import numpy as np
 
 from sharegen.engine.cache.block_pool import Blocks
 from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.request import TokenLogprobs
 
 _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
@@ -19,11 +20,13 @@ class NodeKV:
     users: requests with unfinished samples, and kept sequences, whose path passes through the node.
     blocks: of the pool, where it lies, none before it is placed; contiguous: whether they are one
     ascending run.
+    state: the slot of the states after the tokens that have been prefilled, where there are mixers.
     computed: tokens that have been prefilled; lost: how many had been when the KV was given up.
     logprobs: of the node's tokens, where a request wants them.
     """
 
-    __slots__ = ("blocks", "computed", "contiguous", "logprobs", "lost", "narrow", "users", "width")
+    __slots__ = ("blocks", "computed", "contiguous", "logprobs", "lost", "narrow", "state", "users",
+                 "width")  # fmt: skip
 
     def __init__(self, width: int = 1, narrow: bool = False) -> None:
         self.width = width
@@ -31,6 +34,7 @@ class NodeKV:
         self.users = 0
         self.blocks = _NO_BLOCKS
         self.contiguous = True
+        self.state = NO_SLOT
         self.computed = 0
         self.lost = 0
         self.logprobs: NodeLogprobs | None = None
@@ -71,13 +75,14 @@ class NodeLogprobs:
 class Suffix:
     """The KV of one sample's own tokens, below the node where its prompt ends.
 
-    leaf: that node. blocks: where the KV lies. fed: how many of the tokens have been given to the
-    model, in steps launched so far.
+    leaf: that node. blocks: where the KV lies. state: the slot of its states. fed: how many of the
+    tokens have been given to the model, in steps launched so far.
     """
 
-    __slots__ = ("blocks", "fed", "leaf")
+    __slots__ = ("blocks", "fed", "leaf", "state")
 
     def __init__(self, leaf: Node) -> None:
         self.leaf = leaf
         self.blocks: list[int] = []
+        self.state = NO_SLOT
         self.fed = 0

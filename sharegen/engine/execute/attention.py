@@ -14,7 +14,7 @@ import torch
 
 from sharegen.engine.execute.back_end import Attention, Slots, StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model.interface import AttentionContext
+from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import flash, reference
 from sharegen.kernels.cost import CostModel
@@ -33,6 +33,8 @@ def attention_for(
     max_rows: of a decoding step; max_tokens: of a prefill batch. costs: what decides which nodes
     are shared; by default what is known of the device.
     """
+    if not layers:
+        return NoAttention()
     if cache.device.type != "cuda":
         return ReferenceAttention(layers, cache)
     if importlib.util.find_spec("triton") is None:
@@ -43,6 +45,25 @@ def attention_for(
     if reason is not None:
         return ReferenceAttention(layers, cache, reason)
     return KernelAttention(layers, cache, max_rows, max_tokens, costs)
+
+
+class NoAttention:
+    """Of a model whose every layer keeps a state, and none keys and values."""
+
+    def __init__(self) -> None:
+        self.fallback: str | None = None
+        self.generation = 0
+        self.variant: Hashable = None
+        self.shared_levels: tuple[int, ...] = ()
+
+    def update(self, layout: SharedLayout) -> None:
+        """There is nothing to read."""
+
+    def prefill(self, *step: Any) -> AttentionContext:
+        return ValuesOnly()
+
+    def decode(self, *step: Any) -> AttentionContext:
+        return ValuesOnly()
 
 
 class ReferenceAttention:

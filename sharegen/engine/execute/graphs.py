@@ -43,6 +43,7 @@ class StepGraphs:
         generation: int,
         step: Callable[[int], Outputs],
         changing: Sequence[torch.Tensor],
+        set_aside: Callable[[], None] | None = None,
     ) -> Outputs:
         """Replay the graph of `step(rows)`; capture it first where there is none.
 
@@ -50,7 +51,9 @@ class StepGraphs:
         captured once so many steps have asked for it as its capture takes the time of, and the last
         rows of a job run in graphs that there are. kind: what else tells graphs apart.
         generation: when it changes, buffers that the graphs read have moved, and all are stale.
-        changing: tensors that the step both reads and writes.
+        changing: tensors that the step both reads and writes. set_aside: changes some of these for
+        the step that is run before the capture, so that it leaves alone what else goes on with
+        every step.
         """
         if generation != self._generation:
             self.clear()
@@ -61,7 +64,7 @@ class StepGraphs:
                 self._room.for_capture()
             reason = None
             try:
-                self._graphs[key] = self._capture(lambda: step(rows), changing)
+                self._graphs[key] = self._capture(lambda: step(rows), changing, set_aside)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
@@ -96,11 +99,16 @@ class StepGraphs:
         self._pool = None  # a pool ends with its last graph
 
     def _capture(
-        self, step: Callable[[], Outputs], changing: Sequence[torch.Tensor]
+        self,
+        step: Callable[[], Outputs],
+        changing: Sequence[torch.Tensor],
+        set_aside: Callable[[], None] | None,
     ) -> tuple[torch.cuda.CUDAGraph, Outputs]:
         # Kernels compile when first run, which a capture forbids: run the step once, undone after.
         # What it stores in the KV cache is what the replay will store again.
         before = [tensor.clone() for tensor in changing]
+        if set_aside is not None:
+            set_aside()
         step()
         for tensor, value in zip(changing, before, strict=True):
             tensor.copy_(value)

@@ -47,7 +47,12 @@ def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
 def block_format(
     layers: Sequence[LayerSpec], dtype: torch.dtype, kv_cache_dtype: str
 ) -> BlockFormat:
-    """Of a KV cache of this dtype ("auto": the model's, or "fp8") for a model's layers."""
+    """Of a KV cache of this dtype ("auto": the model's, or "fp8") for a model's layers.
+
+    Without attention a token takes its own id and nothing else.
+    """
+    if not layers:
+        return BlockFormat(torch.int32.itemsize)
     numbers = sum(spec.num_kv_heads * (spec.key_size + spec.value_size) for spec in layers)
     if kv_cache_dtype == "auto":
         return BlockFormat(numbers * dtype.itemsize)

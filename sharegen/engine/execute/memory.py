@@ -13,6 +13,9 @@ _MARGIN_SHARE = 0.015  # of a GPU, for what comes later: graphs, kernels, plans 
 _LEAST_MARGIN = 512 << 20
 _CPU_SHARE = 0.25
 _CPU_MOST = 4 << 30
+_LEAST_SLOTS = 3  # of one prompt that moves on, where from and where to; and of one row
+_SLOTS_A_ROW = 2  # its own, and one for nodes: samples of one prompt share its own
+_TOKENS_ALONE = 16  # of memory one part is for the ids of tokens, where there is no KV
 _TOO_LITTLE = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -73,6 +76,27 @@ def blocks_in(memory: int, block_bytes: int) -> int:
             "give it more memory"
         )
     return memory // block_bytes
+
+
+def slots_in(memory: int, state_bytes: int, rows: int, has_attention: bool) -> int:
+    """How many slots for states so much memory holds, beside the KV that takes the rest.
+
+    state_bytes: of one sequence; rows: decoded together. The KV has half of the memory at least,
+    and without attention next to nothing. Raises CapacityError for fewer slots than one sample
+    takes.
+    """
+    theirs = memory // 2 if has_attention else memory - memory // _TOKENS_ALONE
+    if theirs < _LEAST_SLOTS * state_bytes:
+        raise CapacityError(
+            f"{memory:,} bytes of KV cache leave {theirs:,} for the states of the model's mixers, "
+            f"and one sample takes {_LEAST_SLOTS} of {state_bytes:,} bytes: give it more memory"
+        )
+    return min(most_slots(rows), theirs // state_bytes)
+
+
+def most_slots(rows: int) -> int:
+    """Slots that so many rows, and the nodes that they go on from, have use for."""
+    return max(_LEAST_SLOTS, _SLOTS_A_ROW * rows)
 
 
 def estimate(device: torch.device) -> int:

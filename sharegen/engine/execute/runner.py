@@ -22,6 +22,7 @@ from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.room import Room
+from sharegen.engine.execute.states import RowStates, StatePool, StatesOfChunks
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import Ranks
@@ -40,7 +41,7 @@ _LEAST_COMPILED = 2  # tokens: for one alone the compiler makes code of its own,
 
 
 class Runner:
-    """Runs batches of one model over one KV cache.
+    """Runs batches of one model over one KV cache, and over one pool of states if it keeps any.
 
     max_sequences: rows. padded: rows that a batch of n is run with. graphs: where decoding steps
     are CUDA graphs. room: of several ranks, asked before a step that may take memory. agreement:
@@ -59,6 +60,7 @@ class Runner:
         graphs: StepGraphs | None = None,
         room: Room | None = None,
         agreement: Agreement | None = None,
+        states: StatePool | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -77,6 +79,7 @@ class Runner:
             rows, model.vocab_size, self.device,
             eos_token_ids=model.eos_token_ids, tokenizer=tokenizer,
         )  # fmt: skip
+        self.states = RowStates(states, rows) if states is not None else None
         self.graphs = graphs
         self._room = room
         self._agreement = agreement
@@ -116,7 +119,10 @@ class Runner:
         )
         chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
         context = self.attention.prefill(batch.layout, chunk_starts, position, Slots(*slots))
-        with active(context):
+        states = None
+        if self.states is not None:
+            states = StatesOfChunks(self.states.pool, batch.mixed, self._send)
+        with active(context, states):
             logits = self.model.forward(ids, position, logit_rows)
         return self._draw_first(batch, logits, self._prompt_logprobs(batch, logits))
 
@@ -142,9 +148,13 @@ class Runner:
             kind,
             self.attention.generation,
             lambda count: self._step(count, features),
-            changing=[self.tokens, self.position],
+            changing=[self.tokens, self.position, *self._slots_of_states()],
+            set_aside=self.states.set_aside if self.states is not None else None,
         )
         return Drawn(*outputs)
+
+    def _slots_of_states(self) -> list[torch.Tensor]:
+        return [] if self.states is None else [self.states.read, self.states.write]
 
     def spare_memory(self) -> None:
         """Give back what is held for speed alone: captured graphs, memory that was freed."""
@@ -172,8 +182,11 @@ class Runner:
         where = Slots(None, slots) if self.cache.narrow else Slots(slots)
         context = self.attention.decode(where, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
-        with active(context):
+        states = self.states.of_step(position) if self.states is not None else None
+        with active(context, states):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
+        if self.states is not None:
+            self.states.advance(position)
         history = None
         if features.looks_back:
             history = self._history(slots, block_tables, output)
@@ -231,6 +244,8 @@ class Runner:
             self.prefix_length[changed] = prefix_length
             self.position[changed] = position
             self.last_position[changed] = last_position
+            if self.states is not None:
+                self.states.change(changed, batch.states, self._send)
         if len(batch.started):
             self.state.set_rows(batch.started.tolist(), *_columns(batch.drawings))
         if len(copies):

@@ -30,6 +30,14 @@ class AttentionContext(Protocol):
         ...
 
 
+class StateContext(Protocol):
+    """What one forward's mixers need to know: which tokens are a sequence, and from which state."""
+
+    def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden: [T, size] of all tokens -> likewise, by the model's mixer of that number."""
+        ...
+
+
 OWN_HEADS = "sharegen_own_heads"
 """On an attention module: (first, count) of the query heads and of those of keys and values that
 this rank has, where the module computes places for all."""
@@ -47,7 +55,9 @@ def own_heads(
 
 
 _current: AttentionContext | None = None
+_states: StateContext | None = None
 _called: list[int] = []  # layers whose attention the forward that is running has called so far
+_mixed = 0  # mixers that it has called
 
 
 def current() -> AttentionContext:
@@ -57,39 +67,52 @@ def current() -> AttentionContext:
 
 
 @contextmanager
-def active(context: AttentionContext) -> Iterator[None]:
-    """Make `context` the current one for the forwards inside."""
-    global _current
-    previous, _current = _current, context
+def active(context: AttentionContext, states: StateContext | None = None) -> Iterator[None]:
+    """Make `context` the current one for the forwards inside; states: where there are mixers."""
+    global _current, _states
+    previous = _current, _states
+    _current, _states = context, states
     _called.clear()
     try:
         yield
     finally:
-        _current = previous
+        _current, _states = previous
 
 
 @contextmanager
-def each_layer_once(num_layers: int) -> Iterator[None]:
+def each_layer_once(num_layers: int, num_mixers: int = 0) -> Iterator[None]:
     """Assert that the forward inside calls the attention of every layer, and none twice.
 
-    Compiled layers are told apart by the order of their calls: one left out would have the next
-    one's keys.
+    So with the mixers. Compiled layers are told apart by the order of their calls: one left out
+    would have the next one's keys.
     """
+    global _mixed
     _called.clear()
+    _mixed = 0
     yield
     assert sorted(_called) == list(range(num_layers)), f"attention was called for {_called}"
+    assert _mixed == num_mixers, f"{_mixed} mixers were called of {num_mixers}"
 
 
 def attend(
-    layer_idx: int,
+    layer_idx: int | None,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A layer's attention, by the current context; shapes as there."""
+    """A layer's attention, by the current context; None: of the next layer. Shapes as there."""
+    layer_idx = len(_called) if layer_idx is None else layer_idx
     _called.append(layer_idx)
     return current().attend(layer_idx, q, k, v, sinks)
+
+
+def mix(hidden: torch.Tensor) -> torch.Tensor:
+    """The next mixer's work, by the current context: [T, size] -> likewise."""
+    global _mixed
+    assert _states is not None, "a model with states was called without any"
+    index, _mixed = _mixed, _mixed + 1
+    return _states.mix(index, hidden)
 
 
 @torch.library.custom_op("sharegen::attend", mutates_args=())
@@ -100,7 +123,7 @@ def attend_in_order(
 
     Layers are told apart by the order of the calls, so that one compiled layer serves them all.
     """
-    return attend(len(_called), q, k, v, sinks).contiguous()
+    return attend(None, q, k, v, sinks).contiguous()
 
 
 @attend_in_order.register_fake
@@ -108,6 +131,18 @@ def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     return q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+
+
+@torch.library.custom_op("sharegen::mix", mutates_args=())
+def mix_in_order(hidden: torch.Tensor) -> torch.Tensor:
+    """The next mixer's work, for compiled models: opaque to the compiler, as attention is."""
+    mixed = mix(hidden).contiguous()
+    return mixed.clone() if mixed.data_ptr() == hidden.data_ptr() else mixed
+
+
+@mix_in_order.register_fake
+def _(hidden: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(hidden)
 
 
 class ValuesOnly:

@@ -20,6 +20,7 @@ from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint
 from sharegen.engine.model.fp8_checkpoint import StoredFP8
 from sharegen.engine.model.fp8_loading import quantise_on_meta
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.mixers import install
 from sharegen.engine.model.partition import Partition
 from sharegen.engine.model.parts import load_part, random_part
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
@@ -55,7 +56,7 @@ def sharegen_attention(
     if torch.compiler.is_compiling():
         out = interface.attend_in_order(q, k, v, s_aux)
     else:
-        out = interface.attend(getattr(module, _LAYER_ATTRIBUTE), q, k, v, s_aux)
+        out = interface.attend(getattr(module, _LAYER_ATTRIBUTE, None), q, k, v, s_aux)
     return out.unsqueeze(0).contiguous(), None  # models view it
 
 
@@ -232,14 +233,17 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
         module.set_attn_implementation(PROBE)
         recording, vocab_size = probe(module, name)
         module.set_attn_implementation(IMPLEMENTATION)
+        install(recording.mixers, undo)
         for index, attention_module in enumerate(recording.modules):
-            setattr(attention_module, _LAYER_ATTRIBUTE, index)
-            undo.callback(delattr, attention_module, _LAYER_ATTRIBUTE)
+            if recording.modules.count(attention_module) == 1:  # else the order of calls tells
+                setattr(attention_module, _LAYER_ATTRIBUTE, index)
+                undo.callback(delattr, attention_module, _LAYER_ATTRIBUTE)
         limits = [(frequencies.length, frequencies.reason) for frequencies in held]
         loaded = LoadedModel(
             model=module,
             config=module.config,
             layers=recording.layers,
+            mixers=recording.mixers,
             eos_token_ids=_eos_token_ids(module),
             vocab_size=vocab_size,
             dtype=module.dtype,

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
+from sharegen.engine.model.mixers import FreshStates, Mixer
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import RequestError, UsageError
@@ -48,7 +49,7 @@ class LoadedModel:
     """A model that is ready for the engine.
 
     model: the Hugging Face module, its attention switched to sharegen's until `release()`.
-    layers: one LayerSpec per attention call, in the order of the calls.
+    layers: one LayerSpec per attention call, in the order of the calls; mixers likewise.
     vocab_size: rows of the output head.
     fingerprint: a stable hash of the config and the weights' identity.
     ranks: where the module is one rank's part of a model. Its layers are those of the part, its
@@ -58,6 +59,7 @@ class LoadedModel:
     model: PreTrainedModel
     config: Any
     layers: list[LayerSpec]
+    mixers: list[Mixer]
     eos_token_ids: tuple[int, ...]
     vocab_size: int
     dtype: torch.dtype
@@ -68,7 +70,9 @@ class LoadedModel:
     ranks: Ranks | None = None
 
     def __post_init__(self) -> None:
-        self._takes_rows = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        takes = inspect.signature(self.model.forward).parameters
+        self._takes_rows = "logits_to_keep" in takes
+        self._takes_positions = "position_ids" in takes
         # Llama 4 scales the queries of layers without RoPE by a position that it counts itself.
         text_config = self.config.get_text_config()
         self._counts_rows = bool(getattr(text_config, "attn_temperature_tuning", False))
@@ -80,6 +84,11 @@ class LoadedModel:
             layer.num_kv_heads * (layer.key_size + layer.value_size) for layer in self.layers
         )
         return numbers * self.dtype.itemsize
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states that one sequence has, in all mixers."""
+        return sum(spec.bytes for mixer in self.mixers for spec in mixer.states)
 
     @property
     def weights_bytes(self) -> int:
@@ -138,16 +147,14 @@ class LoadedModel:
     ) -> torch.Tensor:
         """input_ids, position_ids: [T], logit_rows: [R] rows of T -> logits [R, vocab_size].
 
-        Attention goes to the context made current with `interface.active`.
+        Attention and mixers go to the contexts made current with `interface.active`.
         """
-        inputs: dict[str, Any] = {
-            "input_ids": input_ids[None],
-            "position_ids": position_ids[None],
-            "use_cache": False,
-        }
+        inputs: dict[str, Any] = {"input_ids": input_ids[None], "use_cache": False}
+        if self._takes_positions:
+            inputs["position_ids"] = position_ids[None]
         if self._counts_rows:
             inputs["past_key_values"] = _RowPositions(position_ids)
-        with each_layer_once(len(self.layers)):
+        with each_layer_once(len(self.layers), len(self.mixers)):
             if self._takes_rows:
                 return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
             return self.model(**inputs).logits[0, logit_rows]
@@ -157,11 +164,13 @@ class LoadedModel:
         """A forward by itself, to see whether it runs, how long it takes and how much memory.
 
         tokens: their ids and positions differ, as far as vocabulary and context go. There is no KV
-        cache, and a stand-in for attention, whose cost depends on prompts not known yet. Returns
-        logits [rows, vocab_size]; rows may be more than tokens.
+        cache, and a stand-in for attention, whose cost depends on prompts not known yet. Mixers
+        take as many tokens as rows for a step of decoding, others for one prompt. Returns logits
+        [rows, vocab_size]; rows may be more than tokens.
         """
         index = torch.arange(tokens, device=self.device)
-        with active(ValuesOnly()):
+        states = FreshStates(self.mixers, 1 if tokens == rows else tokens)
+        with active(ValuesOnly(), states):
             return self.forward(
                 index % self.vocab_size,
                 index % self.context_length,

@@ -8,15 +8,25 @@ cannot vouch for is refused by name: nothing is ever silently wrong.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from sharegen.engine.model.interface import own_heads
+from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once, own_heads
+from sharegen.engine.model.mixers import (
+    CACHE_ARGUMENTS,
+    HANDS_STATES_OVER,
+    FreshStates,
+    Mixer,
+    Watching,
+    install,
+)
 from sharegen.errors import ModelError
 
 IMPLEMENTATION = "sharegen_probe"
@@ -80,6 +90,7 @@ class Recording:
     modules: list[nn.Module] = field(default_factory=list)
     layers: list[LayerSpec] = field(default_factory=list)
     masks: list[_Mask] = field(default_factory=list)
+    mixers: list[Mixer] = field(default_factory=list)
     problem: str | None = None
 
     def note_mask(self, mask_function: Callable[..., Any], **kwargs: Any) -> torch.Tensor:
@@ -217,27 +228,55 @@ def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
         text_config, "layers_block_type", None
     )
     others = sorted(set(kinds or ()) - _ATTENTION_KINDS)
-    if others:
-        raise refusal(name, f"it has {', '.join(others)} layers, not attention alone")
     size = embedding_weight(model).shape[0]
-    recording, logits = _record(model, name, [size // 3, size // 2])
-    _, changed = _record(model, name, [size // 4, size // 2])
-    if not recording.layers:
+    mixers = _mixers(model, name, others, [size // 3, size // 2]) if others else []
+    with ExitStack() as undo:
+        install(mixers, undo)
+        recording, logits = _record(model, name, [size // 3, size // 2], mixers)
+        _, changed = _record(model, name, [size // 4, size // 2], mixers)
+    recording.mixers = mixers
+    if not recording.layers and not mixers:
         raise refusal(name, "it never calls transformers' attention interface")
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    if recording.layers and "position_ids" not in inspect.signature(model.forward).parameters:
         raise refusal(name, "its forward takes no position_ids")
     if recording.problem is not None:
         raise refusal(name, f"it {recording.problem}")
-    if len({id(module) for module in recording.modules}) < len(recording.modules):
-        raise refusal(name, "it calls the attention of a layer more than once")
     depth = getattr(text_config, "num_hidden_layers", 0)
-    if len(recording.layers) < depth:
+    distinct = len({id(module) for module in recording.modules})
+    if distinct < len(recording.modules) and (not mixers or len(recording.modules) > depth):
+        raise refusal(name, "it calls the attention of a layer more than once")
+    if len(recording.layers) < depth and not mixers:
         raise refusal(name, f"only {len(recording.layers)} of its {depth} layers call attention")
     if logits.device.type != "meta":
         check_numbers(torch.stack([logits[1], changed[1]]), name)
         if not torch.allclose(logits[1].float(), changed[1].float(), rtol=1e-2, atol=1e-3):
             raise refusal(name, "it mixes tokens outside attention (a state or convolution)")
     return recording, logits.shape[-1]
+
+
+def _mixers(model: PreTrainedModel, name: str, others: list[str], tokens: list[int]) -> list[Mixer]:
+    """What keeps states in a model with such layers; seen in a forward over transformers' cache."""
+    layers = f"it has {', '.join(others)} layers"
+    if not HANDS_STATES_OVER:
+        raise refusal(
+            name,
+            f"{layers}, whose states transformers {transformers.__version__} does not hand over: "
+            "5.23 or later does",
+        )
+    watching = Watching(model)
+    known = inspect.signature(model.forward).parameters
+    argument = next((name for name in CACHE_ARGUMENTS if name in known), None)
+    if argument is not None:
+        cache = {argument: watching, "use_cache": True}
+        try:
+            with watching.over(model):
+                _record(model, name, tokens, cache=cache)
+        except ModelError as error:
+            if not isinstance(error.__cause__, ValueError):  # with which a model says which cache
+                raise
+    if not watching.layer_of:
+        raise refusal(name, f"{layers}, whose states do not go through transformers' cache")
+    return watching.mixers()
 
 
 def check_numbers(logits: torch.Tensor, name: str) -> None:
@@ -253,18 +292,26 @@ def remedy(dtype: torch.dtype) -> str:
     return "the checkpoint seems to be broken"
 
 
-def _record(model: PreTrainedModel, name: str, tokens: list[int]) -> tuple[Recording, torch.Tensor]:
+def _record(
+    model: PreTrainedModel,
+    name: str,
+    tokens: list[int],
+    mixers: Sequence[Mixer] = (),
+    cache: dict[str, Any] | None = None,
+) -> tuple[Recording, torch.Tensor]:
+    """mixers: which hand their tokens over, each a sequence of its own; cache: to run with."""
     global _recording
     device = embedding_weight(model).device
     inputs = {"input_ids": torch.tensor([tokens], device=device)}
     if "position_ids" in inspect.signature(model.forward).parameters:
         inputs["position_ids"] = torch.tensor([[0, 1]], device=device)
-    if device.type == "meta":  # keeps transformers from looking into the positions
-        inputs["attention_mask"] = torch.ones((1, 2), device=device, dtype=torch.long)
+        if device.type == "meta":  # keeps transformers from looking into the positions
+            inputs["attention_mask"] = torch.ones((1, 2), dtype=torch.long)  # it looks into this
     _recording = recording = Recording()
     try:
-        with torch.no_grad():
-            logits = model(**inputs, use_cache=False).logits[0]
+        once = each_layer_once(0, len(mixers))  # attention does not come through the interface here
+        with torch.no_grad(), active(ValuesOnly(), FreshStates(mixers, 1)), once:
+            logits = model(**inputs, **(cache or {"use_cache": False})).logits[0]
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError,
             NotImplementedError) as error:  # fmt: skip
         reason = (str(error).splitlines() or [type(error).__name__])[0]

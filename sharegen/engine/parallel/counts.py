@@ -10,7 +10,7 @@ from sharegen.engine.config import EngineStats
 
 _OURS = ("prompt_tokens_asked", "idle")  # known to who deals: a worker is asked what others lost
 _LARGEST = ("slots",)  # of one engine: steps are counted by engine, too
-_OF_NOW = ("running", "waiting", "blocks_total", "blocks_used")
+_OF_NOW = ("running", "waiting", "blocks_total", "blocks_used", "states_total")
 _ZERO = {name: value for name, value in asdict(EngineStats()).items() if name not in _OURS}
 
 

@@ -23,7 +23,7 @@ _EVERY = 16  # forecasts between two that look at the lengths anew
 
 class Admission:
     """Seats what is ready. lengths: of samples that have ended. blocked: whether some wait for
-    blocks, not for rows."""
+    blocks, or slots of states, not for rows."""
 
     def __init__(self, rows: Rows, ready: Ready, cache: PrefixCache[Sequence]) -> None:
         self.rows = rows
@@ -49,16 +49,18 @@ class Admission:
             assert outlook is not None
             outlook.add(sequence.group, len(sequence.tokens), len(together))
             if rows.num_running == 0:
-                if not cache.spare(Room(0, len(together))):
+                has_room = cache.states.has(len(together)) and cache.spare(Room(0, len(together)))
+                if not has_room:
                     cache.drop_all_but(sequence.group.leaf)
-            elif not outlook.leaves(Room(0, 0)):
+            elif not (cache.states.has(len(together)) and outlook.leaves(Room(0, 0))):
                 self.blocked = True
                 return
             self.ready.take(sequence)
             for each in together:
                 block = cache.pool.allocate()
                 assert block is not None, "a checked request does not fit the empty pool"
-                rows.seat(each, block)
+                states = cache.stored[each.group.leaf].state, cache.states.take()
+                rows.seat(each, block, states)
             outlook.held += len(together)
 
     def survival(self) -> Survival:

@@ -61,3 +61,4 @@ def _follow(beam: Sequence, parent: Sequence, rows: Rows, pool: BlockPool) -> No
     blocks = [*parent.blocks[:full], *beam.blocks[full:]]
     written = parent.blocks[full] if full < len(blocks) else None
     rows.rewrite(beam, blocks, written)
+    rows.go_on_from(beam, parent)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
 
-from sharegen.engine.batch import PrefillBatch, WantedLogprobs
+from sharegen.engine.batch import MixedChunks, PrefillBatch, WantedLogprobs
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked, asked_of
 from sharegen.engine.cache.stored import NodeKV
@@ -27,9 +27,16 @@ class Queries:
 
 
 def prefill_step(
-    chunks: list[Chunk], groups: list[Group], stored: Mapping[Node, NodeKV], block_size: int
+    chunks: list[Chunk],
+    groups: list[Group],
+    stored: Mapping[Node, NodeKV],
+    block_size: int,
+    mixed: Callable[[list[Chunk]], list[MixedChunks]] = lambda chunks: [],
 ) -> PrefillStep:
-    """The chunks packed one after the other; groups: whose prompts end with one of them."""
+    """The chunks packed one after the other; groups: whose prompts end with one of them.
+
+    mixed: how mixers take them.
+    """
     starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
     tokens, positions, slots, narrow = [], [], [], []
     queries = []
@@ -64,8 +71,38 @@ def prefill_step(
         drawings=drawings,
         prompts=np.repeat(np.arange(len(groups)), counts),
         logprobs=_wanted(asked, asked_rows),
+        mixed=mixed(chunks),
     )
     return PrefillStep(batch, chunks, groups, asked)
+
+
+def one_by_one(chunks: list[Chunk]) -> list[MixedChunks]:
+    """Each chunk by itself: so its arithmetic is the same in any batch."""
+    starts = _starts(chunks)
+    return [_mixed([chunk], [start]) for chunk, start in zip(chunks, starts, strict=True)]
+
+
+def equals_together(chunks: list[Chunk]) -> list[MixedChunks]:
+    """Chunks of equal length at once, as far as none goes on from another."""
+    turn: dict[int, int] = {}  # by slot: from which turn on its state is there
+    together: dict[tuple[int, int], list[tuple[Chunk, int]]] = {}  # by turn and length
+    for chunk, start in zip(chunks, _starts(chunks), strict=True):
+        read, write = chunk.states
+        now = turn.get(read, 0)
+        turn[write] = now + 1
+        together.setdefault((now, chunk.end - chunk.start), []).append((chunk, start))
+    return [_mixed(*zip(*together[key], strict=True)) for key in sorted(together)]
+
+
+def _starts(chunks: Seq[Chunk]) -> list[int]:
+    return np.cumsum([0, *(chunk.end - chunk.start for chunk in chunks[:-1])]).tolist()
+
+
+def _mixed(chunks: Seq[Chunk], starts: Seq[int]) -> MixedChunks:
+    read, write = np.array([chunk.states for chunk in chunks], dtype=np.int64).T
+    return MixedChunks(
+        np.array(starts, dtype=np.int64), chunks[0].end - chunks[0].start, read, write
+    )
 
 
 def _wanted(asked: list[Asked], rows: list[int]) -> WantedLogprobs | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sharegen.engine.batch import DecodeBatch, Int32, Int64
 from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.cache.stored import NodeKV
 from sharegen.engine.schedule.packing import Queries, shared_layout
 from sharegen.engine.schedule.sequence import Sequence
@@ -28,11 +29,18 @@ class Rows:
         prefix_length 0, position -1 and scratch_block in its table; nothing reads what is written
         there. replay: [capacity] tokens that the sequence had when it joined.
     num_beams: rows that are part of a beam search.
+    states: [capacity, 2] slots that the next step reads states from and writes them to; of a hole
+        the zero and the scratch slot.
     padded: rows of the batch that is run for n live rows.
     """
 
     def __init__(
-        self, capacity: int, block_size: int, scratch_block: int, padded: Callable[[int], int]
+        self,
+        capacity: int,
+        block_size: int,
+        scratch_block: int,
+        padded: Callable[[int], int],
+        slots: StateSlots,
     ) -> None:
         self.capacity = capacity
         self.block_size = block_size
@@ -45,6 +53,8 @@ class Rows:
         self.last_position = np.full(capacity, -1, dtype=np.int32)
         self.replay = np.zeros(capacity, dtype=np.int32)
         self.num_beams = 0
+        self._no_states = (slots.zero, slots.scratch)
+        self.states = np.tile(np.array(self._no_states, dtype=np.int32), (capacity, 1))
         self._holes: list[int] = []
         self._joined = 0
         self._changed: set[int] = set()
@@ -69,8 +79,11 @@ class Rows:
 
     # -- who sits where -----------------------------------------------------------------------
 
-    def seat(self, sequence: Sequence, block: int) -> None:
-        """Give a sequence a row, and its first block."""
+    def seat(self, sequence: Sequence, block: int, states: tuple[int, int]) -> None:
+        """Give a sequence a row, its first block, and the slots of its leaf's states and its own.
+
+        It goes on from its leaf's, which so need no copy.
+        """
         if self._holes:
             row = self._holes.pop()
             self.sequences[row] = sequence
@@ -90,6 +103,8 @@ class Rows:
         self.position[row] = end
         # Outputs 0 .. limit - 2 are inputs: the last one is drawn, never fed.
         self.last_position[row] = end + sequence.group.limit - 2
+        self.states[row] = states
+        sequence.state = states[1]
         self.append_block(sequence, block)
         self._changed.add(row)
         self._layout_changed = True
@@ -108,6 +123,14 @@ class Rows:
         self._changed.add(sequence.row)
         if written is not None:
             self._copies[blocks[-1]] = written
+
+    def go_on_from(self, sequence: Sequence, other: Sequence) -> None:
+        """Let the next step of one read the states of another, and write to its own slot still.
+
+        A step reads all its rows' states before it writes any.
+        """
+        self.states[sequence.row, 0] = self.states[other.row, 0]
+        self._changed.add(sequence.row)
 
     def vacate(self, sequence: Sequence) -> None:
         """Take the sequence's row; its blocks are still its own."""
@@ -134,6 +157,7 @@ class Rows:
         self.prefix_length[row] = 0
         self.position[row] = -1
         self.last_position[row] = -1
+        self.states[row] = self._no_states
         self._changed.add(row)
 
     @property
@@ -154,7 +178,7 @@ class Rows:
             self.sequences[target] = sequence
             sequence.row = target
             for table in (self.block_tables, self.prefix_length, self.position,
-                          self.last_position, self.replay):  # fmt: skip
+                          self.last_position, self.replay, self.states):  # fmt: skip
                 table[target] = table[source]
             self._empty(source)
             self._changed.update((source, target))
@@ -258,6 +282,7 @@ class Rows:
             prefix_length=self.prefix_length[changed],
             position=self.position[changed],
             last_position=self.last_position[changed],
+            states=self.states[changed],
             started=started,
             drawings=[self._sequence(row).drawing for row in started.tolist()],
             copies=_table([(source, target) for target, source in self._copies.items()], 2),
@@ -266,7 +291,9 @@ class Rows:
             resting=np.array(resting, dtype=np.int32),
             layout=layout,
         )
-        self.position[:count] += (self.position[:count] >= 0) & (index[:count] >= 0)
+        goes = (self.position[:count] >= 0) & (index[:count] >= 0)
+        self.position[:count] += goes
+        self.states[:count, 0][goes] = self.states[:count, 1][goes]  # their own from now on
         self._changed, self._growth, self._copies, self._layout_changed = set(), [], {}, False
         return DecodeStep(batch, list(self.sequences), index[:count].tolist(), bounded)
 
@@ -290,6 +317,9 @@ class Rows:
             assert self.block_tables[row, : len(sequence.blocks)].tolist() == sequence.blocks
             assert self.prefix_length[row] == sequence.group.leaf.end
             assert self.position[row] == sequence.group.leaf.end + sequence.fed
+            assert self.states[row, 1] == sequence.state
+            own = self.states[row, 0] == sequence.state
+            assert own or sequence.fed == 0 or sequence.group.search is not None
 
 
 def _table(entries: list[tuple[int, ...]], width: int) -> Int32:

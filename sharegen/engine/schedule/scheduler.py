@@ -25,10 +25,11 @@ from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
+from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.request import Request
 from sharegen.engine.schedule.admission import Admission, Outlook
 from sharegen.engine.schedule.beams import begin, go_on
-from sharegen.engine.schedule.packing import prefill_step
+from sharegen.engine.schedule.packing import equals_together, one_by_one, prefill_step
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
@@ -48,7 +49,8 @@ class Scheduler:
     max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a
     batch holds about as many tokens. ahead_tokens: how many tokens are prefilled beyond what fills
     the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. tree: an
-    empty one, which says what prompts share; by default all that is worth it.
+    empty one, which says what prompts share; by default all that is worth it. states: slots for a
+    model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class Scheduler:
         scratch_block: int,
         seed: int = 0,
         tree: PrefixTree | None = None,
+        states: StateSlots | None = None,
+        mix_together: bool = False,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -72,8 +76,10 @@ class Scheduler:
 
         self.seed = seed
 
-        self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree)
-        self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded)
+        self.states = StateSlots() if states is None else states
+        self._mixed = equals_together if mix_together else one_by_one
+        self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
+        self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded, self.states)
         self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
         self.ready = Ready()  # first token drawn, no row
         self.admission = Admission(self.rows, self.ready, self.cache)
@@ -135,6 +141,11 @@ class Scheduler:
                 f"beam_width is {request.rows}, but {self.max_sequences} sequences decode "
                 "together: follow fewer beams, or raise max_sequences"
             )
+        if not self.states.holds(2 + request.rows):
+            raise CapacityError(
+                f"{self.states.num_slots} slots hold the states of prompts and rows, but "
+                f"{request.rows} beams need {2 + request.rows}: give the KV cache more memory"
+            )
         limit = self._asked(request)
         prompt = len(request.prompt_token_ids)
         # Of full width: what is narrow, the tree says.
@@ -149,7 +160,12 @@ class Scheduler:
             )
 
     def _fits(self, request: Request, leaf: Node) -> bool:
-        """Whether the prompt's path fits, too: a block is not shared by two nodes."""
+        """Whether the prompt's path fits, too: a block is not shared by two nodes.
+
+        Nor is a slot of states; one more is for a node that moves on.
+        """
+        if not self.states.holds(len(leaf.path()) + 1 + request.rows):
+            return False
         own = self._blocks_at_end(self._asked(request)) * request.rows
         return own <= self._blocks_beside(leaf)
 
@@ -374,6 +390,7 @@ class Scheduler:
 
         at_rest: whether none is in flight, so that rows may move.
         """
+        self.cache.settle_states()
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
             self._vacate(sequence, keep=sequence.group.keeps)
@@ -386,7 +403,9 @@ class Scheduler:
                 plan = self._plan_early()
         if plan.chunks:
             stored, size = self.cache.stored, self.pool.block_size
-            return prefill_step(plan.chunks, plan.groups, stored, size)
+            if not self.states.are_kept:
+                return prefill_step(plan.chunks, plan.groups, stored, size)
+            return prefill_step(plan.chunks, plan.groups, stored, size, self._mixed)
         if self.num_running:
             moves = self.rows.compact() if at_rest else []
             return self.rows.next_step(moves, self.cache.stored)
@@ -427,9 +446,14 @@ class Scheduler:
         self.ready.put_back(sequence.group.alive[sequence.sample])
 
     def _vacate(self, sequence: Sequence, keep: bool = False) -> None:
-        """Take a sequence's row, and its blocks unless they are kept for forks."""
+        """Take a sequence's row, and its blocks unless they are kept for forks.
+
+        Forks have no use for them where states have gone on beyond.
+        """
         self.rows.vacate(sequence)
-        if keep:
+        self.states.give_back(sequence.state)
+        sequence.state = NO_SLOT
+        if keep and not self.states.are_kept:
             self.cache.keep(sequence)
         else:
             self.pool.free(sequence.blocks)
@@ -482,11 +506,17 @@ class Scheduler:
         """
         self._note_cached(group)
         bundles, blocks = missing = self.cache.missing(group.leaf)
+        states = self.cache.missing_states(group.leaf)
         if self.num_running == 0 and not plan.chunks:
-            if not self.cache.spare(Room(bundles, blocks + 1)):
+            has_states = self.states.has(states + group.request.rows)
+            if not (has_states and self.cache.spare(Room(bundles, blocks + 1))):
                 self.cache.drop_all_but(group.leaf)
-        elif any(missing) and not outlook.leaves(Room(bundles, blocks + 1)):
-            return False
+        else:
+            promised = self._promised_states() + group.request.rows
+            if states and not self.states.has(states + promised):
+                return False
+            if any(missing) and not outlook.leaves(Room(bundles, blocks + 1)):
+                return False
         for node in group.leaf.path():
             self.cache.place(node)
             kv = self.cache.stored[node]
@@ -495,7 +525,7 @@ class Scheduler:
                 end = min(node.length, whole * self.chunk_tokens)
                 if plan.tokens and plan.tokens + end - kv.computed > self.chunk_tokens:
                     return False
-                plan.add(Chunk(node, kv.computed, end))
+                plan.add(Chunk(node, kv.computed, end, self.cache.move_state(node)))
                 self.cache.note_computed(node, end)
             for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
                 self._note_cached(ending)
@@ -505,6 +535,11 @@ class Scheduler:
                 plan.samples += ending.num_due
                 self._drawing += ending.num_due
         return True
+
+    def _promised_states(self) -> int:
+        """Slots to leave for the rows of samples whose prompts are computed, or about to be."""
+        free_rows = self.max_sequences - self.num_running
+        return min(free_rows, self.ready.rows_due + self._drawing)
 
     def _note_cached(self, group: Group) -> None:
         """Remember how much of a prompt was there before anything was computed for it."""

@@ -11,16 +11,21 @@ from dataclasses import dataclass, field
 from sharegen.engine.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked
+from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.schedule.sequence import Group, Sequence
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Tokens [start, end) of a node, prefilled in one go."""
+    """Tokens [start, end) of a node, prefilled in one go.
+
+    states: the slots that the states before it are read from, and those after it go to.
+    """
 
     node: Node
     start: int
     end: int
+    states: tuple[int, int] = (NO_SLOT, NO_SLOT)
 
 
 @dataclass

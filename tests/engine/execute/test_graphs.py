@@ -24,7 +24,7 @@ def test_few_rows_run_in_a_larger_graph_until_one_of_their_own_pays(
     captured: list[int] = []
 
     def capture(
-        self: StepGraphs, step: Callable[[], Outputs], changing: object
+        self: StepGraphs, step: Callable[[], Outputs], changing: object, set_aside: object
     ) -> tuple[Replayed, Outputs]:
         outputs = step()
         captured.append(len(outputs[0]))

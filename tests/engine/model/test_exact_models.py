@@ -13,15 +13,24 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model import interface
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.mixers import WholeSequences
 from sharegen.engine.model.self_check import TESTED, DenseContext
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import first_difference_is_a_tie
-from tests.engine.tiny_models import TABLE, TINY, make_tiny
+from tests.engine.tiny_models import HYBRIDS, TABLE, TINY, make_tiny
 
 NEW_TOKENS = 12
 
 
-@pytest.fixture(params=sorted(TINY))
+_SLOW_HYBRIDS = set(HYBRIDS) - {"jamba", "qwen3_next"}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW_HYBRIDS else [])
+        for name in sorted(TINY)
+    ]
+)
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
     return make_tiny(request.param)
 
@@ -48,7 +57,9 @@ def test_logits_of_shuffled_rows_equal_eager_attention(model: PreTrainedModel) -
     order = torch.randperm(len(ids), generator=generator)
     rows = torch.tensor([41, 3, 3, 20])
     loaded = load_model(model)
-    with interface.active(DenseContext(loaded.layers, sequence[order], position[order])):
+    context = DenseContext(loaded.layers, sequence[order], position[order])
+    states = WholeSequences(loaded.mixers, sequence[order], position[order])
+    with interface.active(context, states):
         logits = loaded.forward(ids[order], position[order], rows)
     assert logits.shape == (4, loaded.vocab_size)
     assert (logits - wanted[order][rows]).abs().max() <= 1e-4
@@ -76,7 +87,8 @@ def test_greedy_tokens_equal_generate(
     requests = [Request(i, prompt, params, (0,)) for i, prompt in enumerate(prompts)]
     config = EngineConfig(
         max_sequences=4,
-        kv_cache_memory=loaded.kv_bytes_per_token * 4 * 40,
+        kv_cache_memory=(loaded.kv_bytes_per_token or 4) * 4 * 40 + 14 * loaded.state_bytes,
+        state_slots=14,
         block_size=4,
         prefill_tokens=16,
     )

@@ -215,11 +215,11 @@ def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.Monk
         assert sequence.joined == max(s.joined for s in scheduler.rows.running())
         preempt(sequence)
 
-    def watched_seat(sequence: Sequence, block: int) -> None:
+    def watched_seat(sequence: Sequence, block: int, states: tuple[int, int]) -> None:
         behind = [s.group.request.key for s in scheduler.ready]
         behind += [group.request.key for group in scheduler.waiting]
         assert all(sequence.group.request.key < key for key in behind)
-        seat(sequence, block)
+        seat(sequence, block, states)
 
     hope_for_the_best(engine)
     monkeypatch.setattr(scheduler, "_preempt", watched_preempt)

@@ -1,0 +1,251 @@
+"""Layers that keep a state: convolutions and recurrences, which read a sequence token by token.
+
+Their code is Hugging Face's own, which asks a cache for the state that a sequence has reached and
+tells it the next one. Everything outside of such a *mixer* sees one packed row of tokens; a mixer
+must see sequences. So its forward is replaced by one that hands the packed tokens to whoever runs
+the model (`interface.py`), who calls the mixer's own on sequences, with a cache of ours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Cache, DynamicCache, PreTrainedModel
+
+from sharegen.engine.model import interface
+from sharegen.engine.model.scan import scanning_from, starts_from_nothing
+
+CACHE_ARGUMENTS = ("past_key_values", "cache_params")
+"""How transformers' modules call the cache that they are given."""
+
+HANDS_STATES_OVER = hasattr(Cache, "get_recurrent_state")
+"""Whether this transformers lets a mixer go on from any state: 5.23 does, 5.17 does not."""
+
+TORCH_CODE = "transformers' own torch code"
+_PACKAGES = {  # whose kernels transformers takes where it finds them, and for what
+    "fla": ("gated_delta_rule", "kda"),
+    "mamba_ssm": ("mamba_", "mamba2_"),
+    "causal_conv1d": ("causal_conv1d",),
+}
+
+Key = tuple[str, int]
+"""Of one of a mixer's states: "conv" or "recurrent", and its number among those."""
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """One state of a mixer, as a sequence has it."""
+
+    key: Key
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class States:
+    """The states of some sequences in one mixer: what its forward takes for a cache.
+
+    tensors: [sequences, *shape] each. They are the mixer's to change: of a single token it changes
+    what it was given and says nothing, of more it tells what comes next.
+    """
+
+    def __init__(self, tensors: dict[Key, torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
+        return self.tensors["conv", state_idx]
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
+        return self.tensors["recurrent", state_idx]
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
+    ) -> torch.Tensor:
+        """New columns [sequences, channels, tokens]; returns them behind those of the state."""
+        before = self.tensors["conv", state_idx]
+        whole = torch.cat([before, conv_states], dim=-1)
+        self.tensors["conv", state_idx] = whole[..., -before.shape[-1] :]
+        return whole
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
+    ) -> torch.Tensor:
+        self.tensors["recurrent", state_idx] = recurrent_states
+        return recurrent_states
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
+
+@dataclass(eq=False)
+class Mixer:
+    """A module that keeps states, and what they are.
+
+    cache_argument: of its forward. forward: its own.
+    """
+
+    module: nn.Module
+    states: tuple[StateSpec, ...]
+    cache_argument: str
+    forward: Callable[..., torch.Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forward = self.module.forward
+
+    def run(self, hidden: torch.Tensor, states: States) -> torch.Tensor:
+        """hidden: [sequences, tokens, size] -> likewise; the states go on by so many tokens."""
+        cache = {self.cache_argument: states}
+        if hidden.shape[1] > 1 and starts_from_nothing(self.module):
+            with scanning_from(self.module, states.get_recurrent_state(0)):
+                return self.forward(hidden, **cache)
+        return self.forward(hidden, **cache)
+
+    def fresh(self, sequences: int, device: torch.device) -> States:
+        """Where sequences begin: a state of zeros is what a mixer takes for none."""
+        return States({
+            spec.key: torch.zeros((sequences, *spec.shape), dtype=spec.dtype, device=device)
+            for spec in self.states
+        })  # fmt: skip
+
+
+def install(mixers: Sequence[Mixer], undo: ExitStack) -> None:
+    """Let the mixers' modules hand their tokens over, until it is undone."""
+    for mixer in mixers:
+        mixer.module.forward = _hand_over
+        undo.callback(delattr, mixer.module, "forward")
+
+
+@contextmanager
+def as_they_were(mixers: Sequence[Mixer]) -> Iterator[None]:
+    """Inside, the mixers' modules run by themselves."""
+    for mixer in mixers:
+        del mixer.module.forward
+    try:
+        yield
+    finally:
+        for mixer in mixers:
+            mixer.module.forward = _hand_over
+
+
+def _hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """hidden_states: [1, T, size] of all tokens of a batch -> likewise."""
+    if torch.compiler.is_compiling():
+        return interface.mix_in_order(hidden_states[0])[None]
+    return interface.mix(hidden_states[0])[None]
+
+
+def kernels_of(mixers: Sequence[Mixer]) -> str | None:
+    """What computes the mixers: packages of kernels, or torch; None where there are no mixers."""
+    if not mixers:
+        return None
+    names = {name for mixer in mixers for name in vars(sys.modules[type(mixer.module).__module__])}
+    found = [
+        package
+        for package, words in _PACKAGES.items()
+        if any(word in name for name in names for word in words)
+        and importlib.util.find_spec(package) is not None
+    ]
+    return f"kernels of {', '.join(found)}" if found else TORCH_CODE
+
+
+class FreshStates:
+    """A stand-in for states that are kept: every `length` tokens are a sequence from its start."""
+
+    def __init__(self, mixers: Sequence[Mixer], length: int) -> None:
+        self._mixers = mixers
+        self._length = length
+
+    def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        mixer = self._mixers[index]
+        sequences = hidden.view(-1, self._length, hidden.shape[-1])
+        states = mixer.fresh(len(sequences), hidden.device)
+        return mixer.run(sequences, states).reshape(hidden.shape)
+
+
+class WholeSequences:
+    """Sequences that lie in one batch from their first to their last token, in any order.
+
+    sequence: [T] which sequence a row belongs to; position: [T] its position there.
+    """
+
+    def __init__(
+        self, mixers: Sequence[Mixer], sequence: torch.Tensor, position: torch.Tensor
+    ) -> None:
+        self._mixers = mixers
+        order = [torch.nonzero(sequence == i)[:, 0] for i in sequence.unique()]
+        self._rows = [rows[position[rows].argsort()] for rows in order]
+
+    def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        mixer = self._mixers[index]
+        mixed = torch.empty_like(hidden)
+        for rows in self._rows:
+            mixed[rows] = mixer.run(hidden[rows][None], mixer.fresh(1, hidden.device))[0]
+        return mixed
+
+
+class Watching(DynamicCache):
+    """transformers' own cache, which notes the module that asks for a state, or tells one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(config=model.config)
+        self._running: list[nn.Module] = []
+        self.layer_of: dict[nn.Module, int] = {}
+
+    @contextmanager
+    def over(self, model: PreTrainedModel) -> Iterator[None]:
+        """Follow which module runs."""
+        handles = []
+        for module in model.modules():
+            handles.append(module.register_forward_pre_hook(self._enter))
+            handles.append(module.register_forward_hook(self._leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, arguments: Any) -> None:
+        self._running.append(module)
+
+    def _leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self._running.pop()
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
+    ) -> torch.Tensor:
+        self.layer_of[self._running[-1]] = layer_idx
+        return super().update_conv_state(conv_states, layer_idx, state_idx, **how)
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
+    ) -> torch.Tensor:
+        self.layer_of[self._running[-1]] = layer_idx
+        return super().update_recurrent_state(recurrent_states, layer_idx, state_idx, **how)
+
+    def mixers(self) -> list[Mixer]:
+        """Those that were seen, in the order of their calls."""
+        return [Mixer(module, tuple(self._states(layer)), _cache_argument(module))
+                for module, layer in self.layer_of.items()]  # fmt: skip
+
+    def _states(self, layer_idx: int) -> Iterator[StateSpec]:
+        layer: Any = self.layers[layer_idx]
+        for kind, tensors in (("conv", layer.conv_states), ("recurrent", layer.recurrent_states)):
+            for number, tensor in tensors.items():
+                if tensor is not None:
+                    yield StateSpec((kind, number), tuple(tensor.shape[1:]), tensor.dtype)
+
+
+def _cache_argument(module: nn.Module) -> str:
+    known = inspect.signature(module.forward).parameters
+    return next(name for name in CACHE_ARGUMENTS if name in known)

@@ -1,0 +1,288 @@
+"""Models whose layers keep states: exact whatever happens to prompts and rows, and the traps.
+
+The oracle is the model itself, as for the others (test_exact.py, model/test_exact_models.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.schedule.packing import equals_together, one_by_one
+from sharegen.engine.schedule.step import Chunk
+from sharegen.errors import CapacityError
+from tests.engine.jobs import (
+    CheckedEngine,
+    assert_empty,
+    forest,
+    judge,
+    loaded,
+    make_engine,
+    requests_of,
+    run,
+)
+from tests.engine.test_exact import SETTINGS, check_against_generate
+from tests.engine.tiny_models import HYBRIDS, TINY
+
+NAMES = sorted(set(HYBRIDS) & set(TINY))
+SAMPLED = SamplingParams(temperature=1.1, max_tokens=9, ignore_eos=True)
+GREEDY = replace(SAMPLED, temperature=0.0)
+PROMPT = forest()[0]
+
+pytestmark = pytest.mark.skipif(not NAMES, reason="this transformers hands no states over")
+
+
+def together(engine: CheckedEngine) -> CheckedEngine:
+    """Chunks of equal length are one batch of mixers, as on a GPU."""
+    engine.scheduler._mixed = equals_together
+    return engine
+
+
+def kept_states(engine: CheckedEngine) -> dict[int, list[torch.Tensor]]:
+    """The states of every slot that a node holds, by slot."""
+    assert engine.runner.states is not None
+    tensors = [t for mixer in engine.runner.states.pool.tensors for t in mixer.values()]
+    slots = [kv.state for kv in engine.scheduler.cache.stored.values() if kv.state >= 0]
+    return {slot: [tensor[slot].clone() for tensor in tensors] for slot in slots}
+
+
+# -- exact, whatever happens ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["preemption", "one step behind"])
+def test_greedy_tokens_equal_generate(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare, config = SETTINGS[setting]
+    engine = make_engine(loaded("lfm2"), **config)
+    prepare(engine, monkeypatch)
+    check_against_generate("lfm2", engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_model_in_every_setting(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Preemption, few slots, scattered nodes; chunks of equal length together, and apart."""
+    prepare, config = SETTINGS[setting]
+    engine = make_engine(loaded(name), **config)
+    if setting in ("plain", "one step behind"):
+        together(engine)
+    prepare(engine, monkeypatch)
+    assert check_against_generate(name, engine) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_branches_of_one_token(name: str) -> None:
+    """With blocks of one token every branch is a node, and a chunk of one token where it is one."""
+    prompts = [[*PROMPT[:length], *tail] for length in (1, 2, 9) for tail in ([5], [6], [5, 7])]
+    engine = together(make_engine(loaded(name), block_size=1, blocks=600, state_slots=60))
+    ran = run(engine, requests_of(prompts, GREEDY, 2))
+    for completion in ran.completions.values():
+        judge(completion, name)
+
+
+def test_fewer_slots_than_samples_want() -> None:
+    """Rows wait for slots, and prompts that were prefilled ahead are given up for them."""
+    for slots in (3, 5):
+        engine = make_engine(loaded("lfm2"), state_slots=slots, prefill_tokens=16)
+        ran = run(engine, requests_of(forest()[:4], SAMPLED, 2))
+        assert engine.stats.peak_states <= slots == engine.stats.states_total
+        for completion in ran.completions.values():
+            judge(completion, "lfm2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3_next", "jamba", "bamba"])
+def test_draws_do_not_depend_on_the_batch(name: str) -> None:
+    """To the bit: rows and slots are few or many, chunks are cut alike."""
+    requests = requests_of(forest(), SAMPLED, 3)
+    expected = run(make_engine(loaded(name)), requests).results
+    for config in ({"max_sequences": 5}, {"state_slots": 9}, {"blocks": 45, "max_sequences": 17}):
+        assert run(make_engine(loaded(name), **config), requests).results == expected
+
+
+# -- the traps ------------------------------------------------------------------------------------
+
+
+def test_nobody_changes_the_state_of_a_node() -> None:
+    """Of a single token a mixer changes what it was given: its children must not see that."""
+    prompts = [[*PROMPT[:9], token] for token in (5, 6, 7)]
+    engine = make_engine(loaded("lfm2"), block_size=1)
+    before: dict[int, list[torch.Tensor]] = {}
+    seen = 0
+    engine.begin()
+    engine.add(requests_of(prompts, SAMPLED, 2))
+    while engine.has_work:
+        engine.step()
+        after = kept_states(engine)
+        for slot in before.keys() & after.keys():
+            seen += 1
+            assert all(map(torch.equal, before[slot], after[slot]))
+        before = after
+    engine.end()
+    assert seen > 20
+
+
+def test_a_step_run_before_its_capture_moves_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture runs the step once before: it must not advance the rows twice."""
+    ran = 0
+
+    def capture(
+        self: StepGraphs,
+        step: Callable[[], tuple[torch.Tensor, ...]],
+        changing: list[torch.Tensor],
+        set_aside: Callable[[], None] | None,
+    ) -> tuple[Replayed, tuple[torch.Tensor, ...]]:
+        nonlocal ran
+        ran += 1
+        before = [tensor.clone() for tensor in changing]
+        assert set_aside is not None
+        set_aside()
+        step()
+        for tensor, value in zip(changing, before, strict=True):
+            tensor.copy_(value)
+        return Replayed(step), ()
+
+    class Replayed:
+        """Runs the step where a CUDA graph would."""
+
+        def __init__(self, step: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+            self.replay = step
+
+    engine = make_engine(loaded("lfm2"))
+    graphs = StepGraphs()
+    monkeypatch.setattr(StepGraphs, "_capture", capture)
+
+    def captured(rows: int, kind: object, generation: int, step: Callable, changing: list,
+                 set_aside: Callable | None = None) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        graph, _ = graphs._capture(lambda: step(rows), changing, set_aside)
+        return graph.replay()  # type: ignore[no-any-return]
+
+    graphs.run = captured  # type: ignore[assignment, method-assign]
+    engine.runner.graphs = graphs
+    for completion in run(engine, requests_of(forest()[:5], SAMPLED, 2)).completions.values():
+        judge(completion, "lfm2")
+    assert ran > 0
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_fork_goes_on_from_its_leaf(lag: int) -> None:
+    """The sample's own states have gone on beyond what is forked: its outputs are prefilled."""
+    engine = make_engine(loaded("lfm2"))
+    engine._lag = lag
+    requests = [Request(0, PROMPT, SAMPLED, range(2), keep=True),
+                Request(1, PROMPT[:20], replace(SAMPLED, max_tokens=4), range(1))]  # fmt: skip
+    forks = {}
+    for completion in engine.generate(requests):
+        judge(completion, "lfm2")
+        if completion.request.key == 1:
+            for (key, sample), drawn in engine.running().items():
+                forks[engine.fork((key, sample), GREEDY, tokens=2)] = drawn[:2]
+        elif completion.request.key == 0:
+            forks[engine.fork(completion, replace(GREEDY, max_tokens=3))] = completion.token_ids
+        else:
+            text = list(completion.request.prompt_token_ids)
+            assert text == PROMPT + forks[completion.request.key]
+    assert len(forks) == 4
+    assert_empty(engine)
+
+
+@pytest.mark.filterwarnings("ignore:out of memory")
+@pytest.mark.parametrize("failing", [{0}, {1}, {0, 1}])
+def test_a_prefill_without_memory_leaves_states_as_they_were(failing: set[int]) -> None:
+    """It had moved all layers' states, or some: the next one begins where this one did."""
+    engine = make_engine(loaded("lfm2"), prefill_tokens=280)
+    real, calls = engine.runner.prefill, iter(range(1 << 30))
+
+    def prefill(batch: object) -> object:
+        drawn = real(batch)  # type: ignore[arg-type]
+        if next(calls) in failing:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return drawn
+
+    engine.runner.prefill = prefill  # type: ignore[assignment, method-assign]
+    long = [PROMPT[i % len(PROMPT)] for i in range(230)]
+    prompts = [long, long[:100], [*long[:40], *forest()[3]], *forest()[:4]]
+    ran = run(engine, requests_of(prompts, SAMPLED, 2))
+    assert engine.stats.shrinks == len(failing)
+    for completion in ran.completions.values():
+        judge(completion, "lfm2")
+
+
+def test_a_batch_taken_back_in_the_middle_of_a_node() -> None:
+    """The node keeps the state that it had, in the slot that it had."""
+    engine = make_engine(loaded("lfm2"), prefill_tokens=8)
+    engine.begin()
+    engine.add([Request(0, forest()[-1], SAMPLED, range(1))])
+    engine.step()
+    [kv] = engine.scheduler.cache.stored.values()
+    before, computed = kv.state, kv.computed
+    state = kept_states(engine)[before]
+    step = engine.scheduler.schedule(at_rest=True)
+    assert step is not None and kv.state != before
+    engine.runner.run(step.batch)
+    engine.scheduler.shrink(step)
+    assert (kv.state, kv.computed) == (before, computed) and computed > 0
+    assert all(map(torch.equal, kept_states(engine)[before], state))
+    engine.scheduler.check_integrity()
+    engine.end()
+
+
+def test_rows_that_ended_leave_states_alone() -> None:
+    """On the device a row ends before the host knows: until then it moves scratch alone."""
+    engine = make_engine(loaded("lfm2"), max_sequences=4)
+    rows = engine.runner.states
+    assert rows is not None
+    rows.read[:2], rows.write[:2] = torch.tensor([3, 4]), torch.tensor([5, 6])
+    step = rows.of_step(torch.tensor([-1, 7]))
+    assert step.read.tolist() == [rows.pool.zero, 4]
+    assert step.write.tolist() == [rows.pool.scratch, 6]
+
+
+# -- chunks ---------------------------------------------------------------------------------------
+
+
+def test_chunks_of_equal_length_go_together_unless_one_goes_on_from_another() -> None:
+    node = PrefixTree(4).hang(None, [1, 2, 3, 4, 5, 6])
+    chunks = [
+        Chunk(node, 0, 4, (9, 0)),  # a root
+        Chunk(node, 0, 4, (0, 1)),  # two children, and a chunk of one of them
+        Chunk(node, 0, 4, (0, 2)),
+        Chunk(node, 4, 6, (2, 2)),
+        Chunk(node, 0, 4, (9, 3)),  # another root
+    ]
+    turns = [(m.length, m.starts.tolist(), m.read.tolist(), m.write.tolist())
+             for m in equals_together(chunks)]  # fmt: skip
+    assert turns == [
+        (4, [0, 14], [9, 9], [0, 3]), (4, [4, 8], [0, 0], [1, 2]), (2, [12], [2], [2]),
+    ]  # fmt: skip
+    alone = one_by_one(chunks)
+    assert [m.starts.tolist() for m in alone] == [[0], [4], [8], [12], [14]]
+    assert np.concatenate([m.write for m in alone]).tolist() == [0, 1, 2, 2, 3]
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def test_memory_for_not_one_state() -> None:
+    tight = 4 * loaded("mamba").state_bytes // 3
+    with pytest.raises(CapacityError, match=r"one sample takes 3 of [\d,]+ bytes: give it more"):
+        Engine(loaded("mamba"), None, EngineConfig(kv_cache_memory=tight))
+
+
+def test_prompts_of_one_token_and_prompts_within_prompts() -> None:
+    prompts = [PROMPT[:1], PROMPT[:2], PROMPT[:9], PROMPT, [9]]
+    engine = make_engine(loaded("lfm2"), block_size=1)
+    for completion in run(engine, requests_of(prompts, GREEDY, 2)).completions.values():
+        judge(completion, "lfm2")
