@@ -85,6 +85,15 @@ class JobOptions:
     system: Annotated[str | None, _data("--system", "System message; implies --chat.", "TEXT")] = (
         None
     )
+    reorder: Annotated[
+        bool,
+        _data(
+            "--reorder",
+            "Put rows, and the fields that the recipe declares free to move, into the order that "
+            "shares the most.",
+            default=None,
+        ),
+    ] = False
     shard: Annotated[
         str | None,
         _data(
@@ -234,6 +243,7 @@ class JobOptions:
                 "revision": self.revision,
                 "adapter": self.adapter,
                 "trust_remote_code": self.trust_remote_code or None,
+                "reorder": self.reorder or None,
                 "dataset": {
                     "config": self.dataset_config,
                     "revision": self.dataset_revision,

@@ -132,8 +132,8 @@ def _problems(run: Run, for_page: bool, for_pictures: bool) -> list[Problem]:
 
     A line on stderr says why where it cannot be done; the report then goes without.
     """
+    from sharegen.job.reordering import load_asked
     from sharegen.workload.configuration import Configuration
-    from sharegen.workload.problem import load_problems
 
     lacks_difficulty = run.is_code and not any(outcome.difficulty for outcome in run.outcomes)
     is_wanted = for_page or (for_pictures and lacks_difficulty)
@@ -141,7 +141,7 @@ def _problems(run: Run, for_page: bool, for_pictures: bool) -> list[Problem]:
         return []
     asked = {o.problem_id: o.samples[0].record.prompt_hash for o in run.outcomes}
     try:
-        problems = load_problems(Configuration.from_settings(run.file.settings))
+        problems = load_asked(Configuration.from_settings(run.file.settings)).problems
     except SharegenError as error:
         _say(f"{run.path}: the report goes without the questions: {error}")
         return []

@@ -141,14 +141,17 @@ def show(
 
 
 def _prompt(journal: Pool, record: Record) -> str:
-    """The prompt that a record answers, rendered again from what its journal was made from."""
+    """The prompt that a record answers: as it was kept, else rendered again from its dataset."""
+    from sharegen.job.reordering import load_asked
     from sharegen.workload.configuration import Configuration
-    from sharegen.workload.problem import load_problems
+    from sharegen.workload.prompt import kept_prompt
 
+    if record.prompt is not None:
+        return str(kept_prompt(record.prompt))
     run = journal.run
     if run is None:
         raise JournalError(f"{run_file_path(journal.files[0])} is not there")
-    problems = load_problems(Configuration.from_settings(run.settings))
+    problems = load_asked(Configuration.from_settings(run.settings)).problems
     mine = next((p for p in problems if p.id == record.problem_id), None)
     if mine is None:
         raise DataError(f"the dataset has no problem {record.problem_id!r} that can be asked")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, SharegenError, UsageError
+from sharegen.job.reordering import load_asked
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
 from sharegen.results.output import refuse_journal
@@ -20,7 +21,7 @@ from sharegen.results.training import Asked, Example, is_for_training, write_exa
 from sharegen.results.vote import natural_order
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.problem import Problem, load_problems, problem_ids
+from sharegen.workload.problem import Problem, problem_ids
 
 _KEEP = "a run with --keep-prompt keeps the prompts in the journal"
 
@@ -82,6 +83,9 @@ def convert_journal(
 
 
 def _of_all_rows(configuration: Configuration) -> Configuration:
+    """Without a limit, under which a journal may have grown, unless it decides the prompts."""
+    if configuration.reorder:
+        return configuration
     whole = configuration.dataset.model_copy(update={"limit": None})
     return configuration.model_copy(update={"dataset": whole})
 
@@ -183,7 +187,7 @@ def _rendered(
     Those that were asked otherwise are left out. Raises a SharegenError where all are.
     """
     try:
-        problems = {problem.id: problem for problem in load_problems(configuration)}
+        problems = {problem.id: problem for problem in load_asked(configuration).problems}
     except SharegenError as error:
         raise type(error)(f"{journal}: its lines hold no prompts, and {error}; {_KEEP}") from None
     asked: dict[str, Asked] = {}
@@ -237,7 +241,7 @@ def _convert_to_journal(
     if not samples:
         raise DataError(f"{journal}: holds no samples")
     ids = {record.problem_id for record in samples}
-    order = [problem.id for problem in load_problems(configuration) if problem.id in ids]
+    order = [problem.id for problem in load_asked(configuration).problems if problem.id in ids]
     if not order:
         raise DataError(_unknown(journal, min(ids)))
     place = {problem_id: index for index, problem_id in enumerate(order)}
@@ -258,7 +262,7 @@ def _unknown(journal: Path, name: str) -> str:
 
 def _problems(journal: Path, samples: Samples, configuration: Configuration) -> list[Problem]:
     """The problems of the dataset that have samples; others are remarked and left out."""
-    problems = [problem for problem in load_problems(configuration) if problem.id in samples]
+    problems = [problem for problem in load_asked(configuration).problems if problem.id in samples]
     missing = sorted(samples.keys() - {problem.id for problem in problems})
     if missing and not problems:
         raise DataError(_unknown(journal, missing[0]))

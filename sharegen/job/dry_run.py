@@ -22,9 +22,10 @@ from sharegen.job.machine import (
     state_slots,
 )
 from sharegen.job.plan import Plan, make_plan
+from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import Workload, load_workload, tokenise_problems
+from sharegen.workload.problem import Workload, tokenise_problems
 from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     from sharegen.engine.model.checkpoint import resolve_device
     from sharegen.job.reading import readings_on
 
-    workload = load_workload(configuration)
+    workload = load_asked(configuration)
     model, tokenizer = load(configuration, weights=False)
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
@@ -93,6 +94,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         ranks=machine.tensor_parallel_size,
         weights_bytes=model.weights_bytes,
         readings=readings_on(device, model, tree, samples, plan.fit),
+        saved_by_order=None if shard else saved_by_order(workload),
     )
 
 
@@ -160,7 +162,7 @@ class CutPlan:
 
 def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     """How the job would be cut into so many parts; nothing is sampled or loaded."""
-    workload = load_workload(configuration)
+    workload = load_asked(configuration)
     model, tokenizer = load(configuration, weights=False)
     workload, prompts = tokenise_problems(workload, tokenizer)
     workload.name_bad_rows()

@@ -32,7 +32,7 @@ def load(
     model that is cut among ranks it is the first one's part, of which only the shapes are ever
     asked for here.
     """
-    from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
+    from sharegen.engine.model.checkpoint import resolve_device
     from sharegen.engine.model.load import load_model
     from sharegen.engine.model.ranks import Ranks
 
@@ -55,12 +55,20 @@ def load(
         ranks=None if size == 1 else Ranks(0, size, device),
         revision=configuration.revision,
     )
+    return model, load_job_tokenizer(configuration)
+
+
+def load_job_tokenizer(configuration: Configuration) -> Any:
+    """The model's tokenizer, with the job's chat template where it has one of its own."""
+    from sharegen.engine.model.checkpoint import load_tokenizer
+
+    assert configuration.model is not None
     tokenizer = load_tokenizer(
         configuration.model, configuration.trust_remote_code, configuration.revision
     )
     if configuration.chat.template is not None:
         tokenizer.chat_template = read_text(Path(configuration.chat.template))
-    return model, tokenizer
+    return tokenizer
 
 
 def distance_from_stored(

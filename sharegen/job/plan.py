@@ -77,6 +77,7 @@ class Plan:
         the KV cache until they are decided.
     readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
     uneven: whether problems have different numbers of samples; max_tokens is of the longest.
+    saved_by_order: prompt tokens that are not computed for `--reorder`; None without it.
     """
 
     problems: int
@@ -104,6 +105,7 @@ class Plan:
     state_slots: int = 0
     readings: list[Reading] = field(default_factory=list)
     uneven: bool = False
+    saved_by_order: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

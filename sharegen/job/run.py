@@ -39,6 +39,7 @@ from sharegen.job.outcome import Outcome, all_failed, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.recording import record_of, refuse_unknown_fields
+from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import Share, paths_of, share_of
 from sharegen.job.stopping import Stopping
 from sharegen.job.watcher import Watcher
@@ -50,7 +51,7 @@ from sharegen.results.pool import Pool
 from sharegen.results.progress import longest_of
 from sharegen.results.stopped import Stopped
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.problem import Problem, load_workload, random_key, tokenise_problems
+from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def run_job(
         raise JournalError(f"{path}: is a folder: --output is the journal's file")
     with interrupts() as held:
         try:
-            workload = load_workload(configuration)
+            workload = load_asked(configuration)
             refuse_unknown_fields(configuration, workload.problems)
             content = Content.of(configuration, workload)
             path = path or journal_path(find_output(content), shard)
@@ -389,7 +390,12 @@ class _Job:
             state_bytes=self.model.state_bytes,
             state_slots=self.engine.stats.states_total or None,
         )
-        return replace(plan, ranks=self.staff.ranks, weights_bytes=self.model.weights_bytes)
+        return replace(
+            plan,
+            ranks=self.staff.ranks,
+            weights_bytes=self.model.weights_bytes,
+            saved_by_order=None if self.share else saved_by_order(self.workload),
+        )
 
     def _samplings(self) -> list[Sampling]:
         """Of the prompts in the tree, by their places there."""

@@ -104,13 +104,15 @@ class Configuration(Job):
     """A job with nothing left open.
 
     recipe: its name; preset: the preset it is based on, if any; token_ids: whether the journal
-    keeps the tokens too.
+    keeps the tokens too; reorder: whether rows and their free fields stand in the order that shares
+    the most, which no recipe can say.
     """
 
     recipe: str
     preset: str | None = None
     machine: Machine = Machine()
     token_ids: bool = False
+    reorder: bool = False
 
     _ships: bool = PrivateAttr(default=False)
 
@@ -135,6 +137,8 @@ class Configuration(Job):
         chat.pop("template")  # its content counts
         if self.chat.enabled:
             del values["prompt"], values["example"]
+            if self.prompt.free:
+                values["prompt"] = self.prompt.model_dump(exclude={"text"})
         else:
             values["chat"] = {name: chat[name] for name in ("enabled", *OF_CONVERSATIONS)}
         own = ("dtype", "quantization", "kv_cache_dtype")
@@ -222,6 +226,7 @@ def resolve(
             "about a document that it makes itself"
         )
     _refuse_idle_rule(recipe, job)
+    _refuse_idle_fields(recipe, job)
     if job.chat.add_generation_prompt and job.chat.continue_final_message:
         raise UsageError(
             "chat.add_generation_prompt and chat.continue_final_message: an answer goes on within "
@@ -423,9 +428,24 @@ def _refuse_idle_rule(recipe: Recipe, job: Configuration) -> None:
         raise UsageError(f"{flag}: at temperature 0 all samples of a problem are one, drawn once")
 
 
+def _refuse_idle_fields(recipe: Recipe, job: Configuration) -> None:
+    """Fields that are free to move have a place in the template, and what moves is declared."""
+    name = "chat.user" if job.chat.enabled else "prompt"
+    if job.prompt.free and template.FIELDS not in _names(job):
+        raise UsageError(
+            f"the recipe {recipe.name}: prompt.free declares fields that are free to move, and the "
+            f"template '{name}' has no place for them: write {{{{ {template.FIELDS} }}}} in it"
+        )
+    if job.reorder and not job.prompt.free:
+        raise UsageError(
+            f"--reorder: the recipe {recipe.name} declares no fields that are free to move: name "
+            f"them in prompt.free, and write {{{{ {template.FIELDS} }}}} where they stand"
+        )
+
+
 def _names(job: Configuration) -> set[str]:
     """The fields that the job's own templates use."""
-    texts = [job.chat.system, job.chat.user] if job.chat.enabled else [job.prompt]
+    texts = [job.chat.system, job.chat.user] if job.chat.enabled else [job.prompt.text]
     return set().union(*(template.names(text) for text in texts if text))
 
 

@@ -62,16 +62,35 @@ class BadRow:
 
 
 @dataclass(frozen=True)
+class Reordered:
+    """Problems in another order, as are the free fields of each.
+
+    given, computed: prompt tokens that are computed, each once, in the given order and in this one.
+    fingerprint: of all prompts, which hang on each other.
+    """
+
+    problems: list[Problem]
+    given: int
+    computed: int
+    fingerprint: str
+
+
+Arrange = Callable[[Sequence[Problem], Callable[[Problem, Sequence[str]], Problem]], Reordered]
+"""Finds another order, with what renders a problem with its free fields in any."""
+
+
+@dataclass(frozen=True)
 class Workload:
     """Everything a configuration asks.
 
     fingerprints: of the few-shot text, the document and, for information, the dataset and its
-    commit on the hub.
+    commit on the hub. reordered: what `--reorder` did.
     """
 
     problems: list[Problem]
     bad_rows: list[BadRow]
     fingerprints: dict[str, str]
+    reordered: Reordered | None = None
 
     def name_bad_rows(self) -> None:
         """Remark each row that cannot be asked."""
@@ -93,8 +112,10 @@ def load_problems(configuration: Configuration) -> list[Problem]:
     return load_workload(configuration).problems
 
 
-def load_workload(configuration: Configuration) -> Workload:
+def load_workload(configuration: Configuration, arrange: Arrange | None = None) -> Workload:
     """Read the dataset, fix the few-shot examples and render every prompt.
+
+    arrange: puts the problems and their free fields into another order.
 
     Raises DataError when the dataset or the examples cannot be used at all.
     """
@@ -111,18 +132,21 @@ def load_workload(configuration: Configuration) -> Workload:
     tests_of = _tests_of(dataset)
     problems: list[Problem] = []
     overruns = 0
+
+    def rendered(item: _Item, order: Sequence[str] | None = None) -> Problem:
+        prompt = template.render(item.fields, order)
+        gold = _gold(item.fields, configuration)
+        digest = content_hash([prompt.identity, gold, tests_of(item.row.values)])
+        return Problem(item.id, item.fields, prompt, gold, digest, configuration.sampling)
+
     for item in items:
         try:
-            prompt = template.render(item.fields)
-            gold = _gold(item.fields, configuration)
+            problems.append(rendered(item))
         except RenderError as error:
             bad.append(BadRow(item.id, f"{item.row.where}: {error}"))
             overruns += isinstance(error, Overrun)
             if overruns == min(_PATIENCE, len(items)):
                 raise UsageError(f"the recipe {configuration.recipe}: {bad[-1].error}") from None
-            continue
-        digest = content_hash([prompt.identity, gold, tests_of(item.row.values)])
-        problems.append(Problem(item.id, item.fields, prompt, gold, digest, configuration.sampling))
     if not problems:
         raise _nothing_to_ask(bad)
     _refuse_equal_ids([*problems, *bad], _name(dataset))
@@ -134,7 +158,12 @@ def load_workload(configuration: Configuration) -> Workload:
         fingerprints["document"] = file_hash(Path(dataset.document))
     if configuration.chat.template is not None:
         fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
-    return Workload(problems, bad, fingerprints)
+    if arrange is None:
+        return Workload(problems, bad, fingerprints)
+    items_by_id = {item.id: item for item in items}
+    moved = arrange(problems, lambda problem, order: rendered(items_by_id[problem.id], order))
+    fingerprints["order"] = moved.fingerprint
+    return Workload(moved.problems, bad, fingerprints, moved)
 
 
 def batch_requests(configuration: Configuration) -> list[BatchRequest]:

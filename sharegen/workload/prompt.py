@@ -81,6 +81,13 @@ def _shown(turn: Turn) -> str:
     return "\n".join([f"[{turn['role']}]", *said])
 
 
+def kept_prompt(content: str | list[Any]) -> Prompt:
+    """A prompt as a journal's line holds it: a text, turns, or token ids."""
+    if isinstance(content, list) and not all(isinstance(turn, dict) for turn in content):
+        return Prompt(tuple(content), "")
+    return Prompt(content, "")
+
+
 class PromptTemplate:
     """A configuration's templates with the examples filled in.
 
@@ -88,7 +95,8 @@ class PromptTemplate:
     """
 
     def __init__(self, configuration: Configuration, examples: Sequence[Mapping[str, Any]]):
-        self._prompt = configuration.prompt
+        self._prompt = configuration.prompt.text
+        self._free, self._line = configuration.prompt.free, configuration.prompt.line
         self._chat = configuration.chat if configuration.chat.enabled else None
         self._examples = ""
         self._turns: list[Turn] = []
@@ -101,8 +109,8 @@ class PromptTemplate:
         )
         try:
             if self._chat is None:
-                parts = [template.render("example", configuration.example or "", fields)
-                         for fields in examples]  # fmt: skip
+                text, shown = configuration.example or "", map(self._with_free, examples)
+                parts = (template.render("example", text, fields) for fields in shown)
                 self._examples = "".join(parts)
             else:
                 self._turns = self._example_turns(examples)
@@ -118,8 +126,8 @@ class PromptTemplate:
         text = json.dumps([self._examples, self._turns])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def render(self, fields: Mapping[str, Any]) -> Prompt:
-        """The prompt of one problem.
+    def render(self, fields: Mapping[str, Any], order: Sequence[str] | None = None) -> Prompt:
+        """The prompt of one problem; order: of its free fields, where it is not the declared one.
 
         Where a template writes one field and nothing else, a list in it is a conversation, and a
         row without the field may bring its `messages`; `tools` and `chat_template_kwargs` of such a
@@ -128,6 +136,7 @@ class PromptTemplate:
         Raises RenderError for a field that is missing or no text, and for a conversation that no
         answer follows.
         """
+        fields = self._with_free(fields, order)
         turns = self._conversation(fields)
         if turns is not None:
             options = self._options_of(fields)
@@ -143,6 +152,32 @@ class PromptTemplate:
             return Prompt(whole, whole.rpartition(self._examples)[2] if self._examples else whole)
         own = template.render("prompt", self._prompt, fields)
         return Prompt(self._examples + own, own)
+
+    def _with_free(
+        self, fields: Mapping[str, Any], order: Sequence[str] | None = None
+    ) -> Mapping[str, Any]:
+        """The row's fields with the text of those that are free to move."""
+        if not self._free:
+            return fields
+        return {
+            **fields,
+            template.FIELDS: "".join(self._line_of(name, fields) for name in order or self._free),
+        }
+
+    def _line_of(self, name: str, fields: Mapping[str, Any]) -> str:
+        if name not in fields:
+            has = ", ".join(fields) or "none"
+            raise RenderError(
+                f"'prompt.free' names the field {name!r}, which the row does not have (it has "
+                f"{has})"
+            )
+        value = fields[name]
+        if not template.is_text(value):
+            raise RenderError(
+                f"the field {name!r}, which 'prompt.free' names, is of type "
+                f"{type(value).__name__}: that is no text"
+            )
+        return template.render("prompt.line", self._line, {"name": name, "value": value})
 
     def _options_of(self, fields: Mapping[str, Any]) -> ChatOptions:
         """The job's, with what the row brings on top."""
@@ -179,7 +214,7 @@ class PromptTemplate:
     def _example_turns(self, examples: Sequence[Mapping[str, Any]]) -> list[Turn]:
         return [
             {"role": role, "content": self._turn(role, fields)}
-            for fields in examples
+            for fields in map(self._with_free, examples)
             for role in ("user", "assistant")
         ]
 

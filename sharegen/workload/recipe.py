@@ -25,8 +25,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
+    model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from sharegen.common.stop_rule import StopRule
 from sharegen.common.structured import StructuredOutputsParams
@@ -272,6 +278,45 @@ class Chat(Strict):
     continue_final_message: bool = False
 
 
+class Prompt(Strict):
+    """What is asked: a template, or one in which some fields of the row may stand in any order.
+
+    text: the template; `prompt: "..."` says it alone.
+    free: fields that are free to move. They stand where the template (`chat.user` of a chat) writes
+        `{{ fields }}`, in this order unless `--reorder` finds one that shares more.
+    line: the template of one of them, over its `name` and its `value`.
+    """
+
+    text: Template
+    free: list[NonEmpty] = []
+    line: Template = "{{ name }}: {{ value }}\n"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"text": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_free(self) -> Prompt:
+        twice = [name for name in self.free if self.free.count(name) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]!r} stands twice among the free fields")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_text(self, dumped: SerializerFunctionWrapHandler) -> Any:
+        return dumped(self) if self.free else self.text
+
+
+class _OrText:
+    """Tells a section's JSON schema that a text will do."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(core_schema)]}
+
+
 class Keep(Strict):
     """What the journal's lines hold of their row, so that they can be read without the dataset.
 
@@ -296,7 +341,7 @@ class Job(Strict):
     revision: Revision | None = None
     trust_remote_code: bool = False
     dataset: Dataset = Dataset()
-    prompt: Template
+    prompt: Annotated[Prompt, _OrText()]
     example: Template | None = None
     few_shot: FewShot = FewShot()
     chat: Chat = Chat()

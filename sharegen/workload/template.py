@@ -28,6 +28,9 @@ MAX_SOURCE = 2**18
 MAX_TEXT = 2**24
 """Characters that it may give."""
 
+FIELDS = "fields"
+"""What stands in a template for the fields that are free to move."""
+
 FAILURES = (
     TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
     RuntimeError, SyntaxError, AssertionError,

@@ -20,7 +20,7 @@ def test_all_shipped_recipes_are_valid() -> None:
 
 def test_self_consistency_asks_what_tinymath_was_trained_on() -> None:
     job = validate(Job, load_recipe("self-consistency").merged("tinymath"), "recipe")
-    assert job.prompt == "Question: {{ question }}\nAnswer:"
+    assert job.prompt.text == "Question: {{ question }}\nAnswer:"
     assert job.example == "Question: {{ question }}\nAnswer: {{ answer }}\n\n"
     assert job.sampling.stop == ["\n\n"]
     assert job.model == "tinymath/model"
