@@ -18,7 +18,7 @@ from sharegen.workload.problem import Problem
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.request import Completion
+    from sharegen.engine.request import Completion, TokenLogprobs
 
 _DEEPEST = 100  # levels of a kept field: a line may have some more, and is read back
 
@@ -51,7 +51,8 @@ def record_of(
         answer=answer,
         gold=problem.gold,
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
-        logprobs=_logprobs(completion),
+        logprobs=_told(completion.logprobs),
+        prompt_logprobs=_told(completion.prompt_logprobs) if completion.sample == 0 else None,
         error=error,
         row_hash=problem.row_hash,
         prompt=_as_json(problem.prompt.content) if keep.prompt else None,
@@ -60,13 +61,14 @@ def record_of(
     )
 
 
-def _logprobs(completion: Completion) -> list[list[Any]] | None:
-    """What was asked of the tokens' log-probabilities, as a record has it."""
-    if completion.logprobs is None:
+def _told(entries: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
+    """What was asked of tokens' log-probabilities, as a record has it."""
+    if entries is None:
         return None
     return [
-        [one.token_id, _as_json(one.logprob), {str(i): _as_json(x) for i, x in one.top.items()}]
-        for one in completion.logprobs
+        one
+        and [one.token_id, _as_json(one.logprob), {str(i): _as_json(x) for i, x in one.top.items()}]
+        for one in entries
     ]
 
 

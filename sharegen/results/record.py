@@ -38,6 +38,7 @@ class Record:
     answer: as extracted from the completion, not normalised; gold: as the dataset has it.
     token_ids: only where they were asked for; logprobs, likewise: of each token its id, the
         log-probability, and those of the likeliest tokens by their ids. Null is not finite.
+    prompt_logprobs: the same of the prompt's tokens, null for the first, with its first sample.
     row_hash: of all that a row brings to its samples: prompt, gold answer, tests. Journals of
         early versions have none.
     prompt: the text, the turns or the token ids that were asked; tools: what a chat was given with
@@ -55,6 +56,7 @@ class Record:
     gold: str | None = None
     token_ids: list[int] | None = None
     logprobs: list[list[Any]] | None = None
+    prompt_logprobs: list[list[Any] | None] | None = None
     error: str | None = None
     row_hash: str | None = None
     prompt: str | list[Any] | None = None
@@ -106,7 +108,7 @@ class Record:
                 fields |= {"answer": self.answer, "gold": self.gold}
             if self.token_ids is not None:
                 fields["token_ids"] = self.token_ids
-            for name in ("logprobs", "prompt", "tools", "fields"):
+            for name in ("logprobs", "prompt_logprobs", "prompt", "tools", "fields"):
                 if getattr(self, name) is not None:
                     fields[name] = getattr(self, name)
         else:
@@ -166,6 +168,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "gold": (str, type(None)),
     "token_ids": (list, type(None)),
     "logprobs": (list, type(None)),
+    "prompt_logprobs": (list, type(None)),
     "error": (str, type(None)),
     "row_hash": (str, type(None)),
     "prompt": (str, list, type(None)),

@@ -227,6 +227,7 @@ def resolve(
         )
     _refuse_idle_rule(recipe, job)
     _refuse_idle_fields(recipe, job)
+    _refuse_no_text(recipe, job)
     if job.chat.add_generation_prompt and job.chat.continue_final_message:
         raise UsageError(
             "chat.add_generation_prompt and chat.continue_final_message: an answer goes on within "
@@ -441,6 +442,22 @@ def _refuse_idle_fields(recipe: Recipe, job: Configuration) -> None:
             f"--reorder: the recipe {recipe.name} declares no fields that are free to move: name "
             f"them in prompt.free, and write {{{{ {template.FIELDS} }}}} where they stand"
         )
+
+
+def _refuse_no_text(recipe: Recipe, job: Configuration) -> None:
+    """Samples without a text are tokens, and nothing can be looked for in them."""
+    if job.sampling.detokenize:
+        return
+    flag = "sampling.detokenize is false"
+    if job.sampling.stop:
+        raise UsageError(f"{flag}: stop strings are looked for in text: set sampling.stop to []")
+    if job.answer is not None or job.dataset.rows is not None or job.dataset.requests:
+        raise UsageError(
+            f"{flag}: the recipe {recipe.name} reads what samples say: leave it out, or take a "
+            "recipe without answers"
+        )
+    if not job.token_ids:
+        raise UsageError(f"{flag}: the journal would hold nothing of a sample: give --token-ids")
 
 
 def _names(job: Configuration) -> set[str]:

@@ -193,7 +193,8 @@ class Sampling(Strict):
     """How to draw and where to stop; names and ranges are those of `SamplingParams`.
 
     max_tokens: of a sample; null is all that the context has room for. logprobs: how many of the
-    likeliest tokens the journal has with each token's own log-probability.
+    likeliest tokens the journal has with each token's own log-probability; prompt_logprobs: of the
+    prompt's tokens, in the line of its first sample. detokenize: whether samples have a text.
     structured_outputs: what texts have to be, one of json, regex, choice, grammar and json_object.
     stop_when: the rule by which a problem has samples enough before all are drawn (StopRule).
     """
@@ -215,9 +216,11 @@ class Sampling(Strict):
     stop_token_ids: list[TokenId] = []
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    detokenize: bool = True
     skip_special_tokens: bool = True
     structured_outputs: Structured | None = None
     logprobs: int | None = Field(default=None, ge=0)
+    prompt_logprobs: int | None = Field(default=None, ge=0)
     seed: int = 0
     stop_when: Rule | None = None
 
