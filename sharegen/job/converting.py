@@ -22,6 +22,7 @@ from sharegen.results.vote import natural_order
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.problem import Problem, problem_ids
+from sharegen.workload.prompt import kept_prompt
 
 _KEEP = "a run with --keep-prompt keeps the prompts in the journal"
 
@@ -68,18 +69,17 @@ def convert_journal(
     configuration = _of_all_rows(Configuration.from_settings(run.settings))
     if kind == "sharegen":
         return _convert_to_journal(journal, found, configuration, output)
-    samples = _samples(journal, found, choice)
+    samples = _samples(journal, found, choice, with_failed=not is_for_training(kind))
     if is_for_training(kind):
-        samples = {name: drawn for name, of in samples.items() if (drawn := _drawn(of))}
         examples = list(_examples(journal, samples, configuration, is_table=kind == "parquet"))
         written = write_examples(output, kind, examples)
         return len({example.record.problem_id for example in written}), len(written)
-    problems = _problems(journal, samples, configuration)
-    sampled = {p.problem_id: p for p in _sampled(problems, samples, configuration)}
+    sampled = {p.problem_id: p for p in _all_sampled(journal, kind, samples, configuration)}
+    counts = len(sampled), sum(len(problem.completions) for problem in sampled.values())
     if kind == "bigcode":
         _fill_up(sampled, configuration)
     write_generations(output, kind, sampled.values())
-    return len(problems), sum(len(samples[problem.id]) for problem in problems)
+    return counts
 
 
 def _of_all_rows(configuration: Configuration) -> Configuration:
@@ -90,8 +90,11 @@ def _of_all_rows(configuration: Configuration) -> Configuration:
     return configuration.model_copy(update={"dataset": whole})
 
 
-def _samples(journal: Path, found: Pool, choice: Choice) -> Samples:
-    """The samples that are chosen, and of a job that a rule stopped those that count."""
+def _samples(journal: Path, found: Pool, choice: Choice, with_failed: bool) -> Samples:
+    """The samples that are chosen, and of a job that a rule stopped those that count.
+
+    with_failed: those that failed are samples too, without a text.
+    """
     stopped = Stopped.of(found)
     if stopped is not None:
         remark(
@@ -102,7 +105,7 @@ def _samples(journal: Path, found: Pool, choice: Choice) -> Samples:
     samples: Samples = {}
     is_any = False
     for record in counted(found.records(), stopped):
-        if record.sample is None:
+        if record.sample is None or not (record.is_drawn or with_failed):
             continue
         is_any = True
         if right is None or right.get((record.problem_id, record.sample)):
@@ -135,10 +138,6 @@ def _right(journal: Path) -> dict[tuple[str, int], bool | None]:
         for outcome in run.outcomes
         for sample in outcome.samples
     }
-
-
-def _drawn(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.is_drawn]
 
 
 def _examples(
@@ -271,6 +270,44 @@ def _problems(journal: Path, samples: Samples, configuration: Configuration) -> 
     return problems
 
 
+def _all_sampled(
+    journal: Path, kind: Format, samples: Samples, configuration: Configuration
+) -> list[SampledProblem]:
+    """The problems with their samples: from the dataset, or from the journal's lines alone.
+
+    The lines will do where it is known what was asked (or of no matter) and no program has to be
+    taken out of a chat's answer.
+    """
+    kept = _kept(samples, configuration)
+    try:
+        problems = _problems(journal, samples, configuration)
+    except SharegenError as error:
+        is_known = kind == "human-eval" or (kind == "monkeys" and samples.keys() <= kept.keys())
+        if is_known and configuration.dataset.rows is None:
+            return [
+                _from_lines(samples[name], kept.get(name))
+                for name in sorted(samples, key=natural_order)
+            ]
+        hint = f"; {_KEEP}" if kind == "monkeys" else ""
+        raise type(error)(f"{error}{hint}") from None
+    return list(_sampled(problems, samples, configuration, kept))
+
+
+def _from_lines(records: Sequence[Record], asked: Asked | None) -> SampledProblem:
+    first = records[0]
+    prompt = "" if asked is None else str(kept_prompt(asked.content))
+    fields = first.fields or {}
+    texts = [record.completion for record in records]
+    return SampledProblem(
+        problem_id=first.problem_id,
+        prompt=prompt,
+        question=str(fields.get("question") or prompt),
+        gt_answer=str(fields.get("answer") or first.gold or ""),
+        completions=texts,
+        programs=texts,
+    )
+
+
 def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -> None:
     """Put every row of the dataset up to the last one with samples in its place."""
     dataset = configuration.dataset
@@ -284,7 +321,10 @@ def _fill_up(sampled: dict[str, SampledProblem], configuration: Configuration) -
 
 
 def _sampled(
-    problems: list[Problem], samples: Samples, configuration: Configuration
+    problems: Sequence[Problem],
+    samples: Samples,
+    configuration: Configuration,
+    kept: Mapping[str, Asked],
 ) -> Iterator[SampledProblem]:
     is_chat, rows = configuration.chat.enabled, configuration.dataset.rows
     for problem in problems:
@@ -293,9 +333,10 @@ def _sampled(
             completion_of(record.completion, is_chat and rows is not None, stub)
             for record in samples[problem.id]
         ]
+        asked = kept.get(problem.id)
         yield SampledProblem(
             problem_id=problem.id,
-            prompt=str(problem.prompt),
+            prompt=str(kept_prompt(asked.content) if asked else problem.prompt),
             question=str(problem.fields.get("question", problem.prompt.own)),
             gt_answer=str(problem.fields.get("answer", problem.gold or "")),
             completions=texts,

@@ -76,7 +76,7 @@ def refuse_unknown_fields(configuration: Configuration, problems: Sequence[Probl
     """Raises UsageError where a field is to be kept that no row has."""
     for name in configuration.keep.fields:
         if problems and not any(name in problem.fields for problem in problems):
-            has = ", ".join(problems[0].fields)
+            has = ", ".join(problems[0].fields) or "none"
             raise UsageError(f"--keep {name}: no row has this field (the first has {has})")
 
 

@@ -238,7 +238,7 @@ def _read_monkeys(path: Path) -> Iterator[Generation | DataError]:
 
 def default_path(journal: Path, kind: Format) -> Path:
     """Where a converted journal goes: beside it, under a name that says what it is."""
-    suffix = {"bigcode": ".json", "monkeys": "", "parquet": ".parquet"}.get(kind, ".jsonl")
+    suffix = {"bigcode": ".json", "monkeys": "", "parquet": ""}.get(kind, ".jsonl")
     return journal.parent / f"{journal.name.removesuffix('.jsonl')}.{kind}{suffix}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.converting import Choice, convert_journal
@@ -148,6 +149,34 @@ def test_human_eval_reads_what_is_written_for_it(make: Make, tmp_path: Path) -> 
     convert_journal(make(), "human-eval", output)
     read = [(sample["task_id"], sample["completion"]) for sample in data.stream_jsonl(str(output))]
     assert read[:2] == [("0", " It is 7."), ("0", " It is 8.")] and len(read) == 10
+
+
+def test_judges_formats_do_without_the_dataset_where_lines_say_enough(
+    make: Make, tmp_path: Path
+) -> None:
+    journal, output = make(), tmp_path / "out"
+    (tmp_path / "rows.jsonl").unlink()
+    assert convert_journal(journal, "human-eval", tmp_path / "out.jsonl") == (3, 10)
+    with pytest.raises(SharegenError, match=r"no such file or folder; .*--keep-prompt"):
+        convert_journal(journal, "monkeys", output)
+    with pytest.raises(SharegenError, match=r"no such file or folder$"):
+        convert_journal(journal, "bigcode", output)
+    journal = make(keep=True)
+    convert_journal(journal, "monkeys", output)
+    rendered = yaml.safe_load((output / "1.yaml").read_text())
+    (tmp_path / "rows.jsonl").unlink()
+    assert convert_journal(journal, "monkeys", output) == (3, 10)
+    kept = yaml.safe_load((output / "1.yaml").read_text())
+    assert kept["samples"] == rendered["samples"] and kept["prompt"] == rendered["prompt"]
+    assert kept["gt_answer"] == "9"
+
+
+def test_samples_that_failed_take_no_place(make: Make, tmp_path: Path) -> None:
+    journal, output = make(), tmp_path / "out.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    lines[-1] = {k: v for k, v in lines[-1].items() if k != "completion"} | {"error": "NaN"}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert convert_journal(journal, "sft", output, Choice(per_problem=1)) == (3, 3)
 
 
 def test_datasets_load_human_eval_too(make: Make, tmp_path: Path) -> None:

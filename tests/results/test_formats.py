@@ -85,6 +85,7 @@ def test_default_paths_lie_beside_the_journal() -> None:
     journal = Path("runs/a.jsonl")
     assert default_path(journal, "human-eval") == Path("runs/a.human-eval.jsonl")
     assert default_path(journal, "bigcode") == Path("runs/a.bigcode.json")
+    assert default_path(journal, "parquet") == Path("runs/a.parquet")
     assert default_path(journal, "monkeys") == Path("runs/a.monkeys")
     assert default_path(journal, "sharegen") == Path("runs/a.sharegen.jsonl")
 
