@@ -50,7 +50,8 @@ ALLOWED: dict[str, set[str]] = {
     "sharegen": {"nouns", "llm", "common", "version"},
     "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
-        "nouns", "engine", "engine/cache", "engine/schedule", "engine/sample", "engine/model",
+        "nouns", "engine", "engine/cache", "engine/schedule", "engine/grammar", "engine/sample",
+        "engine/model",
         "engine/execute", "engine/parallel", "kernels", "job", "workload", "results", "common",
         "errors",
     },

@@ -74,7 +74,7 @@ def check_any(engine: Any, asked: list[StructuredOutputsParams], seed: int) -> N
 
 
 _few = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-_many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+_many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 _lists = st.lists(structured.asked, min_size=3, max_size=4)
 
 
@@ -112,7 +112,8 @@ def alone() -> Ran:
     [
         (0, {}),
         (1, {}),
-        (1, {"max_sequences": 8, "blocks": 30}),  # rows wait, some are preempted
+        # rows wait, some are preempted
+        pytest.param(1, {"max_sequences": 8, "blocks": 30}, marks=pytest.mark.slow),
     ],
 )
 def test_samples_do_not_hang_on_what_runs_beside_them(
@@ -169,7 +170,7 @@ class Matching(LogitsProcessor):
         return scores.masked_fill(~torch.from_numpy(allowed), -torch.inf)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_greedy_tokens_are_those_of_generate(lag: int) -> None:
     requests = [
         request(1, GREEDY, json=SCHEMA),
@@ -325,6 +326,7 @@ def test_a_regex_that_explodes_on_the_way_fails_its_own_samples() -> None:
     assert [completions[key, 0].text for key in (2, 3)] == ["a" * 20] * 2
 
 
+@pytest.mark.slow
 def test_batches_with_masks_run_again_elsewhere() -> None:
     """As on another rank: a batch says all that its step takes, rows that sit out included."""
     made = engine(1, max_sequences=40)

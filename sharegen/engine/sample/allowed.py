@@ -57,10 +57,17 @@ class AllowedTokens:
     def apply(self, logits: Tensor, rows: slice | Tensor) -> Tensor:
         """The logits with -inf for what the rows may not draw, a new float32 tensor [n, V]."""
         assert self.bits is not None
-        places = 1 << torch.arange(_BITS, dtype=torch.uint8, device=logits.device)
-        barred = (self.bits[rows][:, :, None] & places).flatten(1) == 0
+        bits = self.bits[rows]
         changed = logits.to(torch.float32, copy=True)
-        return changed.masked_fill_(barred[:, : self._vocab_size], -math.inf)
+        if changed.is_cuda:
+            return changed.masked_fill_(self._barred(bits), -math.inf)
+        own = (bits != _ALL).any(-1).nonzero().squeeze(-1)  # rows that may draw all cost no more
+        changed[own] = changed[own].masked_fill_(self._barred(bits[own]), -math.inf)
+        return changed
+
+    def _barred(self, bits: Tensor) -> Tensor:
+        places = 1 << torch.arange(_BITS, dtype=torch.uint8, device=bits.device)
+        return ((bits[:, :, None] & places).flatten(1) == 0)[:, : self._vocab_size]
 
     def _pack(self, tokens: Sequence[int] | None) -> npt.NDArray[np.uint8]:
         if tokens is None:
