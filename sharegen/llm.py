@@ -31,11 +31,12 @@ from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
     as_list,
-    chat_ids,
+    conversations,
     named,
     needed,
     one_each,
     pairs,
+    request_of,
     tokenised,
 )
 from sharegen.results.progress import Progress, longest_of
@@ -211,7 +212,7 @@ class LLM:
             with named(index, len(items) > 1):
                 text, ids = tokenised(item, self.tokenizer)
             texts.append(text)
-            requests.append(_request(index, ids, param))
+            requests.append(request_of(index, ids, param))
         self._refuse(requests)
         found: list[list[Completion]] = [[] for _ in requests]
         left = [len(request.samples) for request in requests]
@@ -294,7 +295,7 @@ class LLM:
         for index, (prompt, param) in enumerate(pairs(prompts, params)):
             with named(index):
                 _, ids = tokenised(prompt, self.tokenizer)
-            yield _request(index, ids, param, keep)
+            yield request_of(index, ids, param, keep)
 
     def fork(
         self,
@@ -359,20 +360,12 @@ class LLM:
         chat_template_kwargs: variables of the template's own, such as `enable_thinking`.
         """
         refuse("chat()", vllm, CALL_NOT_HERE)
-        tokenizer = needed(self.tokenizer, "a conversation")
-        if not getattr(tokenizer, "chat_template", None):
-            raise RequestError("the tokenizer has no chat template: use generate() with plain text")
         if add_generation_prompt and continue_final_message:
             raise UsageError("add_generation_prompt and continue_final_message: set one of them")
         options = ChatOptions(
             tools, chat_template_kwargs or {}, add_generation_prompt, continue_final_message
         )
-        is_one = bool(messages) and isinstance(messages[0], Mapping)
-        conversations: list[Any] = [messages] if is_one else list(messages)
-        prompts: list[Prompt] = []
-        for index, turns in enumerate(conversations):
-            with named(index, len(conversations) > 1):
-                prompts.append(chat_ids(turns, tokenizer, options))
+        prompts = conversations(messages, self.tokenizer, options)
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def _next_seed(self) -> int:
@@ -394,12 +387,3 @@ class LLM:
             if error is not None:
                 with named(index, len(requests) > 1):
                     raise error
-
-
-def _request(
-    index: int, prompt_token_ids: list[int], params: Params, keep: bool = False
-) -> Request:
-    if isinstance(params, BeamSearchParams):
-        ranks = range(params.beam_width)
-        return Request(index, prompt_token_ids, params.of_rows, ranks, keep, beam=params)
-    return Request(index, prompt_token_ids, params, range(params.n), keep)

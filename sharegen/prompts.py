@@ -10,7 +10,7 @@ from numbers import Integral
 from operator import index as whole
 from typing import Any
 
-from sharegen.engine.request import Params, SamplingParams
+from sharegen.engine.request import BeamSearchParams, Params, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, RequestError
 from sharegen.workload.chat import chat_text
 from sharegen.workload.conversation import ChatOptions, conversation
@@ -46,11 +46,28 @@ def tokenised(prompt: Prompt, tokenizer: Any) -> tuple[str | None, list[int]]:
     return text, ids
 
 
-def chat_ids(turns: Any, tokenizer: Any, options: ChatOptions) -> list[int]:
-    """What the tokenizer's chat template makes of a conversation.
+def conversations(
+    messages: Seq[Mapping[str, Any]] | Seq[Seq[Mapping[str, Any]]],
+    tokenizer: Any,
+    options: ChatOptions,
+) -> list[Seq[int]]:
+    """What the tokenizer's chat template makes of one conversation, or of each of several.
 
-    Raises RequestError for what is none, ModelError where the template refuses it.
+    Raises RequestError for what is none or without a template, ModelError where that refuses it.
     """
+    tokenizer = needed(tokenizer, "a conversation")
+    if not getattr(tokenizer, "chat_template", None):
+        raise RequestError("the tokenizer has no chat template: use generate() with plain text")
+    is_one = bool(messages) and isinstance(messages[0], Mapping)
+    several: list[Any] = [messages] if is_one else list(messages)
+    found: list[Seq[int]] = []
+    for index, turns in enumerate(several):
+        with named(index, len(several) > 1):
+            found.append(_chat_ids(turns, tokenizer, options))
+    return found
+
+
+def _chat_ids(turns: Any, tokenizer: Any, options: ChatOptions) -> list[int]:
     try:
         told = conversation("messages", list(turns))
         options.check(told)
@@ -59,6 +76,16 @@ def chat_ids(turns: Any, tokenizer: Any, options: ChatOptions) -> list[int]:
     # The template writes its own special tokens, the first one included.
     [ids] = token_ids([chat_text(tokenizer, told, options)], tokenizer, begin=False)
     return ids
+
+
+def request_of(
+    index: int, prompt_token_ids: list[int], params: Params, keep: bool = False
+) -> Request:
+    """What the engine is asked, by the prompt's place in the call."""
+    if isinstance(params, BeamSearchParams):
+        ranks = range(params.beam_width)
+        return Request(index, prompt_token_ids, params.of_rows, ranks, keep, beam=params)
+    return Request(index, prompt_token_ids, params, range(params.n), keep)
 
 
 def needed(tokenizer: Any, what: str) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from sharegen import LLM
 from sharegen.common import hub
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
@@ -77,6 +78,11 @@ def test_a_model_is_loaded_at_its_revision(own_cache: Path, tmp_path: Path) -> N
     assert len(load_tokenizer("owner/name", revision="v2"))
     with pytest.raises(ModelError, match="the config of owner/name at revision v9: the hub"):
         load_model("owner/name", "cpu", revision="v9")
+    options = {"device": "cpu", "kv_cache_memory": 1 << 20}
+    with LLM("owner/name", revision="v2", **options) as llm:  # type: ignore[arg-type]
+        assert llm.context_length == 65 and llm.generate("Tom")[0].prompt_token_ids
+    with pytest.raises(ModelError, match="the config of owner/name at revision v9: the hub"):
+        LLM("owner/name", revision="v9", **options)  # type: ignore[arg-type]
 
 
 def test_a_folder_has_no_revision(tmp_path: Path) -> None:
