@@ -7,7 +7,7 @@ is lost is written again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -144,8 +144,8 @@ def _write(
     errors = {request.custom_id: recorded.error_of(request) for request in requests}
     asked = [request for request in requests if errors[request.custom_id] is None]
     _, tokenizer = load(configuration, weights=False)
-    found = _usages(asked, tokenizer, configuration.machine.block_size)
-    usages = dict(zip((request.custom_id for request in asked), found, strict=True))
+    tokens = _tokens(outcome, tokenizer)
+    usages = _usages(asked, tokens, configuration.machine.block_size)
 
     @cache
     def spell(token: int) -> str:
@@ -165,19 +165,31 @@ def _write(
     return Answers(path, len(asked), len(requests) - len(asked))
 
 
-def _usages(requests: Sequence[BatchRequest], tokenizer: Any, block_size: int) -> list[Usage]:
+def _tokens(outcome: Outcome, tokenizer: Any) -> dict[str, Sequence[int]]:
+    """Token ids of the prompts, by problem; without those that the chat template refuses."""
+    problems = outcome.workload.problems
+    found: Iterable[Sequence[int] | ModelError] | None = outcome.prompts
+    if found is None:
+        found = tokenise_each([problem.prompt for problem in problems], tokenizer)
+    pairs = zip(problems, found, strict=True)
+    return {problem.id: ids for problem, ids in pairs if not isinstance(ids, ModelError)}
+
+
+def _usages(
+    requests: Sequence[BatchRequest], tokens: Mapping[str, Sequence[int]], block_size: int
+) -> dict[str, Usage]:
     """What the prompts of requests that were asked have of tokens, and share with others."""
-    asked = [request.asked for request in requests if isinstance(request.asked, Asked)]
-    prompts = [prompt for each in asked for prompt in each.prompts]
-    tokens = [ids for ids in tokenise_each(prompts, tokenizer) if not isinstance(ids, ModelError)]
-    tree = PrefixTree.build(tokens, block_size)
-    shared = shared_lengths(tree)
-    usages, place = [], 0
-    for each in asked:
-        places = range(place, place + len(each.prompts))
-        place = places.stop
-        usages.append(Usage(sum(len(tokens[i]) for i in places), sum(shared[i] for i in places)))
-    return usages
+    names = [name for request in requests for name in request.problem_ids]
+    tree = PrefixTree.build([tokens[name] for name in names], block_size)
+    by_place = shared_lengths(tree)
+    shared = {name: by_place[place] for place, name in enumerate(names)}
+    return {
+        request.custom_id: Usage(
+            sum(len(tokens[name]) for name in request.problem_ids),
+            sum(shared[name] for name in request.problem_ids),
+        )
+        for request in requests
+    }
 
 
 def _answerer(configuration: Configuration, outcome: Outcome) -> Answerer:

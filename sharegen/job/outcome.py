@@ -25,7 +25,8 @@ class Outcome:
     """A finished job: where its journal is, how it went, and what it asked.
 
     drawn: samples of this run; 0 when the journals had them all. journals: those that have any,
-    beside the run's own that of a shard, say.
+    beside the run's own that of a shard, say. prompts: token ids of the workload's problems, where
+    the run came to know them.
     """
 
     path: Path
@@ -33,6 +34,7 @@ class Outcome:
     workload: Workload
     drawn: int
     journals: tuple[Path, ...]
+    prompts: Sequence[Sequence[int]] | None = None
 
     @property
     def plan(self) -> Plan | None:

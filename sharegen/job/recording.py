@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
@@ -39,7 +40,8 @@ def record_of(
         error = f"{completion.error}: {remedy(dtype)}" if is_broken else completion.error
     else:
         answer = answer_in(text, configuration)
-    keep = configuration.keep
+    keep, asked = configuration.keep, problem.sampling
+    is_first = completion.sample == 0  # the prompt's are the same for all
     return Record(
         problem_id=problem.id,
         sample=completion.sample,
@@ -51,8 +53,10 @@ def record_of(
         answer=answer,
         gold=problem.gold,
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
-        logprobs=_told(completion.logprobs),
-        prompt_logprobs=_told(completion.prompt_logprobs) if completion.sample == 0 else None,
+        logprobs=_told(completion.logprobs, asked.logprobs),
+        prompt_logprobs=_told(
+            completion.prompt_logprobs, asked.prompt_logprobs if is_first else None
+        ),
         error=error,
         row_hash=problem.row_hash,
         prompt=_as_json(problem.prompt.content) if keep.prompt else None,
@@ -61,15 +65,18 @@ def record_of(
     )
 
 
-def _told(entries: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
-    """What was asked of tokens' log-probabilities, as a record has it."""
-    if entries is None:
+def _told(entries: Sequence[TokenLogprobs | None] | None, wanted: int | None) -> list[Any] | None:
+    """What was asked of tokens' log-probabilities; `--verify` has the engine tell more."""
+    if wanted is None or entries is None:
         return None
     return [
-        one
-        and [one.token_id, _as_json(one.logprob), {str(i): _as_json(x) for i, x in one.top.items()}]
+        one and [one.token_id, _as_json(one.logprob), _likeliest(one.top, wanted)]
         for one in entries
     ]
+
+
+def _likeliest(top: Mapping[int, float], count: int) -> dict[str, Any]:
+    return {str(token): _as_json(value) for token, value in islice(top.items(), count)}
 
 
 def refuse_unknown_fields(configuration: Configuration, problems: Sequence[Problem]) -> None:

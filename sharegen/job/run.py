@@ -131,7 +131,7 @@ def run_job(
             with closing(job), job.open_journal(overwrite, command) as journal:
                 with judging(path, others, journal.run, execute, overwrite) as judge:
                     drawn = job.sample(journal, strict, retry_failed, held, judge)
-                return Outcome(path, journal.run, job.workload, drawn, (path, *others))
+                return Outcome(path, journal.run, job.workload, drawn, (path, *others), job.prompts)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:

@@ -7,13 +7,14 @@ What is wrong within a request's body is that request's own answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sharegen.common.structured import from_response_format, library
+from sharegen.common.wrong_value import in_words
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
@@ -239,22 +240,34 @@ _ADVICE = {
 
 def _chat(body: _ChatBody, configuration: Configuration) -> Asked:
     own = configuration.chat
-    try:
-        turns = conversation("messages", body.messages)
-        kwargs = kwargs_of("chat_template_kwargs", body.chat_template_kwargs or {})
-        options = ChatOptions(
-            tools_of("tools", body.tools or own.tools) if body.tool_choice != "none" else None,
-            {**own.template_kwargs, **kwargs},
-            _first(body.add_generation_prompt, own.add_generation_prompt),
-            bool(_first(body.continue_final_message, own.continue_final_message)),
+    turns = _part("messages", conversation, body.messages)
+    kwargs = _part("chat_template_kwargs", kwargs_of, body.chat_template_kwargs or {})
+    tools = None
+    if body.tool_choice != "none":
+        tools = _part("tools", tools_of, body.tools or own.tools)
+    begins, goes_on = body.add_generation_prompt, body.continue_final_message
+    if begins is None and goes_on is None:
+        begins, goes_on = own.add_generation_prompt, own.continue_final_message
+    if begins and goes_on:
+        raise Refused(
+            "add_generation_prompt and continue_final_message: set one of them",
+            "continue_final_message",
         )
-        if options.add_generation_prompt and options.continue_final_message:
-            raise RenderError("add_generation_prompt and continue_final_message: set one of them")
+    options = ChatOptions(tools, {**own.template_kwargs, **kwargs}, begins, bool(goes_on))
+    try:
         options.check(turns)
     except RenderError as error:
         raise Refused(str(error), "messages") from None
     prompt = Prompt(turns, turns[-1].get("content", ""), options)
     return Asked((prompt,), _sampling(body, configuration))
+
+
+def _part(name: str, read: Callable[[str, Any], Any], value: Any) -> Any:
+    """A field of a body, as it is read in a row; what is wrong is that field's."""
+    try:
+        return read(name, value)
+    except RenderError as error:
+        raise Refused(str(error), name) from None
 
 
 def _text(body: _TextBody, configuration: Configuration) -> Asked:
@@ -312,10 +325,6 @@ def _listed(value: str | Sequence[str] | None) -> list[str] | None:
     return [value] if isinstance(value, str) else None if value is None else list(value)
 
 
-def _first(value: bool | None, other: bool | None) -> bool | None:
-    return other if value is None else value
-
-
 Body = TypeVar("Body", bound=_Body)
 
 
@@ -337,6 +346,5 @@ def _refused(error: ValidationError, model: type[BaseModel]) -> Refused:
         return Refused(f"unknown field {name!r:.{_SHOWN}}{hint}", param, "unknown_parameter")
     if first["type"] == "missing":
         return Refused(f"the field {name!r} is missing", param, "missing_required_parameter")
-    said = first["msg"].removeprefix("Value error, ").replace("Input", "it")
-    said = said[0].lower() + said[1:]
-    return Refused(f"{param} is {first['input']!r:.{_SHOWN}}: {said}", param, "invalid_value")
+    said = f"{param} is {first['input']!r:.{_SHOWN}}: {in_words(first)}"
+    return Refused(said, param, "invalid_value")

@@ -93,6 +93,11 @@ def test_a_chat_takes_the_jobs_options_and_its_own(requests: Any) -> None:
     assert options.tools == [tool]
     assert options.template_kwargs == {"enable_thinking": False, "tone": "kind"}
     (none,) = requests(line(tools=[tool], tool_choice="none"))
+    ended = [*TURNS, {"role": "assistant", "content": "Yes,"}]
+    (on,) = requests(
+        line(messages=ended, continue_final_message=True), chat={"add_generation_prompt": True}
+    )
+    assert not on.asked.prompts[0].options.begins_turn
     assert none.asked.prompts[0].options.tools is None
 
 
@@ -130,7 +135,7 @@ def test_response_format_is_a_spelling_of_structured_outputs(requests: Any) -> N
         ({"logit_bias": {"a": 1}}, "logit_bias is 'a'", "logit_bias"),
         ({"stop_token_ids": [-1]}, "stop_token_ids is -1", "stop_token_ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids is []", "allowed_token_ids"),
-        ({"n": 0}, "n is 0: it should be greater than or equal to 1", "n"),
+        ({"n": 0}, "n is 0: it must be at least 1", "n"),
         ({"n": "2"}, "n is '2'", "n"),
         (
             {"temprature": 1},
@@ -168,7 +173,18 @@ def test_response_format_is_a_spelling_of_structured_outputs(requests: Any) -> N
             "one thing: give one",
             "response_format",
         ),
-        ({"chat_template_kwargs": {"tokenize": 1}}, "'tokenize' is not the", "messages"),
+        (
+            {"chat_template_kwargs": {"tokenize": 1}},
+            "'tokenize' is not the",
+            "chat_template_kwargs",
+        ),
+        ({"tools": ["add"]}, "tools is no list of schemas", "tools"),
+        ({"tool_choice": "required"}, "tool_choice is 'required'", "tool_choice"),
+        (
+            {"add_generation_prompt": True, "continue_final_message": True},
+            "set one of them",
+            "continue_final_message",
+        ),
         ({"prompt": "Tom?"}, "unknown field 'prompt'", "prompt"),
     ],
 )
@@ -208,7 +224,7 @@ def test_a_body_for_the_other_endpoint_is_an_error(requests: Any) -> None:
     ("bad", "said"),
     [
         (line("good"), r"line 2: the custom_id 'good' is that of .*line 1, too"),
-        (line(7), "line 2: custom_id is 7: it should be a valid string"),
+        (line(7), "line 2: custom_id is 7: it must be a text"),
         (line(""), "custom_id is ''"),
         (line(method="GET"), "method is 'GET': .*sent by POST"),
         (line(url="/v1/embeddings"), "url is '/v1/embeddings': .*there are /v1/chat/completions"),
