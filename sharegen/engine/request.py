@@ -220,15 +220,15 @@ class BeamSearchParams:
     early_stopping: when the search ends, once beam_width texts have ended. True: at once; False:
         when no beam's score, as it stands, beats the worst of these; "never": when none can beat it
         at any length.
-    max_tokens, stop, stop_token_ids, ignore_eos, include_stop_str_in_output, logprobs: as for
-        SamplingParams.
+    max_tokens, stop, stop_token_ids, ignore_eos, include_stop_str_in_output, skip_special_tokens,
+        logprobs: as for SamplingParams.
 
     Scores, their length and early_stopping are those of transformers' `generate(num_beams=...)`.
     Raises UsageError for a value outside its range, TypeError for an unknown field.
     """
 
     beam_width: int
-    max_tokens: int
+    max_tokens: int | None
     ignore_eos: bool = False
     temperature: float = 0.0
     length_penalty: float = 1.0
@@ -236,6 +236,7 @@ class BeamSearchParams:
     early_stopping: bool | Literal["never"] = False
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
+    skip_special_tokens: bool = True
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
@@ -255,6 +256,7 @@ class BeamSearchParams:
             stop_token_ids=self.stop_token_ids,
             include_stop_str_in_output=self.include_stop_str_in_output,
             ignore_eos=self.ignore_eos,
+            skip_special_tokens=self.skip_special_tokens,
             logprobs=self.logprobs,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.remarks import remark
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.driver import Driver
-    from sharegen.engine.request import SamplingParams
+    from sharegen.engine.request import BeamSearchParams, SamplingParams
 
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
@@ -129,10 +129,15 @@ def start(
     return Driver(places(setting, staff.count))
 
 
-def sampling_params(sampling: Sampling) -> SamplingParams:
-    """How a problem's samples are drawn, in the engine's terms."""
-    from sharegen.engine.request import SamplingParams
+def sampling_params(sampling: Sampling) -> tuple[SamplingParams, BeamSearchParams | None]:
+    """How a problem's samples are drawn, in the engine's terms, or searched for."""
+    from sharegen.engine.request import BeamSearchParams, SamplingParams
 
-    values = sampling.model_dump(exclude={"stop_when"})
+    if sampling.decoding == "beam":
+        names = {each.name for each in fields(BeamSearchParams)} - {"temperature", "beam_width"}
+        beam = BeamSearchParams(sampling.rows, **sampling.model_dump(include=names))
+        return beam.of_rows, beam
+    beams = {"decoding", "beam_width", "length_penalty", "early_stopping"}
+    values = sampling.model_dump(exclude={"stop_when", *beams})
     values["logit_bias"] = values["logit_bias"] or None
-    return SamplingParams(n=values.pop("samples"), **values)
+    return SamplingParams(n=values.pop("samples"), **values), None

@@ -124,7 +124,9 @@ def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[
         return None
     from sharegen.engine.request import GREEDY_BELOW
 
-    return [s.samples == 1 or s.temperature < GREEDY_BELOW for s in samplings]
+    return [
+        s.rows == 1 or (s.decoding == "sample" and s.temperature < GREEDY_BELOW) for s in samplings
+    ]
 
 
 def kv_cache_limit(
@@ -142,8 +144,8 @@ def kv_cache_limit(
 
     made_of = blocks_of(configuration, model)
     rows = max_sequences(configuration, device)
-    wanted = extents(samplings, model.context_length)
-    blocks = most_blocks(tree, *wanted, rows, made_of.width)
+    _, tokens = extents(samplings, model.context_length)
+    blocks = most_blocks(tree, [s.rows for s in samplings], tokens, rows, made_of.width)
     bundles = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
     kv = bundles * made_of.shared_token_bytes * tree.block_size
     states = most_slots(rows) * model.state_bytes

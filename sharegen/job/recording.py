@@ -50,6 +50,7 @@ def record_of(
         num_tokens=len(completion.token_ids),
         finish_reason=completion.finish_reason,
         cumulative_logprob=completion.cumulative_logprob,
+        score=completion.score,
         answer=answer,
         gold=problem.gold,
         token_ids=list(completion.token_ids) if configuration.token_ids else None,

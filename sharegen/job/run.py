@@ -55,7 +55,7 @@ from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.recipe import Sampling
 
 if TYPE_CHECKING:
-    from sharegen.engine.request import Request, SamplingParams
+    from sharegen.engine.request import BeamSearchParams, Request, SamplingParams
     from sharegen.engine.verifying import Verified
     from sharegen.results.sandbox.system import Isolation
 
@@ -165,7 +165,8 @@ class _Job:
         self.share = share
         self.others = others
         self.watcher = watcher
-        self._params: dict[int, SamplingParams] = {}  # by the Sampling that it is of
+        # By the Sampling that they are of.
+        self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
         self.verification = None if verify is None else Verification(verify)
         samplings = [problem.sampling for problem in workload.problems]
         self.staff = Staff.of(configuration, samplings)
@@ -349,8 +350,9 @@ class _Job:
             if stopping is not None:
                 deciding = stopping.deciding(problem, key)
                 samples, due = () if deciding.is_decided else samples, deciding.due
+            params, beam = self._params_of(problem)
             request = Request(
-                key, prompt, self._params_of(problem), samples, splits=splits, due=due, alone=alone
+                key, prompt, params, samples, splits=splits, due=due, alone=alone, beam=beam
             )
             candidates.append(_Asked(problem, request, recorded))
         asked: list[_Asked] = []
@@ -402,8 +404,8 @@ class _Job:
         pairs = zip(self.workload.problems, self.prompts, strict=True)
         return [problem.sampling for problem, prompt in pairs if prompt]
 
-    def _params_of(self, problem: Problem) -> SamplingParams:
-        """How its samples are drawn: one object for all problems that are drawn alike."""
+    def _params_of(self, problem: Problem) -> tuple[SamplingParams, BeamSearchParams | None]:
+        """How its samples are drawn: the same objects for all problems that are drawn alike."""
         key = id(problem.sampling)
         if key not in self._params:
             self._params[key] = sampling_params(problem.sampling)

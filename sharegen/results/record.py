@@ -35,6 +35,7 @@ class Record:
     completion: what the model wrote, cut at the stop string, without the prompt.
     num_tokens: tokens drawn, the ones cut from the text included.
     cumulative_logprob: natural log under the model's raw distribution; None if not finite.
+    score: of a text that a beam search found, what a problem's texts are ranked by.
     answer: as extracted from the completion, not normalised; gold: as the dataset has it.
     token_ids: only where they were asked for; logprobs, likewise: of each token its id, the
         log-probability, and those of the likeliest tokens by their ids. Null is not finite.
@@ -52,6 +53,7 @@ class Record:
     num_tokens: int = 0
     finish_reason: str | None = None
     cumulative_logprob: float | None = None
+    score: float | None = None
     answer: str | None = None
     gold: str | None = None
     token_ids: list[int] | None = None
@@ -104,6 +106,8 @@ class Record:
                 "finish_reason": self.finish_reason,
                 "cumulative_logprob": logprob if finite else None,  # JSON has no infinity
             }
+            if self.score is not None:
+                fields["score"] = self.score
             if self.answer is not None or self.gold is not None:
                 fields |= {"answer": self.answer, "gold": self.gold}
             if self.token_ids is not None:
@@ -146,9 +150,10 @@ class Record:
         for name in ("sample", "num_tokens"):
             if not 0 <= (known.get(name) or 0) <= _MOST:
                 raise ValueError(f"has `{name}` {json.dumps(known[name])[:40]}")
-        logprob = known.get("cumulative_logprob")
-        if logprob is not None and not abs(logprob) <= _LARGEST:  # NaN is not either
-            raise ValueError(f"has `cumulative_logprob` {json.dumps(logprob)[:40]}")
+        for name in ("cumulative_logprob", "score"):
+            number = known.get(name)
+            if number is not None and not abs(number) <= _LARGEST:  # NaN is not either
+                raise ValueError(f"has `{name}` {json.dumps(number)[:40]}")
         known.setdefault("prompt_hash", None)
         return cls(**known)
 
@@ -164,6 +169,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "num_tokens": (int,),
     "finish_reason": (str, type(None)),
     "cumulative_logprob": (float, int, type(None)),
+    "score": (float, int, type(None)),
     "answer": (str, type(None)),
     "gold": (str, type(None)),
     "token_ids": (list, type(None)),

@@ -132,6 +132,8 @@ class Configuration(Job):
         values["dataset"] = {"id": self.dataset.id}  # what samples are keyed and drawn by
         values["sampling"].pop("samples")
         values["sampling"].pop("stop_when")  # which samples there are, not what they are
+        if self.sampling.decoding == "beam":
+            values["sampling"]["beam_width"] = self.sampling.rows
         chat = values["chat"]
         chat.pop("stop")  # those in use are the sampling's
         chat.pop("template")  # its content counts
@@ -225,6 +227,7 @@ def resolve(
             f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
             "about a document that it makes itself"
         )
+    _check_decoding(job)
     _refuse_idle_rule(recipe, job)
     _refuse_idle_fields(recipe, job)
     _refuse_no_text(recipe, job)
@@ -401,6 +404,34 @@ def _refuse_idle_flags(
         raise UsageError(f"--dataset-revision is for the hub, and {what}: leave it out")
     if dataset.get("split") is not None and source is not None and Path(source).is_file():
         raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
+
+
+_BEAMS = ("beam_width", "length_penalty", "early_stopping")
+_DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+          "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens",
+          "stop_when")  # fmt: skip
+
+
+def _check_decoding(job: Configuration) -> None:
+    """Refuse what a beam search has no use for, and what is for beams alone."""
+    sampling = job.sampling
+    plain = Sampling(temperature=0 if sampling.decoding == "beam" else 1)
+    for name in _DRAWN if sampling.decoding == "beam" else _BEAMS:
+        value, idle = getattr(sampling, name), getattr(plain, name)
+        if value == idle or name not in sampling.model_fields_set:
+            continue
+        if name in _BEAMS:
+            raise UsageError(f"sampling.{name} is for a beam search: --set sampling.decoding=beam")
+        to_do = f"set it to {idle}" if name != "stop_when" else "leave it out"
+        raise UsageError(
+            f"{FLAGS.get(f'sampling.{name}', f'sampling.{name}')} {value}: a beam search follows "
+            f"the likeliest texts and draws nothing: {to_do}"
+        )
+    if sampling.rows < sampling.samples:
+        raise UsageError(
+            f"sampling.beam_width is {sampling.rows}: {sampling.samples} texts are kept of a "
+            "problem: follow at least as many, or lower --samples"
+        )
 
 
 def _refuse_idle_rule(recipe: Recipe, job: Configuration) -> None:

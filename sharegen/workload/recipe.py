@@ -197,6 +197,9 @@ class Sampling(Strict):
     prompt's tokens, in the line of its first sample. detokenize: whether samples have a text.
     structured_outputs: what texts have to be, one of json, regex, choice, grammar and json_object.
     stop_when: the rule by which a problem has samples enough before all are drawn (StopRule).
+    decoding: "beam" finds the likeliest texts instead of drawing any, and keeps the best `samples`
+        of them. beam_width: how many it follows; null is as many as it keeps. length_penalty,
+        early_stopping: names and ranges are those of `BeamSearchParams`.
     """
 
     samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
@@ -223,14 +226,25 @@ class Sampling(Strict):
     prompt_logprobs: int | None = Field(default=None, ge=0)
     seed: int = 0
     stop_when: Rule | None = None
+    decoding: Literal["sample", "beam"] = "sample"
+    beam_width: int | None = Field(default=None, ge=1)
+    length_penalty: float = Field(default=1.0, ge=-100, le=100)
+    early_stopping: bool | Literal["never"] = False
+
+    @property
+    def rows(self) -> int:
+        """Rows that a problem takes, if all of them run: one a sample, or one a beam."""
+        if self.decoding == "sample":
+            return self.samples
+        return self.samples if self.beam_width is None else self.beam_width
 
     @property
     def rule(self) -> StopRule | None:
         return None if self.stop_when is None else StopRule.parse(self.stop_when)
 
     def problem_tokens(self, context_length: int) -> int:
-        """Tokens of all samples of a problem, at most."""
-        return self.samples * (self.max_tokens or context_length)
+        """Tokens that are drawn for a problem, at most."""
+        return self.rows * (self.max_tokens or context_length)
 
 
 class Gold(Strict):
