@@ -53,7 +53,6 @@ class Record:
     num_tokens: int = 0
     finish_reason: str | None = None
     cumulative_logprob: float | None = None
-    score: float | None = None
     answer: str | None = None
     gold: str | None = None
     token_ids: list[int] | None = None
@@ -64,6 +63,7 @@ class Record:
     prompt: str | list[Any] | None = None
     tools: list[dict[str, Any]] | None = None
     fields: dict[str, Any] | None = None
+    score: float | None = None
 
     @property
     def row(self) -> str | None:

@@ -409,7 +409,7 @@ def _refuse_idle_flags(
 _BEAMS = ("beam_width", "length_penalty", "early_stopping")
 _DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
           "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens",
-          "stop_when")  # fmt: skip
+          "structured_outputs", "detokenize", "prompt_logprobs", "stop_when")  # fmt: skip
 
 
 def _check_decoding(job: Configuration) -> None:
@@ -425,7 +425,7 @@ def _check_decoding(job: Configuration) -> None:
         to_do = f"set it to {idle}" if name != "stop_when" else "leave it out"
         raise UsageError(
             f"{FLAGS.get(f'sampling.{name}', f'sampling.{name}')} {value}: a beam search follows "
-            f"the likeliest texts and draws nothing: {to_do}"
+            f"the likeliest texts and has no use for it: {to_do}"
         )
     if sampling.rows < sampling.samples:
         raise UsageError(
