@@ -422,7 +422,7 @@ def _check_decoding(job: Configuration) -> None:
             continue
         if name in _BEAMS:
             raise UsageError(f"sampling.{name} is for a beam search: --set sampling.decoding=beam")
-        to_do = f"set it to {idle}" if name != "stop_when" else "leave it out"
+        to_do = "leave it out" if idle is None else f"set it to {idle}"
         raise UsageError(
             f"{FLAGS.get(f'sampling.{name}', f'sampling.{name}')} {value}: a beam search follows "
             f"the likeliest texts and has no use for it: {to_do}"
