@@ -45,7 +45,7 @@ def report(
             "--output",
             "-o",
             metavar="PLACE",
-            help="Write the pictures: all into one .png or .svg, or each as both into a folder.",
+            help="Write the pictures: all into one .svg, or each into a folder.",
             parser=parse_path,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def report(
     The curves are printed here. A journal brings those of its shards along. Samples are judged by
     their scores (`sharegen score`) where the journal has any, else by comparing answer and gold.
     Pictures: the curves, solved problems by difficulty, vote margins, completion lengths, tokens
-    per second, what sharing saved. They need matplotlib: pip install 'sharegen[plot]'.
+    per second, what sharing saved; they are SVG, which browsers show and editors take.
 
     \b
     Examples:
@@ -117,14 +117,12 @@ def _check_outputs(html: Path | None, output: Path | None) -> None:
     if html is not None and html.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--html {html}: the page's name must end in .html")
     if output is not None:
-        known = output.suffix.lower() in figures.SUFFIXES
+        known = output.suffix.lower() == figures.SUFFIX
         if not known and (output.is_file() or (output.suffix and not output.is_dir())):
-            raise UsageError(f"--output {output}: must end in .png or .svg, or be a folder")
+            raise UsageError(f"--output {output}: must end in .svg, or be a folder")
     for flag, path in (("--html", html), ("--output", output)):
         if path is not None:
             refuse_journal(path, flag)
-    if html is not None or output is not None:
-        figures.require_matplotlib()
 
 
 def _problems(run: Run, for_page: bool, for_pictures: bool) -> list[Problem]:

@@ -31,14 +31,13 @@ def test_the_curve_goes_to_stdout(sharegen: Command, tmp_path: Path) -> None:
 
 
 def test_pictures_and_page(sharegen: Command, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write_maths(tmp_path / "a.jsonl")
     write_code(tmp_path / "b.jsonl")
     ran = sharegen("report", "a.jsonl", "b.jsonl", "--html", "new/r.html", "-o", "pictures")
     assert ran.code == 0, ran.err
     assert (tmp_path / "new" / "r.html").read_text().startswith("<!doctype html>")
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
-    assert {"curve.png", "curve.svg", "difficulty.svg", "margins.png", "lengths.svg"} <= names
+    assert {"curve.svg", "difficulty.svg", "margins.svg", "lengths.svg"} <= names
     assert ran.err.count("written: ") == 1 + len(names)
     assert sharegen("report", "a.jsonl", "-o", "a").code == 0  # a folder beside a.run.json
     ran = sharegen("report", "a.jsonl", "-o", "sheet.svg")
@@ -46,7 +45,6 @@ def test_pictures_and_page(sharegen: Command, tmp_path: Path) -> None:
 
 
 def test_a_journal_without_verdicts(sharegen: Command, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write_lines(tmp_path / "free.jsonl", [sample("p", i) for i in range(3)])
     ran = sharegen("report", "free.jsonl", "--html", "free.html")
     assert ran.code == 0 and ran.out == ""
@@ -56,7 +54,6 @@ def test_a_journal_without_verdicts(sharegen: Command, tmp_path: Path) -> None:
 def test_a_real_job_shows_its_questions(
     sharegen: Command, tmp_path: Path, job: list[object]
 ) -> None:
-    pytest.importorskip("matplotlib")
     assert sharegen(*job).code == 0
     ran = sharegen("report", "out.jsonl", "--html", "out.html")
     assert ran.code == 0, ran.err
@@ -78,11 +75,12 @@ def test_a_real_job_shows_its_questions(
         (["empty.jsonl"], 1, ["empty.jsonl", "is empty"]),
         (["unscored.jsonl"], 1, ["no scores yet", "sharegen score unscored.jsonl --execute"]),
         (["a.jsonl", "--html", "a.jsonl"], 2, ["--html a.jsonl", ".html"]),
-        (["a.jsonl", "--output", "a.jsonl"], 2, ["--output a.jsonl", ".png or .svg"]),
+        (["a.jsonl", "--output", "a.jsonl"], 2, ["--output a.jsonl", "must end in .svg"]),
         (["a.jsonl", "--html", "b.html"], 2, ["--html b.html is a journal"]),
-        (["a.jsonl", "--output", "a.run.json"], 2, ["--output a.run.json", ".png or .svg"]),
-        (["a.jsonl", "--output", "a.gif"], 2, ["--output a.gif", ".png or .svg"]),
-        (["a.jsonl", "--output", "a.jsonl/r.png"], 1, ["cannot be written"]),
+        (["a.jsonl", "--output", "a.run.json"], 2, ["--output a.run.json", "must end in .svg"]),
+        (["a.jsonl", "--output", "a.gif"], 2, ["--output a.gif", "must end in .svg"]),
+        (["a.jsonl", "--output", "a.png"], 2, ["--output a.png", "must end in .svg"]),
+        (["a.jsonl", "--output", "a.jsonl/r.svg"], 1, ["cannot be written"]),
         (["a.jsonl", "--html", "a.jsonl/r.html"], 1, ["cannot be written"]),
         ([], 2, ["FILE"]),
     ],
@@ -104,19 +102,33 @@ def test_bad_input_is_one_line(
         assert word in ran.err
 
 
-def test_without_matplotlib_the_curve_is_still_there(
+def test_a_page_needs_no_matplotlib(
     sharegen: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_maths(tmp_path / "run.jsonl")
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    assert "pass@k" in sharegen("report", "run.jsonl").out
-    ran = sharegen("report", "run.jsonl", "--html", "r.html")
-    assert ran.code == 2 and "pip install 'sharegen[plot]'" in ran.err
+    ran = sharegen("report", "run.jsonl", "--html", "r.html", "-o", "r.svg")
+    assert ran.code == 0 and "pass@k" in ran.out
+    assert (tmp_path / "r.html").read_text().count("<svg ") == 4 and (tmp_path / "r.svg").exists()
+
+
+def test_json_is_all_of_stdout(sharegen: Command, tmp_path: Path) -> None:
+    write_maths(tmp_path / "a.jsonl")
+    write_maths(tmp_path / "b.jsonl", problems=5, samples=4, seed=1)
+    ran = sharegen("report", "a.jsonl", "b.jsonl", "--json")
+    found = json.loads(ran.out)
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    said = page[page.index("`report --json`") :]
+    for key in (*found, *found["runs"][0], *found["comparisons"][0]):
+        assert f"`{key}`" in said, key
+    assert [run["problems"] for run in found["runs"]] == [12, 5]
+    assert {each["k"] for each in found["comparisons"]} == {1, 4}
+    for point in found["runs"][1]["curves"]["pass@k"]:
+        assert 0 <= point["low"] <= point["mean"] <= point["high"] <= 1
 
 
 def test_difficulty_comes_from_the_dataset(sharegen: Command, tmp_path: Path) -> None:
     """A scored APPS job whose scores do not say it; and the same with the dataset gone."""
-    pytest.importorskip("matplotlib")
     levels = ("introductory", "interview", "interview", "competition")
     rows = [
         {
@@ -145,9 +157,9 @@ def test_difficulty_comes_from_the_dataset(sharegen: Command, tmp_path: Path) ->
     write_lines(scores_path(tmp_path / "code.jsonl"), scores)
     write_run_file(journal, configuration=job.identity, extent=job.extent)
     ran = sharegen("report", "code.jsonl", "-o", "with")
-    assert ran.code == 0 and (tmp_path / "with" / "difficulty.png").exists(), ran.err
+    assert ran.code == 0 and (tmp_path / "with" / "difficulty.svg").exists(), ran.err
     dataset.unlink()
     ran = sharegen("report", "code.jsonl", "-o", "without", "--html", "page.html")
     assert ran.code == 0 and "goes without the questions" in ran.err
     assert (tmp_path / "page.html").exists()
-    assert not (tmp_path / "without" / "difficulty.png").exists()
+    assert not (tmp_path / "without" / "difficulty.svg").exists()

@@ -15,8 +15,6 @@ from sharegen.results.report.outcomes import read_run
 from sharegen.results.report.pictures import pictures
 from tests.results.report_journals import HOSTILE, write_maths
 
-pytest.importorskip("matplotlib")
-
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
 QUIET = (

@@ -28,8 +28,6 @@ from tests.results.report_journals import (
     write_run_file,
 )
 
-pytest.importorskip("matplotlib")
-
 
 class Elements(HTMLParser):
     """Every element of a page with its attributes and the text right inside it."""

@@ -1,5 +1,5 @@
 """Pictures and a page of one or several finished journals: `sharegen report`.
 
 `outcomes` reads a journal with its verdicts, `curves` measures, `pictures` says what to draw,
-`figures` draws it (matplotlib), `terminal` prints it, `page` is the page that holds everything.
+`svg` draws it for `figures`, `terminal` prints it, `page` is the page that holds everything.
 """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from sharegen.results.report.axes import Axes, Box, Scale, nice, shares
 from sharegen.results.report.measure import Measured, prompt_tokens
-from sharegen.results.report.picture import Picture, Theme, legend, percent
+from sharegen.results.report.picture import Picture, Theme, legend, shortened
+
+_LEAST = 3.0
+"""Pixels of a bar, however little it stands for."""
 
 
 def lengths(runs: Sequence[Measured]) -> Iterator[Picture]:
@@ -22,15 +25,14 @@ def lengths(runs: Sequence[Measured]) -> Iterator[Picture]:
     longest = max(int(of_run.max()) for of_run in drawn)
     edges = np.arange(0, longest + 2 + longest // 30, longest // 30 + 1)
 
-    def draw(axes: Any, theme: Theme) -> None:
-        for index, of_run in enumerate(drawn):
-            share = np.histogram(of_run, edges)[0] / len(of_run)
-            axes.stairs(share, edges, fill=len(runs) == 1, color=theme.of(index), lw=2)
-        axes.set_xlabel("tokens in a completion")
-        axes.set_ylabel("completions")
-        axes.set_xlim(0, edges[-1])
-        axes.set_ylim(bottom=0)
-        percent(axes.yaxis)
+    def draw(axes: Axes, theme: Theme) -> None:
+        bins = [(np.histogram(of_run, edges)[0] / len(of_run)).tolist() for of_run in drawn]
+        for index, share in enumerate(bins):
+            axes.steps(share, edges.tolist(), theme.of(index), filled=len(runs) == 1)
+        last = float(edges[-1])
+        ticks = [(tick, f"{tick:,.0f}") for tick in nice(last, whole=True)]
+        axes.x = Scale(0, last, "tokens in a completion", ticks)
+        axes.y = shares(max(map(max, bins)) * 1.05, "completions")
         legend(axes, [run.name for run in runs], theme)
 
     yield Picture(
@@ -66,16 +68,16 @@ def rates(runs: Sequence[Measured]) -> Iterator[Picture]:
         if longest >= 3 * size or size == 1
     )
 
-    def draw(axes: Any, theme: Theme) -> None:
+    def draw(axes: Axes, theme: Theme) -> None:
         for index, run in timed:
             ends = [end / seconds for end, _ in run.rate]
-            rates = [rate for _, rate in run.rate]
-            axes.stairs(rates, [0, *ends], baseline=None, color=theme.of(index), lw=1.8)
-        axes.set_xlabel(f"{unit} since the start")
-        axes.set_ylabel("tokens per second")
-        axes.set_xlim(0, longest / seconds)
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axes.steps([rate for _, rate in run.rate], [0, *ends], theme.of(index))
+        end = longest / seconds
+        fastest = 1.05 * max(rate for _, run in timed for _, rate in run.rate) or 1.0
+        ticks = [(tick, f"{tick:.4g}") for tick in nice(end)]
+        axes.x = Scale(0, end, f"{unit} since the start", ticks)
+        ticks = [(tick, f"{tick:,.4g}") for tick in nice(fastest)]
+        axes.y = Scale(0, fastest, "tokens per second", ticks)
         legend(axes, [run.name for run in runs], theme)
 
     yield Picture(
@@ -99,31 +101,25 @@ def sharing(runs: Sequence[Measured]) -> Iterator[Picture]:
     if not saved:
         return
 
-    def draw(axes: Any, theme: Theme) -> None:
+    def draw(axes: Axes, theme: Theme) -> None:
         most = max(asked for *_, asked, _ in saved)
         for position, (index, _, asked, computed) in enumerate(saved):
-            for offset, tokens, alpha, label in (
-                (-0.2, asked, 0.4, f"{asked:,} asked"),
-                (0.2, computed, 1.0, f"{computed:,} computed ({asked / computed:,.1f}x fewer)"),
+            for offset, tokens, opacity, label in (
+                (0.2, asked, 0.4, f"{asked:,} asked"),
+                (-0.2, computed, 1.0, f"{computed:,} computed ({asked / computed:,.1f}x fewer)"),
             ):
-                at = position + offset
-                axes.barh(at, tokens, 0.36, color=theme.of(index), alpha=alpha)
+                at = len(saved) - 1 - position + offset
+                start, end = (0.0, at - 0.18), (float(tokens), at + 0.18)
+                axes.marks.append(Box(start, end, theme.of(index), opacity, _LEAST))
                 inside = tokens > 0.55 * most
-                axes.annotate(
-                    label,
-                    (0 if inside else tokens, at),
-                    (6, 0),
-                    textcoords="offset points",
-                    va="center",
-                    color=theme.ink,
-                )
-        axes.set_yticks(range(len(saved)), [name if len(runs) > 1 else "" for _, name, *_ in saved])
-        axes.set_ylim(len(saved) - 0.4, -0.6) if len(saved) > 1 else axes.set_ylim(0.8, -0.8)
-        axes.set_xlim(0, most * 1.02)
-        axes.set_xlabel("prompt tokens")
-        axes.xaxis.set_major_locator(_few_ticks())
-        axes.xaxis.set_major_formatter(lambda value, _: _short(value))
-        axes.grid(False, axis="y")
+                place = (0.0 if inside else float(tokens), at)
+                axes.words(place, label, theme.ink, anchor="start", shift=(7, 3.5))
+        names = [name if len(runs) > 1 else "" for _, name, *_ in saved]
+        rows = [(len(saved) - 1 - i, shortened(name, 16)) for i, name in enumerate(names)]
+        room = 0.6 if len(saved) > 1 else 0.9
+        axes.y = Scale(-room, len(saved) - 1 + room, ticks=rows, lines=False)
+        ticks = [(tick, _short(tick)) for tick in nice(most, 4)]
+        axes.x = Scale(0, most * 1.02, "prompt tokens", ticks)
 
     yield Picture(
         "sharing",
@@ -136,12 +132,6 @@ def sharing(runs: Sequence[Measured]) -> Iterator[Picture]:
         ),
         draw,
     )
-
-
-def _few_ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(4)
 
 
 def _short(value: float) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from sharegen.results.passk import SUBSETS
+from sharegen.results.report.axes import Axes, Key, Scale, nice, shares
 from sharegen.results.report.curves import Curve
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Run
-from sharegen.results.report.picture import Picture, Theme, legend, percent
+from sharegen.results.report.picture import Picture, Theme, legend, shortened
 from sharegen.results.vote import natural_order
 
 _LIGHT = 0.4
@@ -33,40 +34,38 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
     if votes:
         meanings.append(f"maj@k: the vote over k is right (mean of {SUBSETS} random subsets)")
 
-    def draw(axes: Any, theme: Theme) -> None:
-        from matplotlib.lines import Line2D
-
+    def draw(axes: Axes, theme: Theme) -> None:
         largest = max(curve.ks[-1] for *_, curve in lines)
-        styles = {"pass@k": "-", "maj@k": "--" if len(runs) > 1 else "-"}
-        for _, measure, index, curve in lines:
-            colour = theme.of(index if len(runs) > 1 else int(measure == "maj@k"))
-            axes.fill_between(curve.ks, curve.low, curve.high, color=colour, alpha=0.14, lw=0)
-            mark = "o" if largest <= 16 else ""
-            axes.plot(curve.ks, curve.mean, styles[measure], color=colour, marker=mark, ms=4)
-            if curve.ks == (1,):
-                error = [[curve.mean[0] - curve.low[0]], [curve.high[0] - curve.mean[0]]]
-                axes.errorbar(curve.ks, curve.mean, error, color=colour, capsize=4)
-        ticks = [t * 10**e for e in range(7) for t in (1, 2, 5) if t * 10**e <= largest]
-        if largest > 1:
-            axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-        axes.minorticks_off()
-        axes.set_xlabel(f"samples k (maj@k: {SUBSETS} random subsets)" if votes else "samples k")
-        axes.set_ylabel("problems right")
-        top = max(high for *_, curve in lines for high in curve.high)
-        axes.set_ylim(0, min(1.0, top * 1.08) if top else 1.0)
-        percent(axes.yaxis)
-        colours = (
-            dict.fromkeys(styles, theme.muted)
-            if len(runs) > 1
-            else {"pass@k": theme.of(0), "maj@k": theme.of(1)}
-        )
-        measures = [
-            Line2D([], [], ls=styles[measure], color=colours[measure], label=measure)
-            for measure in styles
-            if votes or measure == "pass@k"
+        several = len(runs) > 1
+        colours = [
+            theme.of(index if several else int(measure == "maj@k"))
+            for _, measure, index, _ in lines
         ]
-        legend(axes, [run.name for run in runs], theme, measures)
+        for (*_, curve), colour in zip(lines, colours, strict=True):  # under all curves
+            axes.band(curve.ks, curve.low, curve.high, colour)
+        for (_, measure, _, curve), colour in zip(lines, colours, strict=True):
+            is_vote = measure == "maj@k"
+            dashed, dots = is_vote and several, largest <= 16
+            axes.line(curve.ks, curve.mean, colour, dashed, dots)
+            if curve.ks == (1,):
+                axes.line((1, 1), (curve.low[0], curve.high[0]), colour)
+        ticks = [t * 10**e for e in range(7) for t in (1, 2, 5) if t * 10**e <= largest]
+        label = f"samples k (maj@k: {SUBSETS} random subsets)" if votes else "samples k"
+        named = [(tick, f"{tick:,}") for tick in ticks]
+        axes.x = Scale(1, largest, label, named, log=largest > 1)
+        top = max(high for *_, curve in lines for high in curve.high)
+        axes.y = shares(min(1.0, top * 1.08) if top else 1.0, "problems right")
+        measures = ["pass@k", "maj@k"] if votes else ["pass@k"]
+        keys = [
+            Key(
+                measure,
+                theme.muted if several else theme.of(number),
+                line=True,
+                dashed=several and number == 1,
+            )
+            for number, measure in enumerate(measures)
+        ]
+        legend(axes, [run.name for run in runs], theme, keys)
 
     yield Picture(
         "curve",
@@ -92,37 +91,27 @@ def difficulties(runs: Sequence[Measured]) -> Iterator[Picture]:
         return
     counts = [[_solved_of(run.run, level) for level in levels] for run in runs]
 
-    def draw(axes: Any, theme: Theme) -> None:
-        from matplotlib.patches import Patch
-
+    def draw(axes: Axes, theme: Theme) -> None:
         width = 0.8 / len(runs)
         for index, of_run in enumerate(counts):
-            at = np.arange(len(levels)) - 0.4 + width * (index + 0.5)
-            shares = [solved / max(total, 1) for solved, total, _ in of_run]
+            lefts = [place - 0.4 + width * index for place in range(len(levels))]
+            some = [solved / max(total, 1) for solved, total, _ in of_run]
             single = [mean for *_, mean in of_run]
-            axes.bar(at, shares, width * 0.9, color=theme.of(index), alpha=_LIGHT)
-            axes.bar(at, single, width * 0.9, color=theme.of(index))
-            for x, (solved, total, _), share in zip(at, of_run, shares, strict=True):
-                axes.annotate(
-                    f"{solved:,}/{total:,}",
-                    (x, share),
-                    (0, 3),
-                    textcoords="offset points",
-                    ha="center",
-                    color=theme.muted,
-                    size="small",
-                    rotation=90 if width < 0.15 else 0,
-                )
-        axes.set_xticks(range(len(levels)), levels)
-        axes.set_ylim(0, 1.12)
-        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-        axes.set_ylabel("problems right")
-        axes.grid(False, axis="x")
-        percent(axes.yaxis)
+            axes.bars(lefts, some, width * 0.9, theme.of(index), opacity=_LIGHT)
+            axes.bars(lefts, single, width * 0.9, theme.of(index))
+            for left, (solved, total, _), share in zip(lefts, of_run, some, strict=True):
+                place, upright = (left + width * 0.45, share), width >= 0.15
+                shift, anchor = ((0, -4), "middle") if upright else ((3.5, -4), "start")
+                label = f"{solved:,}/{total:,}"
+                axes.words(place, label, theme.muted, anchor=anchor, shift=shift, upright=upright)
+        named = [(place, shortened(level, 16)) for place, level in enumerate(levels)]
+        axes.x = Scale(-0.5, len(levels) - 0.5, ticks=named, lines=False)
+        quarters = [(tick, f"{tick:.0%}") for tick in (0, 0.25, 0.5, 0.75, 1)]
+        axes.y = Scale(0, 1.12, "problems right", quarters)
         colour = theme.muted if len(runs) > 1 else theme.of(0)
         shades = [
-            Patch(color=colour, alpha=_LIGHT, lw=0, label="any sample is right"),
-            Patch(color=colour, label="a single sample"),
+            Key("any sample is right", colour, opacity=_LIGHT),
+            Key("a single sample", colour),
         ]
         legend(axes, [run.name for run in runs], theme, shades)
 
@@ -153,16 +142,19 @@ def solved(runs: Sequence[Measured]) -> Iterator[Picture]:
     if not judged:
         return
 
-    def draw(axes: Any, theme: Theme) -> None:
+    def draw(axes: Axes, theme: Theme) -> None:
         width = 0.86 / len(judged)
+        most = 0.0
         for position, (index, _, counts) in enumerate(judged):
-            at = np.arange(len(_SHARES)) - 0.43 + width * (position + 0.5)
-            axes.bar(at, counts / counts.sum(), width * 0.94, color=theme.of(index))
-        axes.set_xticks(range(len(_SHARES)), ["none", *["" for _ in _SHARES[1:-1]], "all"])
-        axes.set_xlabel("share of a problem's samples that is right")
-        axes.set_ylabel("problems")
-        axes.grid(False, axis="x")
-        percent(axes.yaxis)
+            heights = (counts / counts.sum()).tolist()
+            lefts = [place - 0.43 + width * position for place in range(len(_SHARES))]
+            axes.bars(lefts, heights, width * 0.94, theme.of(index))
+            most = max(most, *heights)
+        last = len(_SHARES) - 1
+        named = [(0.0, "none"), (float(last), "all")]
+        label = "share of a problem's samples that is right"
+        axes.x = Scale(-0.5, last + 0.5, label, named, lines=False)
+        axes.y = shares(most * 1.05, "problems")
         legend(axes, [run.name for run in runs], theme)
 
     yield Picture(
@@ -190,29 +182,26 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
         return
     kinds = ("vote right", "vote wrong", "not judged")
 
-    def draw(axes: Any, theme: Theme) -> None:
-        from matplotlib.ticker import MaxNLocator
-
-        stacked = []
+    def draw(axes: Axes, theme: Theme) -> None:
+        keys: list[Key] = []
+        most = max(int(counts.sum(axis=0).max()) for *_, counts in voted)
         if len(runs) == 1:
-            below = np.zeros(len(_MARGINS) - 1)
+            below = [0] * (len(_MARGINS) - 1)
             colours = (theme.right, theme.wrong, theme.muted)
-            for kind, colour, counts in zip(kinds, colours, voted[0][2], strict=True):
-                if counts.any():
-                    bars = axes.bar(_MARGINS[:-1], counts, 0.094, below, align="edge", color=colour)
-                    bars.set_label(kind)
-                    stacked.append(bars)
-                    below = below + counts
+            for kind, colour, counts in zip(kinds, colours, voted[0][2].tolist(), strict=True):
+                if any(counts):
+                    axes.bars(_MARGINS[:-1].tolist(), counts, 0.094, colour, below)
+                    keys.append(Key(kind, colour))
+                    below = [a + b for a, b in zip(below, counts, strict=True)]
         else:
             for index, _, counts in voted:
-                axes.stairs(counts.sum(axis=0), _MARGINS, color=theme.of(index), lw=2)
-        axes.set_xlabel("lead of the winner over the runner-up, share of votes")
-        axes.set_ylabel("problems")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.set_xlim(0, 1)
-        axes.grid(False, axis="x")
-        percent(axes.xaxis)
-        legend(axes, [run.name for run in runs], theme, stacked)
+                axes.steps(counts.sum(axis=0).tolist(), _MARGINS.tolist(), theme.of(index))
+        axes.x = replace(
+            shares(1.0, "lead of the winner over the runner-up, share of votes"), lines=False
+        )
+        ticks = [(tick, f"{tick:,.0f}") for tick in nice(most * 1.05, whole=True)]
+        axes.y = Scale(0, most * 1.05, "problems", ticks)
+        legend(axes, [run.name for run in runs], theme, keys)
 
     yield Picture(
         "margins",
