@@ -62,6 +62,7 @@ Under the same name these differ:
 - `logprobs` and `cumulative_logprob` are of the model's own distribution, before temperature,
   filters and penalties, as vLLM's `raw_logprobs`. Logprob objects are made when `logprobs` is
   first read.
+- `logprobs=-1` is refused: ask for as many as the vocabulary has tokens.
 - `generate` shows progress on stderr where that is a terminal; `use_tqdm` is True, False or None.
 
 Beside vLLM's there are `stream`, `fork`, `cancel` and `running`: see the [Python API](python.md).

@@ -377,6 +377,8 @@ class LLM:
     def _progress(
         self, wanted: bool | None, samples: int, prompts: int, longest: int | None
     ) -> AbstractContextManager[Progress | None]:
+        if wanted not in (True, False, None):
+            raise TypeError("use_tqdm is True, False or None: the progress is shown in one way")
         if not (sys.stderr.isatty() if wanted is None else wanted):
             return nullcontext(None)
         return Progress(self.engine.stats, samples, prompts, None, longest)

@@ -168,6 +168,11 @@ def test_prompt_tokens_that_others_had_computed(llm: LLM) -> None:
     assert again.num_cached_tokens == 0  # nothing stays between calls
 
 
+def test_a_bar_of_one_s_own_is_no_way_to_show_progress(llm: LLM) -> None:
+    with pytest.raises(TypeError, match="use_tqdm is True, False or None"):
+        llm.generate("Tom", GREEDY, use_tqdm=print)  # type: ignore[arg-type]
+
+
 def test_text_only_where_it_is_wanted(llm: LLM) -> None:
     pad = llm.get_tokenizer().convert_tokens_to_ids("<pad>")
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, logit_bias={pad: 1e3})

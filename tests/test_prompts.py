@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,13 @@ def test_an_error_says_which_prompt_it_is_about() -> None:
         raise CapacityError("too large")
     with pytest.raises(CapacityError, match=r"^too large$"), named(0, is_one_of_many=False):
         raise CapacityError("too large")
+
+
+def test_a_worker_s_error_still_says_which_request_it_is_about() -> None:
+    error = RequestError("too long")
+    assert error.request_key is None
+    error.request_key = 3
+    assert pickle.loads(pickle.dumps(error)).request_key == 3
 
 
 def test_parameters_for_each() -> None:
