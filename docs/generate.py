@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from sharegen.cli import app
 from sharegen.common import vllm_names
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.request import BeamSearchParams, SamplingParams
 from sharegen.llm import LLM
 from sharegen.outputs import (
@@ -206,8 +207,8 @@ def python() -> str:
     """The page of the Python API."""
     parts = [_PYTHON]
     for kind in (
-        LLM, SamplingParams, RequestOutput, CompletionOutput, Logprob, BeamSearchParams,
-        BeamSearchOutput, BeamSearchSequence,
+        LLM, SamplingParams, StructuredOutputsParams, RequestOutput, CompletionOutput, Logprob,
+        BeamSearchParams, BeamSearchOutput, BeamSearchSequence,
     ):  # fmt: skip
         parts.append(f"## {kind.__name__}\n\n{_signature(kind.__name__, kind)}\n")
         parts.append(f"{_prose(kind.__doc__ or '')}\n")

@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import torch
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sharegen.common.structured import StructuredOutputsParams
@@ -24,6 +25,19 @@ from tests.tiny import tiny_tokenizer
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
     return tiny_tokenizer()
+
+
+@cache
+def letters() -> PreTrainedTokenizerFast:
+    """A token a letter, few enough for the tiny models of the table."""
+    alphabet = [*map(chr, range(ord("!"), ord("~") + 1)), "Ġ"]
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
+    backend = Tokenizer(models.BPE(vocabulary, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
 
 
 @cache

@@ -18,7 +18,7 @@ from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError
 from tests.engine import structured
-from tests.engine.jobs import Ran, hope_for_the_best, run
+from tests.engine.jobs import Ran, hope_for_the_best, loaded, make_engine, run
 from tests.engine.structured import engine, parses, request, tokenizer
 from tests.engine.test_batch import recording, said
 
@@ -139,6 +139,26 @@ def test_few_rows_with_grammars_sit_out_and_the_others_keep_their_pace() -> None
         ended.setdefault(completion.request.key, lagging.stats.decode_steps)
     assert ended[1] <= 40 + 1  # as without the other: a step a token, seen one late
     assert 2 * 14 - 1 <= ended[2] <= 2 * 14 + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba2"])
+def test_rows_that_sit_out_keep_their_recurrent_states(name: str) -> None:
+    letters = structured.letters()
+    prompt = letters.encode("Question: how many apples?")
+    bound = SamplingParams(n=3, max_tokens=30, structured_outputs={"regex": "[a-f]{5,12}!"})
+    requests = [
+        Request(1, prompt, SamplingParams(max_tokens=25, ignore_eos=True), range(10)),
+        Request(2, prompt, bound, range(3)),
+        Request(3, prompt[:9], bound, range(2)),
+    ]
+    found = []
+    for lag in (0, 1):
+        made = make_engine(loaded(name), tokenizer=letters)
+        made._lag = lag
+        found.append(run(made, requests))
+    assert found[0].results == found[1].results
+    assert found[0].stats.decode_steps < found[1].stats.decode_steps
 
 
 def test_where_most_rows_have_grammars_no_step_is_in_flight() -> None:

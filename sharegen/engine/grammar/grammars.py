@@ -135,8 +135,8 @@ class Matcher:
     def _retry(self) -> None:
         """The library gave up: see whether it does so for this text alone, too.
 
-        Its limits count what all matchers of a grammar have learnt together, and what becomes of
-        one sample must not hang on the others.
+        Its limits count what all matchers of a grammar have learnt together, and one sample is not
+        to fail for what others have drawn.
         """
         self._grammar.renew()
         self._matcher = self._grammar.fresh()

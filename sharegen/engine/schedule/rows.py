@@ -261,9 +261,8 @@ class Rows:
         for sequence in self.running():
             row, fed = sequence.row, sequence.fed
             if sequence.structured and fed == len(sequence.tokens):
-                resting.append(
-                    row
-                )  # its input is still on the device, and what follows hangs on it
+                # Its input is still on the device, and what it may draw hangs on that.
+                resting.append(row)
                 continue
             if sequence.structured or fed < sequence.replay:
                 forced.append((row, sequence.tokens[fed], int(self.position[row])))
