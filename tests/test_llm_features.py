@@ -20,8 +20,12 @@ PROMPTS = ["Question: How many eggs?", "Question: How many apples?", "Tom"]
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
-    folder: Path = save_tiny_model(tmp_path_factory.mktemp("tiny"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
     return LLM(folder, lookahead=8, kv_cache_memory=1 << 22)
 
 
@@ -154,18 +158,16 @@ def test_prompts_in_every_form(llm: LLM) -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_prompt_tokens_that_others_had_computed(llm: LLM) -> None:
+def test_prompt_tokens_that_others_had_computed(folder: Path) -> None:
     """All but what is computed, each for the first prompt that it is in."""
-    before = llm.engine.stats.prompt_tokens_computed
+    llm = LLM(folder, kv_cache_memory=1 << 22)
     shared = "Question: A box holds 12 eggs. How many eggs are in 5 boxes?\nAnswer:"
     outputs = llm.generate([shared, shared + " 12 * 5", "Tom", shared], GREEDY)
-    computed = llm.engine.stats.prompt_tokens_computed - before
+    computed = llm.engine.stats.prompt_tokens_computed
     whole = [len(output.prompt_token_ids) for output in outputs]
     cached = [output.num_cached_tokens for output in outputs]
     assert sum(whole) - sum(cached) == computed
     assert cached[0] == cached[2] == 0 and cached[3] == whole[0] and cached[1] >= 16
-    [again] = llm.generate(shared, GREEDY)
-    assert again.num_cached_tokens == 0  # nothing stays between calls
 
 
 def test_a_bar_of_one_s_own_is_no_way_to_show_progress(llm: LLM) -> None:
