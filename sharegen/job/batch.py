@@ -15,7 +15,7 @@ from typing import Any
 
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.errors import DataError, ModelError, SharegenError, UsageError
+from sharegen.errors import CapacityError, DataError, ModelError, UsageError
 from sharegen.job.machine import load
 from sharegen.job.outcome import Outcome
 from sharegen.job.plan import shared_lengths
@@ -61,7 +61,7 @@ def run_batch(
     output: the file of answers; the journal lies beside it. options: as for `run_job`. A shard
     writes its journal alone: a run without one writes the answers, when all shards are done.
 
-    Raises what `run_job` raises; where not one request can be answered, the file says why of each.
+    Raises what `run_job` raises; where all requests are known to have errors, the file has them.
     """
     path = output or default_answers(configuration)
     journal = journal_beside(path)
@@ -73,7 +73,7 @@ def run_batch(
     is_whole = options.get("shard") is None
     try:
         outcome = run_job(configuration, journal, **options)
-    except SharegenError:
+    except (CapacityError, DataError, ModelError):
         if is_whole:
             _write_errors(requests, [file for file in family(journal) if file.exists()], path)
         raise
@@ -109,7 +109,7 @@ class _Recorded:
             return refused(name, asked.message, asked.param, asked.code)
         for problem in request.problem_ids:
             if problem not in self.samples and problem in self.errors:
-                return refused(name, self.errors[problem], _FIELD[request.endpoint])
+                return refused(name, self.errors[problem])
         records = self.choices_of(request)
         broken = next((record.error for record in records if record.error is not None), None)
         return None if broken is None else failed(name, broken)
@@ -120,9 +120,6 @@ class _Recorded:
         every = range(request.asked.sampling.samples)
         found = (self.samples.get(problem, {}) for problem in request.problem_ids)
         return [drawn[index] for drawn in found for index in every if index in drawn]
-
-
-_FIELD = {"chat": "messages", "text": "prompt"}
 
 
 def _write_errors(requests: Sequence[BatchRequest], journals: Sequence[Path], path: Path) -> None:
@@ -152,7 +149,7 @@ def _write(
         return str(tokenizer.decode([token]))
 
     by = _answerer(configuration, outcome)
-    lines = []
+    lines: list[Mapping[str, Any]] = []
     for request in requests:
         line = errors[request.custom_id]
         if line is None:

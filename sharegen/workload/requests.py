@@ -8,7 +8,7 @@ What is wrong within a request's body is that request's own answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -56,18 +56,26 @@ class Asked:
 class BatchRequest:
     """One line of a batch file.
 
-    where: the line. endpoint: the last part of its URL. model: the name that it asks for. asked:
-    the prompts and parameters, or why there are none. metadata: labels that go into the answer.
-    body: as the line has it.
+    where: the line. asked: the prompts and parameters, or why there are none. body: as the line
+    has it.
     """
 
     custom_id: str
     where: str
     endpoint: Literal["chat", "text"]
-    model: str | None
     asked: Asked | Fault
-    metadata: Mapping[str, str] | None = None
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any]
+
+    @property
+    def model(self) -> str | None:
+        """The name that it asks for."""
+        name = self.body.get("model")
+        return name if isinstance(name, str) else None
+
+    @property
+    def metadata(self) -> Mapping[str, str] | None:
+        """Labels that go into its answer."""
+        return self.body.get("metadata")
 
     @property
     def problem_ids(self) -> list[str]:
@@ -192,7 +200,10 @@ def read_requests(rows: Iterable[Row], configuration: Configuration) -> list[Bat
                 f"{request.where}: the custom_id {request.custom_id!r:.{_SHOWN}} is that of "
                 f"{first}, too: each request has one of its own (duplicate_custom_id)"
             )
-    models = {request.model: request.where for request in requests if request.model is not None}
+    models: dict[str, str] = {}
+    for request in requests:
+        if request.model is not None:
+            models.setdefault(request.model, request.where)
     if len(models) > 1:
         (one, _), (other, where), *_ = models.items()
         raise DataError(
@@ -210,24 +221,16 @@ def _request(row: Row, configuration: Configuration) -> BatchRequest:
     except ValidationError as error:
         fault = _refused(error, _Line).fault
         raise DataError(f"{row.where}: {fault.message}: {_ADVICE[str(fault.param)]}") from None
-    endpoint: Literal["chat", "text"] = "chat" if "chat" in line.url else "text"
-    model = line.body.get("model")
-    request = BatchRequest(
-        line.custom_id,
-        row.where,
-        endpoint,
-        model if isinstance(model, str) else None,
-        Fault(""),
-        body=line.body,
-    )
+    endpoint: Literal["chat", "text"] = "chat" if line.url == "/v1/chat/completions" else "text"
+    asked: Asked | Fault
     try:
         if endpoint == "chat":
-            chat = _validated(_ChatBody, line.body)
-            return replace(request, asked=_chat(chat, configuration), metadata=chat.metadata)
-        text = _validated(_TextBody, line.body)
-        return replace(request, asked=_text(text, configuration), metadata=text.metadata)
+            asked = _chat(_validated(_ChatBody, line.body), configuration)
+        else:
+            asked = _text(_validated(_TextBody, line.body), configuration)
     except Refused as refused:
-        return replace(request, asked=refused.fault)
+        asked = refused.fault
+    return BatchRequest(line.custom_id, row.where, endpoint, asked, line.body)
 
 
 _ADVICE = {
