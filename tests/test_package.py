@@ -27,7 +27,7 @@ SETUPTOOLS = PROJECT["tool"]["setuptools"]
 NAMESPACES = {"sharegen.kernels", "sharegen.recipes", "sharegen.recipes.tinymath"}
 """Folders without `__init__.py`, because a top-level `kernels` package would break transformers."""
 HEAVY = {"torch", "transformers", "datasets", "numpy", "pandas", "matplotlib", "triton", "ray"}
-EXAMPLE = re.compile(r"^ *(?:Example: )?((?:\.venv/bin/)?sharegen .+)$", re.MULTILINE)
+EXAMPLE = re.compile(r"^ *(?:Example: )?((?:\.venv/bin/)?sharegen \S.*)$", re.MULTILINE)
 
 
 def folder_of(package: str) -> Path:
@@ -180,7 +180,8 @@ def test_each_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None
         with pytest.raises(SystemExit) as exit:
             main([*path, "--help"])
         assert exit.value.code in (0, None)
-        examples = EXAMPLE.findall(capsys.readouterr().out)
+        said = re.sub(r" \\\n +", " ", capsys.readouterr().out)  # an example may go on
+        examples = EXAMPLE.findall(said)
         assert examples, f"sharegen {' '.join(path)} --help"
         for example in examples:
             parse(example)
