@@ -5,21 +5,28 @@ The oracle is the model itself, as for the others (test_exact.py, model/test_exa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.model import probe
+from sharegen.engine.model.compiling import _allow_compilations
+from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
-from sharegen.errors import CapacityError
+from sharegen.errors import CapacityError, ModelError
+from sharegen.llm import LLM
 from tests.engine.jobs import (
     CheckedEngine,
     assert_empty,
@@ -30,8 +37,11 @@ from tests.engine.jobs import (
     requests_of,
     run,
 )
+from tests.engine.test_beam_search import check as check_beams
+from tests.engine.test_beam_search import searches
 from tests.engine.test_exact import SETTINGS, check_against_generate
-from tests.engine.tiny_models import HYBRIDS, TINY
+from tests.engine.test_verifying import verified
+from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny
 
 NAMES = sorted(set(HYBRIDS) & set(TINY))
 SAMPLED = SamplingParams(temperature=1.1, max_tokens=9, ignore_eos=True)
@@ -67,15 +77,18 @@ def test_greedy_tokens_equal_generate(setting: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_model_in_every_setting(
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [*((name, "one step behind") for name in NAMES),
+     *(("qwen3_next", setting) for setting in SETTINGS if NAMES)],
+)  # fmt: skip
+def test_every_model_and_every_setting(
     name: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Preemption, few slots, scattered nodes; chunks of equal length together, and apart."""
     prepare, config = SETTINGS[setting]
     engine = make_engine(loaded(name), **config)
-    if setting in ("plain", "one step behind"):
+    if setting != "few slots":
         together(engine)
     prepare(engine, monkeypatch)
     assert check_against_generate(name, engine) <= 1
@@ -103,7 +116,7 @@ def test_fewer_slots_than_samples_want() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen3_next", "jamba", "bamba"])
+@pytest.mark.parametrize("name", ["qwen3_5", "jamba", "bamba"])
 def test_draws_do_not_depend_on_the_batch(name: str) -> None:
     """To the bit: rows and slots are few or many, chunks are cut alike."""
     requests = requests_of(forest(), SAMPLED, 3)
@@ -286,3 +299,103 @@ def test_prompts_of_one_token_and_prompts_within_prompts() -> None:
     engine = make_engine(loaded("lfm2"), block_size=1)
     for completion in run(engine, requests_of(prompts, GREEDY, 2)).completions.values():
         judge(completion, "lfm2")
+
+
+def test_a_fork_in_the_middle_of_a_prefill() -> None:
+    """A sample that runs is forked while half of another prompt's node is computed."""
+    engine = make_engine(loaded("lfm2"), prefill_tokens=8)
+    engine.begin()
+    engine.add([Request(0, PROMPT[:7], replace(SAMPLED, max_tokens=40), range(1))])
+    while not engine.running():
+        engine.step()
+    engine.add([Request(1, forest()[-1], SAMPLED, range(1))])
+    done = []
+    while not any(0 < kv.computed < node.length
+                  for node, kv in engine.scheduler.cache.stored.items()):  # fmt: skip
+        done += engine.step()
+    fork = engine.fork((0, 0), GREEDY)
+    while engine.has_work:
+        done += engine.step()
+    engine.end()
+    assert sorted(completion.request.key for completion in done) == sorted([0, 1, fork])
+    for completion in done:
+        judge(completion, "lfm2")
+
+
+@pytest.mark.slow
+def test_a_config_without_the_sizes_of_states(tmp_path: Path) -> None:
+    make_tiny("qwen3_next").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["linear_num_value_heads"], config["linear_key_head_dim"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="weights are missing or of another shape"):
+        load_model(tmp_path, device="cpu")
+
+
+def test_a_transformers_that_hands_no_states_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "HANDS_STATES_OVER", False)
+    with pytest.raises(ModelError, match=r"has conv layers, whose states transformers [\d.]+ does "
+                                         r"not hand over: 5\.23 or later does$"):  # fmt: skip
+        load_model(make_tiny("lfm2"))
+
+
+# -- with all else --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "bamba"])
+@pytest.mark.parametrize("setting", ["plain", "few slots", "preemption"])
+def test_beams_take_their_states_along(
+    name: str, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, config = SETTINGS[setting]
+    engine = make_engine(loaded(name), **config)
+    prepare(engine, monkeypatch)
+    few = setting == "few slots"
+    check_beams(name, engine, searches(forest()[:8:4], *(["never"] if few else ["plain", "wide"])))
+
+
+@pytest.mark.slow
+def test_with_fp8_kv() -> None:
+    """The states are the same; the KV of samples alone is in 8 bits."""
+    plain = run(make_engine(loaded("qwen3_5")), requests_of(forest(), GREEDY, 2))
+    engine = make_engine(loaded("qwen3_5"), kv_cache_dtype="fp8")
+    ran = run(engine, requests_of(forest(), GREEDY, 2))
+    first = [ran.tokens[key][0] == plain.tokens[key][0] for key in plain.tokens]
+    assert all(first) and ran.stats.states_total == 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "zamba2", "mamba"])
+def test_verified_against_the_models_own_forward(name: str) -> None:
+    model = load_model(make_tiny(name))
+    found = verified(model, 40)
+    assert (found.steps, found.skipped) == (40, 0) and found.largest <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "falcon_h1", "zamba2", "mamba2"])
+def test_compiled_layers_leave_mixers_to_the_one_who_runs_them(name: str) -> None:
+    """As dynamo sees them, whatever compiles them then: one graph a layer."""
+    model = load_model(make_tiny(name))
+    layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    _allow_compilations(4 * len(layers))
+    for layer in layers:
+        layer.compile(dynamic=True, fullgraph=True, backend="eager")
+    ran = run(make_engine(model), requests_of(forest()[:4], GREEDY))
+    for completion in ran.completions.values():
+        judge(completion, name)
+
+
+@pytest.mark.slow
+def test_two_workers_draw_the_same_to_the_bit(tmp_path: Path) -> None:
+    make_tiny("falcon_h1").save_pretrained(tmp_path)
+    params = SamplingParams(temperature=1.0, n=2, max_tokens=8, ignore_eos=True)
+    prompts = [{"prompt_token_ids": prompt} for prompt in forest()[:8]]
+
+    def drawn(**options: int) -> list[list[tuple[list[int], float]]]:
+        with LLM(str(tmp_path), device="cpu", kv_cache_memory=1 << 21, **options) as llm:
+            found = llm.generate(prompts, params)
+        return [[(list(o.token_ids), o.cumulative_logprob) for o in one.outputs] for one in found]
+
+    assert drawn(workers=2) == drawn()

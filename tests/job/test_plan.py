@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sharegen.cli.plan import _state_rows
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import Branch, Plan, make_plan, most_blocks, shared_tokens
 
@@ -102,3 +103,16 @@ def test_tokens_that_some_prompts_share_with_others() -> None:
     assert shared_tokens(tree, [True, True, False], [False, True, True]) == 130
     assert shared_tokens(tree, [True, True, True], [True, True, True]) == tree.num_tokens
     assert shared_tokens(tree, [False, False, False], [True, True, True]) == 0
+
+
+def test_states_take_slots() -> None:
+    """Of 7 slots the root and two leaves take one each, and four samples the others."""
+    prompts = [[*range(20), 50 + i, *range(20)] for i in range(3)]
+    tree = PrefixTree.build(prompts, 4)
+    how = {"num_blocks": 1000, "kv_bytes_per_token": 2, "max_sequences": 64}
+    plan = make_plan(tree, prompts, ["a", "b", "c"], 2, 8, **how, state_bytes=100, state_slots=7)
+    assert (plan.fit, plan.nodes, plan.state_bytes, plan.state_slots) == (4, 4, 100, 7)
+    rows = {str(row[0]): str(row[1]) for row in _state_rows(plan)}
+    assert rows["state of the prompts"] == "600 B stored for every sample, 400 B shared"
+    assert "one of 7 slots in 700 B" in rows["state of one completion"]
+    assert make_plan(tree, prompts, ["a", "b", "c"], 2, 8, **how).fit == 6
