@@ -311,6 +311,8 @@ class Prompt(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str | Mapping | Prompt):
+            raise ValueError("it must be a text, or a mapping with 'text' and 'free'")
         return {"text": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -481,7 +483,7 @@ def validate(
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-    path = [part for part in first["loc"] if isinstance(part, str)]
+    path = _as_given([part for part in first["loc"] if isinstance(part, str)], value)
     key = ".".join(path)
     section = ".".join(path[:-1]) if first["type"] == "missing" else key
     flag = next((flags[given] for given in flags if _overlap(given, section)), None)
@@ -494,6 +496,15 @@ def validate(
         raise UsageError(f"{where}: the key {prefix + key!r} is missing")
     what = flag or f"{where}: {prefix + key}"
     raise UsageError(f"{what} is {first['input']!r:.{_SHOWN}}: {in_words(first)}")
+
+
+def _as_given(path: list[str], value: Any) -> list[str]:
+    """A key as it was given: the text of a section that a text will do for is that section."""
+    for place, part in enumerate(path):
+        if isinstance(value, str):
+            return path[:place]
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return path
 
 
 def _overlap(key: str, other: str) -> bool:

@@ -112,6 +112,12 @@ def test_what_is_wrong_with_free_fields_is_one_line(place: Path) -> None:
     recipe.write_text(RECIPE.replace("[review, product]", "[review, price]"))
     with pytest.raises(DataError, match=r"names the field 'price', which the row does not have"):
         load_asked(configure(place))
+    recipe.write_text("prompt: 5\n")
+    with pytest.raises(UsageError, match="prompt is 5: it must be a text, or a mapping"):
+        configure(place, False)
+    recipe.write_text("prompt: {free: [review]}\n")
+    with pytest.raises(UsageError, match=r"the key 'prompt\.text' is missing"):
+        configure(place, False)
     recipe.write_text(RECIPE + "reorder: true\n")  # a recipe does not ask it
     with pytest.raises(UsageError, match="unknown key 'reorder'"):
         configure(place)
