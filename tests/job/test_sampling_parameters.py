@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sharegen import SamplingParams
+from sharegen import BeamSearchParams, SamplingParams
 from sharegen.cli.flags import assigned
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.model.checkpoint import load_tokenizer
@@ -41,8 +41,8 @@ SAID = {
 }  # fmt: skip
 """A value of each that is not its default, as --set has it."""
 
-BESIDE = {"samples", "stop_when"}
-"""Of a job: how many, and by which rule fewer; SamplingParams call the first n."""
+BESIDE = {"samples", "stop_when", "decoding"}
+"""Of a job: how many, by which rule fewer, drawn or searched for; SamplingParams call them n."""
 
 
 def names_of(kind: Any) -> set[str]:
@@ -51,13 +51,14 @@ def names_of(kind: Any) -> set[str]:
 
 def test_a_recipe_has_every_sampling_parameter() -> None:
     ours = names_of(SamplingParams) - {"n"}
-    assert set(Sampling.model_fields) - BESIDE == ours == set(SAID)
+    in_recipes = set(Sampling.model_fields) - BESIDE
+    assert in_recipes == ours | names_of(BeamSearchParams) and ours == set(SAID)
 
 
 @pytest.mark.parametrize("name", SAID)
 def test_every_one_is_heard_by_set(name: str) -> None:
     values = assigned(f"sampling.{name}={SAID[name]}")
-    params = sampling_params(Sampling.model_validate(values["sampling"]))
+    params, _ = sampling_params(Sampling.model_validate(values["sampling"]))
     heard, default = getattr(params, name), getattr(SamplingParams(max_tokens=256, seed=0), name)
     assert heard != default
     told = {tuple: list, StructuredOutputsParams: StructuredOutputsParams.as_dict}
