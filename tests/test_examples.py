@@ -74,7 +74,9 @@ def test_code_sampling(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    import nbclient
+    import nbformat
+
     monkeypatch.setenv("PROBLEMS", "6")
     monkeypatch.setenv("SAMPLES", "3")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

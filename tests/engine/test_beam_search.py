@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from dataclasses import replace
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from sharegen.engine.beam_search import BeamSearch, Choice
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError, UsageError
@@ -31,7 +35,7 @@ from tests.engine.tiny_models import make_tiny
 
 ARCHITECTURES = [
     "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "gpt_neox", "gpt2", "olmo2",
-    "mixtral", "cohere2", "gpt_oss", "deepseek_v3",
+    "mixtral", "cohere2", "gpt_oss", "deepseek_v3", "qwen3_next", "falcon_h1",
 ]  # fmt: skip
 PROMPTS = forest()[::4]
 
@@ -112,6 +116,49 @@ def check_texts(model: str, ran: Ran, requests: list[Request]) -> dict[str, int]
             assert scaled == completion.score
             ends[completion.finish_reason] = ends.get(completion.finish_reason, 0) + 1
     return ends
+
+
+@given(st.integers(0, 1000), st.sampled_from([-1.0, 0.0, 0.7, 2.0]))
+@settings(max_examples=20, deadline=None)
+def test_a_search_as_wide_as_all_texts_finds_the_best(seed: int, length_penalty: float) -> None:
+    """Of three tokens, the last of which ends a text: all texts of up to four are looked at."""
+    rng, limit, end = random.Random(seed), 4, 2
+    table: dict[tuple[int, ...], list[float]] = {}
+
+    def logprobs(text: tuple[int, ...]) -> list[float]:
+        weights = [rng.random() + 0.05 for _ in range(3)]
+        return table.setdefault(text, [math.log(w / sum(weights)) for w in weights])
+
+    params = BeamSearchParams(
+        99, limit, length_penalty=length_penalty, early_stopping="never", ignore_eos=True
+    )
+    search: BeamSearch[tuple[int, ...]] = BeamSearch(params, limit)
+    beams: list[tuple[int, ...]] = [()]
+    while beams:
+
+        def end_of(choice: Choice, beams: list[tuple[int, ...]] = beams) -> Any:
+            text = (*beams[choice.parent], choice.token)
+            return text if choice.token == end or len(text) == limit else None
+
+        told = [list(enumerate(logprobs(text))) for text in beams]
+        choices = search.advance(told, 1, end_of)
+        alive = zip(choices, search.logprobs, strict=False)
+        beams = [(*beams[c.parent], c.token) for c, logprob in alive if logprob > -math.inf]
+        search.logprobs = [logprob for logprob in search.logprobs if logprob > -math.inf]
+
+    def score(text: tuple[int, ...]) -> float:
+        logprob = sum(logprobs(text[:i])[text[i]] for i in range(len(text)))
+        return logprob / len(text) ** length_penalty
+
+    whole = [
+        text
+        for length in range(1, limit + 1)
+        for text in itertools.product(range(3), repeat=length)
+        if end not in text[:-1] and (text[-1] == end or length == limit)
+    ]
+    best = sorted(whole, key=score, reverse=True)
+    assert [ended.end for ended in search.ended] == best
+    assert [ended.score for ended in search.ended] == pytest.approx([score(t) for t in best])
 
 
 def test_texts_and_scores_are_those_of_transformers() -> None:
