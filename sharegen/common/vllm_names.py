@@ -37,7 +37,6 @@ what to do for others."""
 
 _MODES = "there is text generation only"
 _MEDIA = "prompts are text or token ids"
-_CONFIG = "give kv_cache_memory, max_sequences, compile and enforce_eager"
 
 LLM_NOT_HERE = {
     "allowed_local_media_path": _MEDIA,
@@ -58,7 +57,7 @@ LLM_NOT_HERE = {
     "structured_outputs_config": "give SamplingParams(structured_outputs=...) alone",
     "profiler_config": "use torch's profiler around the call",
     "attention_config": "there is one attention, which reads shared text once for all",
-    "compilation_config": _CONFIG,
+    "compilation_config": "give compile or enforce_eager",
     "max_seq_len_to_capture": "CUDA graphs serve every length",
     "logits_processors": "use logit_bias, bad_words, allowed_token_ids or structured_outputs",
     "speculative_config": "every token is drawn from the model itself",
