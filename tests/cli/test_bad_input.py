@@ -59,7 +59,7 @@ def test_recipe_file_that_is_not_there(sharegen: Command) -> None:
         (RECIPE + "sampling: {temprature: 1}", ["sampling.temprature", "'temperature'"]),
         (RECIPE + "smapling: {}", ["'smapling'", "'sampling'"]),
         (RECIPE + "presets: {a: {dataset: {sorce: x}}}", ["presets.a.dataset.sorce", "'source'"]),
-        (RECIPE + "sampling: {temperature: -1}", ["sampling.temperature is -1", "greater"]),
+        (RECIPE + "sampling: {temperature: -1}", ["sampling.temperature is -1", "at least 0"]),
         (RECIPE + "sampling: {stop: [3]}", ["sampling.stop", "3"]),
         (RECIPE + "answer: {patterns: ['(']}", ["answer.patterns", "not a regular expression"]),
         ("dataset: {}", ["'prompt' is missing"]),
