@@ -75,7 +75,7 @@ Every command as its `--help` says it. Data goes to stdout, everything else to s
 
 | exit code | |
 |---|---|
-| 0 | done |
+| 0 | done; rows that cannot be asked are named and left out, and fail with `--strict` alone |
 | 1 | failed: in the data, the model, the memory or the disk; nothing that was written is lost |
 | 2 | wrong usage |
 | 130 | interrupted; the same command continues |

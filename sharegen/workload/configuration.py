@@ -8,7 +8,6 @@ dataset and the examples lie, whose fingerprints count in place of their names.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,19 +17,25 @@ from pydantic import Field, PrivateAttr
 from sharegen.common.remarks import remark
 from sharegen.common.structured import StructuredOutputsParams, check
 from sharegen.errors import UsageError
-from sharegen.workload import standard_input, template
-from sharegen.workload.dataset import read_rows
+from sharegen.workload import template
 from sharegen.workload.recipe import (
-    RECIPES,
     Job,
     Recipe,
     Sampling,
     Strict,
     load_recipe,
     merge,
-    named,
-    nearest,
     validate,
+)
+from sharegen.workload.sources import (
+    choose_dataset,
+    file_of,
+    model_asked,
+    model_of,
+    rows_named,
+    schema_of,
+    schema_preset,
+    source_of,
 )
 
 FLAGS = {
@@ -62,16 +67,12 @@ FLAGS = {
 
 SECTIONS = ("dataset", "few_shot", "chat", "sampling", "keep", "machine")
 
-DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
-
 _PLACES = ("model", "adapter", "revision", "few_shot", "machine")  # and how wide to run
 
 OF_CONVERSATIONS = ("template_kwargs", "tools", "add_generation_prompt", "continue_final_message")
 """What of `chat` counts for rows that are conversations, whether or not prompts become chats."""
 
 _BESIDE = ("vote", "token_ids", "keep")  # what is told or kept of the samples
-
-_OWN = "model"  # the folder of a model that comes with a recipe's data
 
 
 class Machine(Strict):
@@ -186,11 +187,11 @@ def resolve(
                 f"as {section}.KEY=VALUE"
             )
     recipe = load_recipe(recipe_name)
-    preset, source = _choose_dataset(recipe, dataset)
+    preset, source = choose_dataset(recipe, dataset)
     if schema is not None:
-        schema = _schema_named(recipe, schema)
+        schema = schema_preset(recipe, schema)
     if source is not None:
-        preset = schema or _schema_of(recipe, source, flags)
+        preset = schema or schema_of(recipe, source, flags)
     values = recipe.merged(preset)
     if source is not None:
         own = {"source": source, "config": None, "revision": None, "needles": None}
@@ -199,7 +200,7 @@ def resolve(
         values["revision"] = None  # of the recipe's model
     values = merge(values, flags)
     if source is not None and not values.get("model") and values["dataset"].get("requests"):
-        values["model"] = _model_asked(source)
+        values["model"] = model_asked(source)
     _settle_chat(recipe, values, flags)
     if values.get("trust_remote_code") and not flags.get("trust_remote_code"):
         values["trust_remote_code"] = False
@@ -216,7 +217,7 @@ def resolve(
             f"{job.sampling.min_tokens}"
         )
     check_structured(job.sampling)
-    source = _beside(recipe, job)
+    source = source_of(recipe, job)
     if source is None and job.dataset.needles is None:
         raise UsageError(f"the recipe {recipe.name} has no dataset.source: give --dataset")
     _refuse_idle_flags(recipe, job, source, flags)
@@ -239,19 +240,19 @@ def resolve(
     job._ships = recipe.ships
     return job.model_copy(
         update={
-            "model": _model(recipe, job, is_flag="model" in flags),
+            "model": model_of(recipe, job, is_flag="model" in flags),
             "dataset": job.dataset.model_copy(
                 update={
                     "source": source,
-                    "rows": _rows(job.dataset.rows),
-                    "document": _file(recipe, job.dataset.document, "--document"),
+                    "rows": rows_named(job.dataset.rows),
+                    "document": file_of(recipe, job.dataset.document, "--document"),
                 }
             ),
             "few_shot": job.few_shot.model_copy(
-                update={"file": _file(recipe, job.few_shot.file, "--few-shot-file")}
+                update={"file": file_of(recipe, job.few_shot.file, "--few-shot-file")}
             ),
             "chat": job.chat.model_copy(
-                update={"template": _file(recipe, job.chat.template, "--set chat.template")}
+                update={"template": file_of(recipe, job.chat.template, "--set chat.template")}
             ),
         }
     )
@@ -273,91 +274,6 @@ def _without(values: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, A
         elif isinstance(value, Mapping) and (below := _without(value, taken[name])):
             left[name] = below
     return left
-
-
-def _choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, str | None]:
-    """The preset that applies, and the source that replaces the recipe's."""
-    if dataset is None:
-        own = recipe.job.get("dataset") or {}
-        if recipe.default is None and not (own.get("source") or own.get("needles")):
-            presets = f"a preset ({', '.join(recipe.presets)}), " if recipe.presets else ""
-            raise UsageError(
-                f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
-            )
-        return recipe.default, None
-    if dataset == standard_input.NAME:
-        return None, str(standard_input.keep_rows())
-    if not dataset:
-        raise UsageError("the dataset is empty: give a preset, a file, a folder or a hub id")
-    by_name = _presets_by_name(recipe)
-    if dataset in by_name:
-        return by_name[dataset], None
-    path = Path(os.path.expanduser(dataset))
-    if os.path.exists(path):  # unlike `Path.exists`, of any text
-        return None, str(path.resolve())
-    meant = named(dataset, by_name)
-    if meant is not None:
-        return by_name[meant], None
-    looks_like_path = dataset.endswith(DATA_SUFFIXES) or dataset.count("/") != 1
-    if looks_like_path or dataset.startswith((".", "~", "/")):
-        near = nearest(dataset, list(recipe.presets))
-        presets = ", ".join(recipe.presets)
-        hint = f"did you mean {near!r}?" if near else f"presets: {presets}" if presets else ""
-        hint = hint or "check the path"
-        raise UsageError(f"--dataset {dataset}: no such file, folder or preset: {hint}")
-    return None, dataset
-
-
-def _presets_by_name(recipe: Recipe) -> dict[str, str]:
-    """What stands for a preset -> the preset: its name, and the source of its rows."""
-    sources = {
-        source: name
-        for name, preset in reversed(recipe.presets.items())  # of two, the first counts
-        if (source := (preset.get("dataset") or {}).get("source"))
-    }
-    return sources | {name: name for name in recipe.presets}
-
-
-def _schema_named(recipe: Recipe, name: str) -> str:
-    """The preset of a schema. Raises UsageError with the nearest name."""
-    known = named(name, recipe.presets)
-    if known is None:
-        near = nearest(name, list(recipe.presets))
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(recipe.presets)}"
-        raise UsageError(f"unknown schema {name!r}: {hint}")
-    return known
-
-
-def _rows(name: str | None) -> str | None:
-    """A schema as it is recorded, whatever the case that it was given in."""
-    if name is None:
-        return None
-    from sharegen.workload.code import schema_named
-
-    return schema_named(name).name
-
-
-def _schema_of(recipe: Recipe, source: str, flags: Mapping[str, Any]) -> str | None:
-    """The preset whose kind of rows a file, folder or hub id has, by its first row."""
-    presets = {
-        _rows(rows): name
-        for name, preset in recipe.presets.items()
-        if (rows := (preset.get("dataset") or {}).get("rows"))
-    }
-    if not presets:
-        return None
-    from sharegen.workload.code import schema_of_rows
-
-    given = flags.get("dataset") or {}
-    rows = read_rows(source, given.get("config"), given.get("split", "test"), given.get("revision"))
-    return presets.get(schema_of_rows(rows).name)
-
-
-def _model_asked(source: str) -> str | None:
-    """The model that the requests of a batch file name, where one does."""
-    bodies = (row.values.get("body") for row in read_rows(source, None, "train").rows)
-    names = (body.get("model") for body in bodies if isinstance(body, dict))
-    return next((name for name in names if isinstance(name, str) and name), None)
 
 
 def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any]) -> None:
@@ -504,47 +420,3 @@ def _keys(flags: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
-
-
-def _model(recipe: Recipe, job: Configuration, is_flag: bool) -> str:
-    """The model's folder or hub id; the name of a preset stands for that preset's model.
-
-    A relative folder lies beside the recipe that names it, and here if a flag does.
-    """
-    models = {name: preset["model"] for name, preset in recipe.presets.items() if "model" in preset}
-    if not job.model:
-        names = "".join(f" or {name!r}" for name in models)
-        raise UsageError(f"--model is needed: a model folder, a hub id{names}")
-    given = job.model
-    if given not in models and not os.path.exists(os.path.expanduser(given)):
-        given = named(given, models) or given
-    model = models.get(given, given)
-    here, beside = Path(os.path.expanduser(model)), recipe.path.parent / model
-    is_flag = is_flag and given not in models
-    for folder in (*((here, beside) if is_flag else (beside, here)), RECIPES / model):
-        if (folder / "config.json").is_file():
-            return str(folder.resolve())
-        if (folder / _OWN / "config.json").is_file():  # tinymath keeps its model beside its data
-            return str((folder / _OWN).resolve())
-        if folder.exists():
-            return str(folder.resolve())
-    return model
-
-
-def _beside(recipe: Recipe, job: Configuration) -> str | None:
-    """Where the data is: beside the recipe, or with those that ship (it may be a copy)."""
-    source = job.dataset.source
-    if source is None:
-        return None
-    found = (folder / source for folder in (recipe.path.parent, RECIPES))
-    return next((str(path.resolve()) for path in found if path.exists()), source)
-
-
-def _file(recipe: Recipe, name: str | None, flag: str) -> str | None:
-    """A file's absolute path, found from here or beside the recipe."""
-    if name is None:
-        return None
-    for file in (Path(os.path.expanduser(name)), recipe.path.parent / name):
-        if file.is_file():
-            return str(file.resolve())
-    raise UsageError(f"{flag} {name}: no such file")
