@@ -166,6 +166,11 @@ def test_texts_and_scores_are_those_of_transformers() -> None:
     assert ends.keys() == {"eos", "stop", "length"}
 
 
+@pytest.mark.parametrize("name", ["gemma2", "gpt2"])
+def test_on_other_architectures(name: str) -> None:
+    check(name, make_engine(loaded(name)), searches(PROMPTS[:1], "plain", "many ends"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_on_every_architecture(name: str) -> None:
