@@ -216,9 +216,12 @@ _Numbers = list[Found | None]
 
 
 def back_ends(model: LoadedModel) -> list[str]:
-    """The reference, then the yardstick. SDPA has no softcap and no sinks."""
+    """The reference, then the yardstick. SDPA has no softcap and no sinks.
+
+    Without attention there is nothing to choose.
+    """
     special = any(layer.softcap is not None or layer.has_sinks for layer in model.layers)
-    return ["eager"] if special else ["sdpa", "eager"]
+    return ["eager"] if special or not model.layers else ["sdpa", "eager"]
 
 
 def _numbers(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers | None:

@@ -143,8 +143,8 @@ class Scheduler:
             )
         if not self.states.holds(2 + request.rows):
             raise CapacityError(
-                f"{self.states.num_slots} slots hold the states of prompts and rows, but "
-                f"{request.rows} beams need {2 + request.rows}: give the KV cache more memory"
+                f"{self.states.num_slots} slots hold the states of prompts and rows, but the "
+                f"request needs {2 + request.rows}: give the KV cache more memory"
             )
         limit = self._asked(request)
         prompt = len(request.prompt_token_ids)

@@ -22,7 +22,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.quantising import quantise_in_place
 from sharegen.errors import ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
-from tests.engine.tiny_models import TINY, make_tiny
+from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny
 
 TENSORS = "model.safetensors"
 FUSED = "model.layers.0.self_attn.q_proj"
@@ -73,7 +73,7 @@ def kinds(model: LoadedModel) -> dict[str, torch.dtype]:
 # -- any checkpoint --------------------------------------------------------------------------------
 
 
-def assert_near(name: str, folder: Path) -> None:
+def assert_near(name: str, folder: Path, how_far: float = 0.25) -> None:
     """With FP8 weights the model runs, stays near, and says the same a second time."""
     make_tiny(name).save_pretrained(folder)
     with warnings.catch_warnings():
@@ -82,7 +82,7 @@ def assert_near(name: str, folder: Path) -> None:
     assert E4M3 in kinds(model).values()
     found = logits(model)
     assert torch.equal(logits(model), found)
-    assert 0 < difference(found, logits(read(folder))) < 0.25
+    assert 0 < difference(found, logits(read(folder))) < how_far
 
 
 # Plain, of transposed weights, experts, transposed experts with biases and an interleaved gate.
@@ -93,8 +93,8 @@ def test_a_model_with_fp8_weights_stays_near_itself(name: str, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_every_architecture_runs_with_fp8_weights(tmp_path: Path) -> None:
-    for name in TINY:
-        assert_near(name, tmp_path / name)
+    for name in TINY:  # a state carries its error on to all tokens behind
+        assert_near(name, tmp_path / name, 0.4 if name in HYBRIDS else 0.25)
 
 
 def test_an_architecture_that_no_test_covers_passes_its_check(

@@ -11,7 +11,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.self_check import DenseContext
 from sharegen.errors import ModelError, UsageError
-from tests.engine.tiny_models import TINY, make_tiny
+from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny
 
 
 @pytest.fixture
@@ -135,12 +135,22 @@ def test_a_head_that_takes_no_rows_gives_the_same() -> None:
 _NEEDS_NUMBERS = {"aria", "dbrx", "jetmoe", "longcat_flash"}  # their experts loop over counts
 
 
-@pytest.mark.parametrize("name", sorted(set(TINY) - _NEEDS_NUMBERS))
+_SLOW = set(HYBRIDS) - {"jamba", "mamba"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else [])
+        for name in sorted(set(TINY) - _NEEDS_NUMBERS)
+    ],
+)
 def test_the_config_alone_is_enough_to_plan(name: str, tmp_path: Path) -> None:
     make_tiny(name).save_pretrained(tmp_path)
     full = load_model(tmp_path, device="cpu")
     bare = load_model(tmp_path, device="cpu", weights=False)
     assert {weight.device.type for weight in bare.model.parameters()} == {"meta"}
+    assert [mixer.states for mixer in bare.mixers] == [mixer.states for mixer in full.mixers]
     for key in ("layers", "context_length", "eos_token_ids", "vocab_size", "dtype", "fingerprint"):
         assert getattr(bare, key) == getattr(full, key), key
 
