@@ -79,6 +79,8 @@ class EngineStats:
     copies: completions that nobody computed, for a greedy request's samples are all the same.
     slots: sequences that can decode together in one engine.
     prompt_tokens_recomputed: of those computed, the ones whose KV had been given up for others.
+    prompt_tokens_found: tokens whose KV had stayed from earlier requests that were done, each time
+    they were come for; they are not among those computed.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
     shrinks: how often a step found no memory, and the next ones were made smaller.
@@ -92,6 +94,7 @@ class EngineStats:
     prompt_tokens_asked: int = 0
     prompt_tokens_computed: int = 0
     prompt_tokens_recomputed: int = 0
+    prompt_tokens_found: int = 0
     generated_tokens: int = 0
     completions: int = 0
     copies: int = 0

@@ -9,12 +9,14 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
 
 from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.collecting import Collector
@@ -69,7 +71,9 @@ class Engine:
         self._in_flight: deque[tuple[Step, Drawn]] = deque()
         self._tree = tree
         self._others = others
+        self._paths = Paths(self.config.block_size)
         self._busy = False
+        self._whole = True  # nothing was interrupted half-way in this job
         self._closed = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
         self._cancelled: set[tuple[int, int]] = set()  # request keys and samples of this job
@@ -230,14 +234,24 @@ class Engine:
         self.scheduler.seed = self.config.seed if seed is None else seed
         if lengths is not None:
             self.scheduler.admission.lengths.learn(lengths)
-        self._busy = True
+        self._busy = self._whole = True
+
+    @contextmanager
+    def _doing(self) -> Iterator[None]:
+        """Around what must not stop in the middle; where it did, the job's end forgets all."""
+        was, self._whole = self._whole, False
+        yield
+        self._whole = was
 
     def add(self, requests: Sequence[Request]) -> None:
         """Put requests that were checked to the job; their sharing is looked for together."""
         for request in requests:
             asked = len(request.prompt_token_ids) * len(request.samples)
             self.stats.prompt_tokens_asked += asked
-        self.scheduler.add(requests)
+        with self._doing():
+            if self._tree is None and requests and requests[0].splits is None:
+                requests = self._paths.tell(requests)
+            self.scheduler.add(requests)
 
     @property
     def slots(self) -> int:
@@ -257,10 +271,11 @@ class Engine:
         if self._closed:
             raise UsageError("the model was closed while a job ran")
         if self._others is None:
-            return self._step()
+            with self._doing():
+                return self._step()
         with uninterrupted():  # the other ranks would wait for the rest of the step
             try:
-                with self._others.together():
+                with self._others.together(), self._doing():
                     return self._step()
             except BaseException:  # a step that some ranks have done, and some not, is the last
                 self._others.end()
@@ -294,7 +309,7 @@ class Engine:
         self._forks.clear()
         self._cancelled.clear()
         self._in_flight.clear()
-        self.scheduler.clear()
+        self.scheduler.clear(self._whole)
         self._observe()
 
     # -- samples that run -------------------------------------------------------------------------
@@ -308,7 +323,8 @@ class Engine:
         has not been read yet is not touched. Raises UsageError outside of a job.
         """
         self._need_job("there is nothing to cancel: no job runs")
-        ended = self.scheduler.cancel(key, samples)
+        with self._doing():
+            ended = self.scheduler.cancel(key, samples)
         self._cancelled.update((key, sample) for sample in ended)
         self._observe()
         return ended
@@ -385,7 +401,8 @@ class Engine:
         self.check(request)
         self._forks[new_key] = samples.stop
         self.stats.prompt_tokens_asked += len(prompt) * params.n
-        self.scheduler.fork(request, sequence)
+        with self._doing():
+            self.scheduler.fork(request, sequence)
         return new_key
 
     def running(self) -> dict[tuple[int, int], list[int]]:
@@ -471,12 +488,13 @@ class Engine:
         stats, scheduler = self.stats, self.scheduler
         stats.prompt_tokens_computed = scheduler.cache.tokens_computed
         stats.prompt_tokens_recomputed = scheduler.cache.tokens_recomputed
+        stats.prompt_tokens_found = scheduler.cache.tokens_found
         stats.preemptions = scheduler.preemptions
         stats.cancelled = scheduler.cancelled
         stats.cancelled_tokens = scheduler.cancelled_tokens
         stats.running = scheduler.num_running
         stats.waiting = scheduler.num_waiting + len(scheduler.ready)
-        stats.blocks_used = self.pool.num_used
+        stats.blocks_used = self.pool.num_used - scheduler.cache.idle_blocks
         stats.peak_blocks = self.pool.peak_used
         stats.peak_states = scheduler.states.peak_used
 

@@ -110,12 +110,13 @@ def hope_for_the_best(engine: Engine) -> None:
 
 
 def assert_empty(engine: Engine) -> None:
-    """Every block is free, and nothing runs, waits or stands in the tree."""
+    """Nothing runs or waits; all that stands in the tree, and in blocks, is there for others."""
     engine.scheduler.check_integrity()
-    assert engine.pool.num_used == 0
+    cache = engine.scheduler.cache
+    assert engine.pool.num_used == cache.idle_blocks
+    assert set(cache.tree.nodes()) == set(cache.idle)
     assert not engine.scheduler.has_work
     assert engine.scheduler.num_running == 0
-    assert not engine.scheduler.cache.tree.root_nodes
     assert (engine.stats.running, engine.stats.waiting, engine.stats.blocks_used) == (0, 0, 0)
 
 

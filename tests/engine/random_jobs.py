@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
 from sharegen.engine.model.loaded import LoadedModel
@@ -59,12 +60,14 @@ class RandomJob:
     def check_counts(self, stats: EngineStats) -> None:
         """Every node is computed once, and again only where that is counted."""
         assert stats.peak_blocks <= self.blocks
-        tree, apart = PrefixTree(self.block_size), 0
+        tree, apart, paths = PrefixTree(self.block_size), 0, Paths(self.block_size)
         for start in range(0, len(self.requests), self.lookahead):
             together = self.requests[start : start + self.lookahead]
             prompts = [request.prompt_token_ids for request in together]
-            apart += PrefixTree.build(prompts, self.block_size).num_tokens
-            for request, leaf in zip(together, tree.insert(prompts), strict=True):
+            splits = paths.splits(prompts)
+            apart += PrefixTree.build(prompts, self.block_size, splits=splits).num_tokens
+            leaves = tree.insert(prompts, splits=splits)
+            for request, leaf in zip(together, leaves, strict=True):
                 path = sum(up(node.length, self.block_size) for node in leaf.path())
                 if path + own_blocks(request, self.block_size) > self.blocks:
                     return  # this one has its prompt to itself

@@ -145,6 +145,23 @@ def test_resuming_across_lookaheads(lookahead: int) -> None:
         assert resumed == {key: whole[key] for key in resumed}
 
 
+def test_resuming_falls_on_the_same_splits() -> None:
+    """Later windows are split where earlier ones were, whatever is on record of these."""
+    rng = random.Random(5)
+    shots = forest(3)[0] * 2
+    prompts = [shots + [rng.randrange(3, 128) for _ in range(rng.randint(1, 9))] for _ in range(9)]
+    prompts += [shots + [5] * 3 + [i + 6] for i in range(6)]  # these share a little more
+    requests = requests_of(prompts, PARAMS, samples=2)
+    whole = run_job("llama", requests, lookahead=5)
+    assert whole.stats.prompt_tokens_computed < len(shots) + sum(map(len, prompts)) - 14 * len(
+        shots
+    )
+    for done in (4, 11):
+        left = [replace(request, samples=()) for request in requests[:done]] + requests[done:]
+        resumed = run_job("llama", left, lookahead=5, blocks=60, max_sequences=3).results
+        assert resumed == {key: whole.results[key] for key in resumed}
+
+
 def test_more_samples_extend_a_job() -> None:
     more = [replace(request, samples=range(SAMPLES + 4)) for request in job()]
     extended = run_job("llama", more).results
@@ -159,11 +176,13 @@ def test_two_threads(two_threads: None) -> None:
     assert run_job("llama", blocks=28).results == whole
 
 
-def test_an_engine_keeps_nothing_from_one_call_to_the_next() -> None:
+def test_what_an_engine_keeps_from_one_call_to_the_next_changes_nothing() -> None:
     engine = make_engine(loaded("llama"), max_sequences=9)
     first = run(engine, job()).results
+    computed = engine.stats.prompt_tokens_computed
     again = run(engine, job()).results
     assert first == again == reference("llama")
+    assert engine.stats.prompt_tokens_computed < 2 * computed
 
 
 def test_seed_key_and_sample_tell_samples_apart() -> None:

@@ -71,6 +71,11 @@ class BlockPool:
         bundles = int((used == 0).sum())
         return self._suffices(bundles, self.num_free + len(blocks), room)
 
+    def would_have_bundles(self, room: Room, more: int) -> bool:
+        """Whether so much would be free if `more` bundles were, which are not now."""
+        bundles, blocks = self.num_free_bundles + more, self.num_free + more * self.width
+        return self._suffices(bundles, blocks, room)
+
     def _suffices(self, bundles: int, blocks: int, room: Room) -> bool:
         return bundles >= room.bundles and blocks >= room.bundles * self.width + room.blocks
 

@@ -1,8 +1,10 @@
 """The prompts in the KV cache: the nodes of the prefix tree with their blocks, and who uses them.
 
-A node is held by the requests whose prompts pass through it and goes with the last of them. The KV
-of sequences that have ended stays while there is room, where someone may fork them: what they have
-in common with a fork becomes a node in place, made of their own blocks.
+A node is held by the requests whose prompts pass through it. What several prompts shared stays when
+the last of them has gone, for those to come, until its memory is needed: least recently used first.
+A node where one prompt ended goes at once. The KV of sequences that have ended stays while there is
+room, where someone may fork them: what they have in common with a fork becomes a node in place,
+made of their own blocks.
 """
 
 from __future__ import annotations
@@ -31,6 +33,11 @@ class PrefixCache(Generic[Kept]):
     holds. kept: suffixes of samples that have ended, there for forks, the oldest first.
     tokens_computed: of prompts, so far; tokens_recomputed: of these, the ones whose KV had been
     given up.
+    stored: the KV of every node that someone holds, and of the idle. idle: nodes that nobody holds,
+    the least recently used first, a child before its parent. kept: suffixes of samples that have
+    ended, there for forks, the oldest first. tokens_computed: of prompts, so far;
+    tokens_recomputed: of these, the ones whose KV had been given up. tokens_found: of nodes that
+    were idle when someone came for them.
     """
 
     def __init__(
@@ -40,9 +47,12 @@ class PrefixCache(Generic[Kept]):
         self.states = StateSlots() if states is None else states
         self.tree = PrefixTree(pool.block_size) if tree is None else tree
         self.stored: dict[Node, NodeKV] = {}
+        self.idle: dict[Node, None] = {}
         self.kept: dict[Kept, None] = {}
         self.tokens_computed = 0
         self.tokens_recomputed = 0
+        self.tokens_found = 0
+        self._idle_bundles = 0
         self._placed: dict[Node, None] = {}  # the nodes that have blocks, in the order of placing
         self._moved: dict[Node, int] = {}  # of the last batch's nodes the slots before
 
@@ -74,7 +84,7 @@ class PrefixCache(Generic[Kept]):
         """Take out the nodes that no one holds."""
         for node in reversed(list(self.tree.nodes())):
             kv = self.stored.get(node)
-            if (kv is None or kv.users == 0) and not node.children:
+            if (kv is None or kv.users == 0) and not node.children and node not in self.idle:
                 self._remove(node)
 
     def hold(self, leaf: Node) -> None:
@@ -82,23 +92,56 @@ class PrefixCache(Generic[Kept]):
         for node in leaf.path():
             if node not in self.stored:
                 self.stored[node] = self._unplaced(node)
+            if node in self.idle:
+                self._wake(node)
+                self.tokens_found += node.length
             self.stored[node].users += 1
 
     def release(self, leaf: Node) -> None:
-        """The path has one user less; nodes without users go, and their blocks with them."""
+        """The path has one user less; what others may come for is idle without users, the rest goes
+        with its blocks."""
         for node in reversed(leaf.path()):
-            self.stored[node].users -= 1
-            if self.stored[node].users == 0:
+            kv = self.stored[node]
+            kv.users -= 1
+            if kv.users:
+                continue
+            is_shared = (node is not leaf or bool(node.children)) and not node.fork
+            # A state is large, and its slot is wanted for a row.
+            if is_shared and kv.computed == node.length and not self.states.are_kept:
+                self.idle[node] = None
+                self._idle_bundles += len(kv.blocks) // self.pool.width
+            else:
                 self._remove(node)
 
+    @property
+    def idle_blocks(self) -> int:
+        """Blocks of nodes that nobody holds."""
+        return self._idle_bundles * self.pool.width
+
+    def _wake(self, node: Node) -> None:
+        del self.idle[node]
+        self._idle_bundles -= len(self.stored[node].blocks) // self.pool.width
+
+    def forget_idle(self) -> None:
+        """Nothing stays that nobody holds."""
+        while self.idle:
+            self._forget_least_used()
+
+    def _forget_least_used(self) -> None:
+        node = next(iter(self.idle))
+        self._wake(node)
+        self._remove(node)
+
     def clear(self) -> None:
-        """Nothing is kept, and the tree is empty."""
+        """Nothing is stored, and the tree is empty, whatever was interrupted half-way."""
         for suffix in self.kept:
             self.pool.free(suffix.blocks)
         self.kept.clear()
         for node in list(self._placed):
             self._give_up(node)
         self.stored.clear()
+        self.idle.clear()
+        self._idle_bundles = 0
         self.tree.clear()
 
     def _remove(self, node: Node) -> None:
@@ -190,16 +233,16 @@ class PrefixCache(Generic[Kept]):
 
         They are prefilled again when their turn comes.
         """
+        self.forget_idle()
         needed = {node for leaf in unless for node in leaf.path()}
-        idle = [node for node in self._placed if node not in needed]
-        for node in idle:
+        ahead = [node for node in self._placed if node not in needed]
+        for node in ahead:
             self._give_up(node)
-        return bool(idle)
+        return bool(ahead)
 
     def drop_all_but(self, leaf: Node) -> None:
-        """Give up all KV, kept or ahead of its time, but that of one path."""
-        while self.kept:
-            self.forget_oldest()
+        """Give up all KV, idle, kept or ahead of its time, but that of one path."""
+        self.forget_kept()
         self.drop(unless=[leaf])
 
     def _give_up(self, node: Node) -> None:
@@ -226,23 +269,35 @@ class PrefixCache(Generic[Kept]):
         suffix.blocks = []
         self.release(suffix.leaf)
 
+    def forget_kept(self) -> None:
+        """Keep the KV of no sample that has ended."""
+        while self.kept:
+            self.forget_oldest()
+
     def spare(self, room: Room) -> bool:
-        """Whether so much is free, after what is kept was given up as far as need be.
+        """Whether so much is free, after what is idle or kept was given up as far as need be.
 
         Nothing is given up where all of it would not do.
         """
-        if self.pool.has(room):
-            return True
-        if not self.kept or not self.pool.would_have(room, self._held_by_kept()):
+        if not self.can_spare(room):
             return False
         while not self.pool.has(room):
-            self.forget_oldest()
+            if self.idle:
+                self._forget_least_used()
+            else:
+                self.forget_oldest()
         return True
 
-    def _held_by_kept(self) -> Iterable[Iterable[int]]:
-        """Of each owner that goes with what is kept, its blocks."""
+    def can_spare(self, room: Room) -> bool:
+        """Whether so much is free, idle or kept."""
+        if self.pool.would_have_bundles(room, self._idle_bundles):
+            return True
+        return bool(self.kept) and self.pool.would_have(room, self._held_by_no_one_else())
+
+    def _held_by_no_one_else(self) -> Iterable[Iterable[int]]:
+        """Of each owner that is idle, or goes with what is kept, its blocks."""
         users = Counter(node for suffix in self.kept for node in suffix.leaf.path())
-        owners: list[NodeKV | Suffix] = [*self.kept]
+        owners: list[NodeKV | Suffix] = [*self.kept, *(self.stored[node] for node in self.idle)]
         owners += [kv for node, count in users.items() if (kv := self.stored[node]).users == count]
         return [owner.blocks for owner in owners]
 
@@ -296,9 +351,11 @@ class PrefixCache(Generic[Kept]):
         self.states.check_integrity([*(one.state for one in owners), *self._moved.values()])
         for kv in self.stored.values():
             assert (kv.state != NO_SLOT) == (self.states.are_kept and kv.computed > 0)
+        assert self.idle_blocks == sum(len(self.stored[node].blocks) for node in self.idle)
         assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
         for node, kv in self.stored.items():
-            assert kv.users > 0
+            assert (kv.users == 0) == (node in self.idle)
+            assert kv.users > 0 or (kv.computed == node.length and not kv.narrow)
             assert len(kv.blocks) in (0, self.pool.blocks_for(node.length) * kv.width)
             assert kv.width == (1 if kv.narrow else self.pool.width)
             assert not node.children or node.forked or node.length >= self.pool.block_size

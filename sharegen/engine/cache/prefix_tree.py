@@ -126,7 +126,8 @@ class PrefixTree:
 
         Where their nodes part is decided among these prompts alone, whatever stands already. A
         node that stands with the same tokens in the same place is not doubled, and what is new
-        hangs below it, unless a prompt ends with it: the logits of its last token are gone.
+        hangs below it. Only where a prompt ends with it that has a node of its own: the logits of
+        the last token are gone.
         Prompt i is known to its node as request `first_index + i`. joins: whether a new node may
         be taken for a standing one. splits: of each prompt where the nodes of its path end, the
         prompt's own length last: these prompts are some of a tree that was made of more, and part
@@ -218,14 +219,14 @@ class PrefixTree:
             siblings = self._children(parent)
             twins = {s.tokens.tobytes(): s for s in siblings if not s.fork and not s.alone}
             for node in nodes:
-                twin = None
-                if node.children and not node.requests:
-                    twin = twins.get(node.tokens.tobytes())
+                twin = twins.get(node.tokens.tobytes()) if node.children else None
                 if twin is not None and joins(node, twin):
                     stack.append((twin, node.children))
-                else:
-                    node.parent = parent
-                    siblings.append(node)
+                    if not node.requests:
+                        continue
+                    node.children = []  # the prompts that end here are for themselves
+                node.parent = parent
+                siblings.append(node)
 
     def _dissolve(self, nodes: list[Node]) -> list[Node]:
         """Duplicate branches that are not worth a node into their children, from the top down."""
@@ -287,7 +288,7 @@ def _compressed_trie(arrays: list[Tokens]) -> list[Node]:
     previous = np.empty(0, np.int32)
     for i in _sorted(arrays):
         tokens = arrays[i]
-        common = _common_prefix(previous, tokens)
+        common = common_prefix(previous, tokens)
         below: Node | None = None
         while path[-1].end > common:
             below = path.pop()
@@ -327,7 +328,7 @@ def _split_as_told(arrays: list[Tokens], splits: Sequence[Sequence[int]]) -> lis
 def _num_repeated(arrays: list[Tokens]) -> int:
     """Tokens that sequences have in common with another, less those of one copy."""
     order = [arrays[i] for i in _sorted(arrays)]
-    return sum(_common_prefix(a, b) for a, b in itertools.pairwise(order))
+    return sum(common_prefix(a, b) for a, b in itertools.pairwise(order))
 
 
 def _sorted(arrays: list[Tokens]) -> list[int]:
@@ -349,7 +350,8 @@ def _split(node: Node, length: int) -> Node:
     return upper
 
 
-def _common_prefix(a: Tokens, b: Tokens) -> int:
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """How many tokens two sequences begin with in common."""
     length = min(len(a), len(b))
     different = np.flatnonzero(a[:length] != b[:length])
     return int(different[0]) if len(different) else length

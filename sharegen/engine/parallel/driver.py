@@ -13,6 +13,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from sharegen.engine.cache.paths import Paths
 from sharegen.engine.config import EngineStats
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.parallel.assignment import Assignment
@@ -66,6 +67,7 @@ class Driver:
         self._lengths = Lengths()  # of the job's samples, for workers that join late
         self._assignment: Assignment[Worker] = Assignment(self._config.block_size)
         self._done: deque[Completion] = deque()
+        self._paths = Paths(self._config.block_size)
         self._busy = False
         try:
             for setting in settings:
@@ -187,6 +189,8 @@ class Driver:
             if request.samples and error is not None:
                 raise error
             self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
+        if requests[0].splits is None:
+            requests = self._paths.tell(requests)
         self._assignment.extend(requests, len(self._workers))
         return True
 

@@ -107,15 +107,20 @@ class Outlook:
             self._added[kind] = self._added.get(kind, 0) + count
 
     def leaves(self, room: Room) -> bool:
-        """Whether so much is free beside what they will ask for; see PrefixCache.spare."""
+        """Whether there is so much beside what they will ask for; then it is free, and a block.
+
+        What is idle or kept stays until they do ask.
+        """
         bundles, blocks = room
-        if self._cache.pool.has(Room(bundles, blocks + self._at_limits - self.held)):
-            return True
+        now = Room(bundles, max(1, blocks))
+        if self._cache.can_spare(Room(bundles, blocks + self._at_limits - self.held)):
+            return self._cache.spare(now)
         if self._forecast is None:
             self._forecast = Forecast(self._admission.survival(), self._rows.block_tables.shape[1])
             self._forecast.add(*self._rows.kinds())
             _start(self._forecast, self._added)
-        return self._cache.spare(Room(bundles, blocks + max(0, self._forecast.most - self.held)))
+        growth = max(0, self._forecast.most - self.held)
+        return self._cache.can_spare(Room(bundles, blocks + growth)) and self._cache.spare(now)
 
 
 def _start(forecast: Forecast, kinds: dict[tuple[int, int], int]) -> None:

@@ -301,11 +301,21 @@ class Scheduler:
         if dropped:
             self._lessen(group, dropped)
 
-    def clear(self) -> None:
-        """Drop everything that waits or runs, whatever was interrupted half-way."""
+    def clear(self, is_whole: bool = True) -> None:
+        """Drop everything that waits or runs; what prompts shared stays.
+
+        is_whole: whether all that was begun was done. Else nothing stays, whatever was interrupted
+        half-way.
+        """
         for sequence in list(self.rows.running()):
             self._vacate(sequence)
-        self.cache.clear()
+        if is_whole:
+            self.cache.forget_kept()
+            for group in self._unfinished:
+                self.cache.release(group.leaf)
+            self.cache.prune()
+        else:
+            self.cache.clear()
         self._unfinished.clear()
         self._by_key.clear()
         self.waiting.clear()

@@ -81,4 +81,6 @@ def test_kv_that_is_given_up_is_counted_when_it_is_computed_again(cache: PrefixC
     assert (cache.tokens_computed, cache.tokens_recomputed) == (11, 1)
     cache.release(first)
     cache.release(second)
+    assert [node.length for node in cache.idle] == [8]  # it stays for others
+    cache.forget_idle()
     assert cache.pool.num_used == 0

@@ -260,8 +260,69 @@ def test_nodes_go_with_their_last_sample() -> None:
     requests = requests_of([[*shots, 50 + i] for i in range(6)], PARAMS)
     engine = spelling_engine(requests, max_sequences=1)
     for done, _ in enumerate(engine.generate(requests), start=1):
-        leaves = [node for node in engine.scheduler.cache.tree.nodes() if not node.children]
-        assert len(leaves) == 6 - done
+        cache = engine.scheduler.cache
+        leaves = [node for node in cache.tree.nodes() if not node.children]
+        assert len([leaf for leaf in leaves if leaf not in cache.idle]) == 6 - done
+    assert [node.length for node in cache.idle] == [40]  # the examples stay for other requests
+    assert_empty(engine)
+
+
+def test_what_prompts_share_stays_for_the_next_call() -> None:
+    """In any order, also when a call is closed early; none of it is computed again."""
+    shots = list(range(3, 43))
+    requests = requests_of([[*shots, 50 + i] for i in range(18)], PARAMS, samples=2)
+    engine = spelling_engine(requests, max_sequences=5)
+    run(engine, requests[:6])
+    assert engine.stats.prompt_tokens_computed == 40 + 6
+    completions = engine.generate(requests[6:12])
+    next(completions)
+    completions.close()  # type: ignore[attr-defined]
+    before = engine.stats.prompt_tokens_computed
+    assert before <= 40 + 12
+    run(engine, requests[12:])
+    assert engine.stats.prompt_tokens_computed == before + 6
+    assert engine.stats.prompt_tokens_found == 2 * 40
+    assert engine.stats.prompt_tokens_recomputed == 0
+
+
+def test_a_prompt_a_call() -> None:
+    """The second call shows where its prompt parts from the first one's; the third finds it."""
+    shots = list(range(3, 43))
+    requests = requests_of([[*shots, 50 + i, 60] for i in range(4)], PARAMS, samples=2)
+    engine = spelling_engine(requests)
+    computed = []
+    for request in requests:
+        run(engine, [request])
+        computed.append(engine.stats.prompt_tokens_computed - sum(computed))
+    assert computed == [42, 42, 2, 2]
+
+
+def test_what_is_idle_goes_when_memory_is_needed() -> None:
+    """The oldest first, and whoever runs gets all of it."""
+    one, two = list(range(3, 43)), list(range(43, 83))
+    requests = requests_of([[*shots, 90 + i] for shots in (one, two) for i in range(2)], PARAMS)
+    long = Request(9, [5] * 44, replace(PARAMS, max_tokens=60), range(1))
+    engine = spelling_engine([*requests, long], blocks=36)
+    run(engine, requests[:2])
+    run(engine, requests[2:])
+    cache = engine.scheduler.cache
+    assert [node.tokens[0] for node in cache.idle] == [3, 43] and cache.idle_blocks == 20
+    run(engine, [long])  # 26 blocks: those that are left are of the second ones
+    assert [node.tokens[0] for node in cache.idle] == [43]
+    assert engine.stats.preemptions == 0
+
+
+def test_after_a_fault_nothing_stays() -> None:
+    """What was interrupted half-way may never have been computed."""
+    shots = list(range(3, 43))
+    requests = requests_of([[*shots, 50 + i] for i in range(6)], PARAMS)
+    engine = spelling_engine(requests)
+    run(engine, requests)
+    failing = engine.generate(requests)
+    engine.runner.decode = lambda batch: 1 / 0  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError):
+        list(failing)
+    assert not engine.scheduler.cache.idle and engine.pool.num_used == 0
     assert_empty(engine)
 
 
