@@ -132,7 +132,7 @@ class RequestOutput(_Shown):
 
     request_id: a number that no other request of the LLM has. prompt: the text, None where token
         ids were given alone.
-    num_cached_tokens: of the prompt, that others of the call had computed already.
+    num_cached_tokens: of the prompt, that others had computed already, of this call or before.
     prompt_logprobs: where SamplingParams want them, as CompletionOutput's for each prompt token;
         None for the first one, which nothing comes before.
     """
