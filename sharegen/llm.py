@@ -334,6 +334,13 @@ class LLM:
         """
         return self.engine.cancel(index, samples)
 
+    def reset_prefix_cache(self) -> None:
+        """Forget the prompts of earlier calls: the next call is as a new LLM's first.
+
+        Raises UsageError while a stream runs.
+        """
+        self.engine.reset_prefix_cache()
+
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""
         return self._own_engine("running").running()

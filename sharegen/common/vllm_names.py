@@ -130,7 +130,6 @@ METHODS_NOT_HERE = {
     "wait_for_completion": "use stream",
     "start_profile": "use torch's profiler around the call",
     "stop_profile": "use torch's profiler around the call",
-    "reset_prefix_cache": "nothing is kept between calls",
     "sleep": "use close, and make a new LLM",
     "wake_up": "use close, and make a new LLM",
     "get_metrics": "use engine.stats",

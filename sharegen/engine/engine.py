@@ -312,6 +312,16 @@ class Engine:
         self.scheduler.clear(self._whole)
         self._observe()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what prompts shared, between two jobs: the next one is as a new engine's first.
+
+        Raises UsageError while a job runs.
+        """
+        if self._busy:
+            raise UsageError("a job runs: finish or close it first")
+        self.scheduler.cache.forget_idle()
+        self._paths = Paths(self.config.block_size)
+
     # -- samples that run -------------------------------------------------------------------------
 
     def cancel(self, key: int, samples: Collection[int] | None = None) -> list[int]:

@@ -97,6 +97,8 @@ def _numbers(
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
     if asked and computed:
         times = f"{asked / computed:,.1f}x fewer"
+        if found := stats.get("prompt_tokens_found"):
+            times += f"; {found:,} found from earlier requests"
         if again := stats.get("prompt_tokens_recomputed"):
             times += f"; {again:,} of them again, for want of KV cache"
         if again := stats.get("prompt_tokens_resumed"):

@@ -29,6 +29,7 @@ from sharegen.engine.parallel.messages import (
     End,
     Failed,
     Finished,
+    Forget,
     Ready,
     Setting,
     Warned,
@@ -206,6 +207,14 @@ class Driver:
         busy = self._assignment.busy
         if self.stats.idle or len(busy) < len(self._workers):
             self.stats.idle = [n for worker, n in self._workers.items() if worker not in busy]
+
+    def reset_prefix_cache(self) -> None:
+        """As Engine.reset_prefix_cache."""
+        if self._busy:
+            raise UsageError("a job runs: finish or close it first")
+        self._paths = Paths(self._config.block_size)
+        for worker in list(self._ready):
+            self._send(worker, Forget())
 
     # -- samples that run ---------------------------------------------------------------------
 

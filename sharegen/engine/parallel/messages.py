@@ -107,6 +107,11 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Forget:
+    """Between two jobs: what prompts shared is forgotten."""
+
+
+@dataclass(frozen=True)
 class End:
     """The job is over: whatever is not finished is dropped."""
 

@@ -30,6 +30,7 @@ from sharegen.engine.parallel.messages import (
     End,
     Failed,
     Finished,
+    Forget,
     Ready,
     Setting,
     Warned,
@@ -114,6 +115,8 @@ class _Worker:
                 self.engine.cancel(key, samples)
             case End():
                 self.engine.end()
+            case Forget():
+                self.engine.reset_prefix_cache()
 
     def _report(self, completions: Sequence[Completion]) -> None:
         now = time.monotonic()

@@ -50,6 +50,13 @@ def two(setting: Setting) -> Iterator[Driver]:
     driver.close()
 
 
+@pytest.fixture(autouse=True)
+def no_history(request: pytest.FixtureRequest) -> None:
+    """What earlier tests asked decides where prompts are split: one engine has not heard it."""
+    if "two" in request.fixturenames:
+        request.getfixturevalue("two").reset_prefix_cache()
+
+
 def job(count: int = 30, samples: int = 4) -> list[Request]:
     """Prompts below one stem, with accidental branches of two blocks between neighbours."""
     rng = random.Random(3)
@@ -150,6 +157,7 @@ def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
     stream = two.generate(job(200))
     next(stream)
     stream.close()
+    two.reset_prefix_cache()  # else the prompts are split where those of the stream were
     assert results(list(two.generate(job()))) == alone
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.sequence import Sequence
-from sharegen.errors import CapacityError
+from sharegen.errors import CapacityError, UsageError
 from tests.engine.jobs import (
     CONTEXT,
     CheckedEngine,
@@ -283,6 +283,21 @@ def test_what_prompts_share_stays_for_the_next_call() -> None:
     assert engine.stats.prompt_tokens_computed == before + 6
     assert engine.stats.prompt_tokens_found == 2 * 40
     assert engine.stats.prompt_tokens_recomputed == 0
+
+
+def test_what_stays_can_be_forgotten() -> None:
+    shots = list(range(3, 43))
+    requests = requests_of([[*shots, 50 + i] for i in range(6)], PARAMS)
+    engine = spelling_engine(requests)
+    for computed in (46, 92):
+        run(engine, requests)
+        engine.reset_prefix_cache()
+        assert engine.pool.num_used == 0 and engine.stats.prompt_tokens_computed == computed
+    completions = engine.generate(requests)
+    next(completions)
+    with pytest.raises(UsageError, match="a job runs"):
+        engine.reset_prefix_cache()
+    completions.close()  # type: ignore[attr-defined]
 
 
 def test_a_prompt_a_call() -> None:
