@@ -249,9 +249,10 @@ class Engine:
             asked = len(request.prompt_token_ids) * len(request.samples)
             self.stats.prompt_tokens_asked += asked
         with self._doing():
+            splits = None
             if self._tree is None and requests and requests[0].splits is None:
-                requests = self._paths.tell(requests)
-            self.scheduler.add(requests)
+                splits = self._paths.splits([request.prompt_token_ids for request in requests])
+            self.scheduler.add(requests, splits)
 
     @property
     def slots(self) -> int:
@@ -310,6 +311,8 @@ class Engine:
         self._cancelled.clear()
         self._in_flight.clear()
         self.scheduler.clear(self._whole)
+        if not self._whole:
+            self._paths = Paths(self.config.block_size)
         self._observe()
 
     def reset_prefix_cache(self) -> None:

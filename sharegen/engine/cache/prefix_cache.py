@@ -58,11 +58,14 @@ class PrefixCache(Generic[Kept]):
 
     # -- prompts ------------------------------------------------------------------------------
 
-    def insert(self, requests: Seq[Request]) -> list[Node]:
-        """Put prompts into the tree; returns the node where each ends, held by no one yet."""
+    def insert(self, requests: Seq[Request], splits: Seq[Seq[int]] | None = None) -> list[Node]:
+        """Put prompts into the tree; returns the node where each ends, held by no one yet.
+
+        splits: where the path of each is split, unless the requests say it.
+        """
 
         def joins(node: Node, standing: Node) -> bool:
-            below = (requests[i] for step in walk([node]) for i in step.requests)
+            below = (requests[i] for step in walk(node.children) for i in step.requests)
             return all(self._learns(request, standing) for request in below)
 
         wanting = any(request.params.prompt_logprobs is not None for request in requests)
@@ -72,7 +75,7 @@ class PrefixCache(Generic[Kept]):
         return self.tree.insert(
             prompts,
             joins=joins if wanting else lambda *_: True,
-            splits=told or None,
+            splits=told or splits,
             alone=[request.is_alone for request in requests] if self.pool.width > 1 else None,
         )
 

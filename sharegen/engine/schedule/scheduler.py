@@ -94,14 +94,14 @@ class Scheduler:
 
     # -- in and out ---------------------------------------------------------------------------
 
-    def add(self, requests: Seq[Request]) -> None:
+    def add(self, requests: Seq[Request], splits: Seq[Seq[int]] | None = None) -> None:
         """Put requests that were checked into the tree and the queue.
 
         One call sees all sharing among its requests. A request without samples only takes part in
-        where the tree splits.
+        where the tree splits. splits: see PrefixCache.insert.
         """
         own: dict[Node, Node] = {}  # instead of leaves whose path does not fit the pool
-        for request, leaf in zip(requests, self.cache.insert(requests), strict=True):
+        for request, leaf in zip(requests, self.cache.insert(requests, splits), strict=True):
             if not request.samples:
                 continue
             if not self._fits(request, leaf):

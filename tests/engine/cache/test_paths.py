@@ -49,6 +49,13 @@ def test_a_prompt_alone_parts_from_another_that_was_alone() -> None:
     assert paths.splits([SHOTS]) == [[40]]  # it goes on nowhere
 
 
+def test_requests_say_it() -> None:
+    """To workers, which hear of some of them alone."""
+    request = Request(0, [*SHOTS, 1], SamplingParams(n=1), [0])
+    [told] = Paths(4).tell([request])
+    assert told.splits == [41] and told.is_alone and told.samples == [0]
+
+
 def test_what_was_read_decides_whatever_is_left_to_draw() -> None:
     rng = random.Random(0)
     prompts = [SHOTS[: rng.randrange(1, 41)] + rng.choices(range(9), k=9) for _ in range(60)]
