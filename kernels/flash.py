@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels import reference
-from sharegen.kernels.reference import Partial, Parts
+from sharegen.kernels.partial import Partial, Parts
 
 _LEAST = 16  # rows come in multiples of this, keys at least so many
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -23,7 +23,7 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 def dense(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
 ) -> Partial:
-    """See reference.Dense."""
+    """See partial.Dense."""
     if visible is not None or not _serves(k, v, softcap):
         return reference.dense(q, k, v, visible, softcap)
     num_rows, num_heads, size = q.shape
@@ -43,7 +43,7 @@ def dense(
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
-    """See reference.Causal."""
+    """See partial.Causal."""
     if not _serves(k, v, softcap):
         return reference.causal(q, k, v, softcap)
     num_rows, num_heads, size = q.shape
@@ -60,7 +60,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
 
 
 def each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """See reference.Each."""
+    """See partial.Each."""
     if not _serves(k[0], v[0], softcap):
         return reference.dense_each(q, k, v, visible, softcap)
     num_rows, num_heads, size = q.shape

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,87 +24,10 @@ from torch.nn.functional import pad
 
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.narrow import NAN, NarrowKV, largest_value, least_exponent, narrowed, widened
+from sharegen.kernels.partial import NOTHING, Partial, Parts, finish, merge
 
 _LEAST = 16  # rows come in multiples of this, keys at least so many
 _SUFFIX_STEP = 32  # suffix tokens read at once
-_NOTHING = -1e30  # the maximum over no keys: finite, so that differences are
-
-
-@dataclass(frozen=True)
-class Partial:
-    """Attention over some of the keys: sum of exp(score - top) v, and of exp(score - top).
-
-    out: [rows, num_heads, value_size], top, total: [rows, num_heads]; float32. The result is
-    out / total, its log-sum-exp top + log(total). Without keys: 0, _NOTHING, 0.
-    """
-
-    out: Tensor
-    top: Tensor
-    total: Tensor
-
-    @staticmethod
-    def empty(rows: int, num_heads: int, value_size: int, device: torch.device) -> Partial:
-        return Partial(
-            torch.zeros(rows, num_heads, value_size, device=device),
-            torch.full((rows, num_heads), _NOTHING, device=device),
-            torch.zeros(rows, num_heads, device=device),
-        )
-
-    def __getitem__(self, rows: slice | Tensor) -> Partial:
-        return Partial(self.out[rows], self.top[rows], self.total[rows])
-
-    def __setitem__(self, rows: slice | Tensor, part: Partial) -> None:
-        self.out[rows], self.top[rows], self.total[rows] = part.out, part.top, part.total
-
-
-def merge(a: Partial, b: Partial) -> Partial:
-    """Two partials of the same rows as one (Hydragen, equation 5)."""
-    top = torch.maximum(a.top, b.top)
-    weight_a, weight_b = torch.exp(a.top - top), torch.exp(b.top - top)
-    out = torch.addcmul(a.out * weight_a[..., None], b.out, weight_b[..., None])
-    return Partial(out, top, a.total * weight_a + b.total * weight_b)
-
-
-def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
-    """The output of all parts. sinks: [num_heads] one more logit a head, without a value."""
-    total = partial.total
-    if sinks is not None:
-        total = total + torch.exp(sinks.float() - partial.top)
-    return partial.out / torch.where(total == 0, 1.0, total)[..., None]
-
-
-class Dense(Protocol):
-    """Rows q [T, num_heads, D], scaled, against common keys k [L, num_kv_heads, D], v."""
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
-    ) -> Partial: ...
-
-
-class Causal(Protocol):
-    """Rows q [T, num_heads, D], scaled, against the keys k [T, num_kv_heads, D] up to their own."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial: ...
-
-
-class Each(Protocol):
-    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
-
-    visible: [T, L] which of the keys the row sees: the first, one at least.
-    """
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None
-    ) -> Partial: ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """How the parts of a row's attention are computed where no window cuts them."""
-
-    dense: Dense
-    causal: Causal
-    each: Each
 
 
 @dataclass(frozen=True)
@@ -398,7 +320,7 @@ def _suffix(
 def dense(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
 ) -> Partial:
-    """See Dense; visible: [T, L]."""
+    """See partial.Dense; visible: [T, L]."""
     num_rows, num_heads, _ = q.shape
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
@@ -426,13 +348,13 @@ def dense(
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
-    """See Causal."""
+    """See partial.Causal."""
     visible = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device).tril()
     return dense(q, k, v, visible, softcap)
 
 
 def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """See Each; here any of the keys may be visible, or none."""
+    """See partial.Each; here any of the keys may be visible, or none."""
     if len(q) == 1:  # one product alone would not be computed as one of many
         q, k, v, visible = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
         return dense_each(q, k, v, visible, softcap)[:1]
@@ -454,7 +376,7 @@ def _softmax(
         scores = torch.tanh(scores / softcap).mul_(softcap)
     if visible is not None:
         scores.masked_fill_(~visible, float("-inf"))
-    top = scores.amax(dim=-1, keepdim=True).clamp_(min=_NOTHING)
+    top = scores.amax(dim=-1, keepdim=True).clamp_(min=NOTHING)
     weights = scores.sub_(top).exp_()
     return torch.bmm(weights, values), top, weights.sum(dim=-1, keepdim=True)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharegen.kernels import flash, reference
-from sharegen.kernels.reference import Partial, finish
+from sharegen.kernels.partial import Partial, finish
 
 HEADS = [(4, 1), (4, 4), (6, 2)]
 

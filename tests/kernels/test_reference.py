@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from sharegen.kernels.partial import Partial, finish, merge
 from sharegen.kernels.reference import (
-    Partial,
     ReferencePlan,
     SuffixPlan,
     decode_attention,
-    finish,
     lowest_visible,
-    merge,
     prefill_attention,
     store,
 )

@@ -1,0 +1,93 @@
+"""Attention over some of a row's keys, and how several such parts become one.
+
+softmax(q K^T) V over all keys equals the parts over some of them, each with its maximum and its
+sum, merged (Hydragen, section 3.1, equations 2-5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+NOTHING = -1e30
+"""The maximum over no keys: finite, so that differences are."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Attention over some of the keys: sum of exp(score - top) v, and of exp(score - top).
+
+    out: [rows, num_heads, value_size], top, total: [rows, num_heads]; float32. The result is
+    out / total, its log-sum-exp top + log(total). Without keys: 0, NOTHING, 0.
+    """
+
+    out: Tensor
+    top: Tensor
+    total: Tensor
+
+    @staticmethod
+    def empty(rows: int, num_heads: int, value_size: int, device: torch.device) -> Partial:
+        return Partial(
+            torch.zeros(rows, num_heads, value_size, device=device),
+            torch.full((rows, num_heads), NOTHING, device=device),
+            torch.zeros(rows, num_heads, device=device),
+        )
+
+    def __getitem__(self, rows: slice | Tensor) -> Partial:
+        return Partial(self.out[rows], self.top[rows], self.total[rows])
+
+    def __setitem__(self, rows: slice | Tensor, part: Partial) -> None:
+        self.out[rows], self.top[rows], self.total[rows] = part.out, part.top, part.total
+
+
+def merge(a: Partial, b: Partial) -> Partial:
+    """Two partials of the same rows as one (Hydragen, equation 5)."""
+    top = torch.maximum(a.top, b.top)
+    weight_a, weight_b = torch.exp(a.top - top), torch.exp(b.top - top)
+    out = torch.addcmul(a.out * weight_a[..., None], b.out, weight_b[..., None])
+    return Partial(out, top, a.total * weight_a + b.total * weight_b)
+
+
+def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
+    """The output of all parts. sinks: [num_heads] one more logit a head, without a value."""
+    total = partial.total
+    if sinks is not None:
+        total = total + torch.exp(sinks.float() - partial.top)
+    return partial.out / torch.where(total == 0, 1.0, total)[..., None]
+
+
+class Dense(Protocol):
+    """Rows q [T, num_heads, D], scaled, against common keys k [L, num_kv_heads, D], v."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
+    ) -> Partial: ...
+
+
+class Causal(Protocol):
+    """Rows q [T, num_heads, D], scaled, against the keys k [T, num_kv_heads, D] up to their own."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial: ...
+
+
+class Each(Protocol):
+    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
+
+    visible: [T, L] which of the keys the row sees: the first, one at least.
+    """
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None
+    ) -> Partial: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How the parts of a row's attention are computed where no window cuts them."""
+
+    dense: Dense
+    causal: Causal
+    each: Each
