@@ -26,6 +26,7 @@ from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
 from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.cut import copied_by_workers
+from sharegen.outputs import CompletionOutput
 from tests.engine.parallel.forked import Forked, Starved, forked
 from tests.tiny import save_tiny_model
 
@@ -282,8 +283,8 @@ def test_through_the_llm(folder: Path) -> None:
     assert texts[0][0] != texts[0][1]
 
 
-def _place(streamed: tuple[int, Completion]) -> tuple[int, int]:
-    return streamed[0], streamed[1].sample
+def _place(streamed: tuple[int, CompletionOutput]) -> tuple[int, int]:
+    return streamed[0], streamed[1].index
 
 
 @pytest.mark.parametrize("count", [0, -1, 4096])
