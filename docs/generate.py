@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -305,7 +306,19 @@ def _other_names() -> dict[str, str]:
     }
 
 
+def package() -> str:
+    """The README as a package index shows it, where links to files of a clone lead nowhere."""
+
+    def named(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        return text if target in text else f"{text} ({target})"
+
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\[([^][]+)\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", named, readme)
+
+
 PAGES = {
+    "package.txt": package,
     "commands.md": commands,
     "recipes.md": recipes,
     "recipe.schema.json": schema,

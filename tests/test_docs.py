@@ -38,6 +38,11 @@ def test_a_written_page_is_fresh(name: str) -> None:
     assert words(found) == words(fresh), "run: python docs/generate.py"
 
 
+def test_no_link_of_the_package_s_page_needs_a_clone() -> None:
+    for target in re.findall(r"\]\(([^)]*)\)", GENERATOR.package()):
+        assert target.startswith("https://")
+
+
 def test_every_page_is_in_the_site() -> None:
     site = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     for page in DOCS.glob("*.md"):
