@@ -26,7 +26,7 @@ from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
     import torch

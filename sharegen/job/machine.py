@@ -13,7 +13,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_text
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
     import torch

@@ -17,7 +17,7 @@ from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.stopped import Stopped
 from sharegen.results.totals import together
 from sharegen.workload.problem import Problem, Workload
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 
 @dataclass(frozen=True)

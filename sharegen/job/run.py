@@ -52,7 +52,7 @@ from sharegen.results.progress import longest_of
 from sharegen.results.stopped import Stopped
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, random_key, tokenise_problems
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
     from sharegen.engine.request import BeamSearchParams, Request, SamplingParams

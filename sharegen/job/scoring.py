@@ -31,7 +31,7 @@ from sharegen.workload.code import schema_named, schema_of_rows
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.problem import content_hash, problem_ids
-from sharegen.workload.recipe import Dataset
+from sharegen.workload.sections import Dataset
 
 _KEPT = 64  # problems whose tests are held at a time
 _TASK = 8  # completions of a problem that wait to be handed on together

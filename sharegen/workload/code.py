@@ -25,7 +25,7 @@ from sharegen.common.program_tests import (
 from sharegen.common.python_source import parsed
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.dataset import Rows
-from sharegen.workload.recipe import named, nearest
+from sharegen.workload.names import named, nearest
 from sharegen.workload.template import half_character
 
 Row = Mapping[str, Any]

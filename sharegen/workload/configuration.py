@@ -9,7 +9,6 @@ dataset and the examples lie, whose fingerprints count in place of their names.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
@@ -17,16 +16,17 @@ from pydantic import Field, PrivateAttr
 from sharegen.common.remarks import remark
 from sharegen.common.structured import StructuredOutputsParams, check
 from sharegen.errors import UsageError
-from sharegen.workload import template
-from sharegen.workload.recipe import (
-    Job,
-    Recipe,
-    Sampling,
-    Strict,
-    load_recipe,
-    merge,
-    validate,
+from sharegen.workload.flags import FLAGS
+from sharegen.workload.idle import (
+    check_decoding,
+    refuse_idle_document,
+    refuse_idle_fields,
+    refuse_idle_flags,
+    refuse_idle_rule,
+    refuse_no_text,
 )
+from sharegen.workload.recipe import Job, Recipe, load_recipe, merge
+from sharegen.workload.sampling import Sampling
 from sharegen.workload.sources import (
     choose_dataset,
     file_of,
@@ -37,33 +37,7 @@ from sharegen.workload.sources import (
     schema_preset,
     source_of,
 )
-
-FLAGS = {
-    "model": "--model",
-    "revision": "--revision",
-    "dataset.revision": "--dataset-revision",
-    "dataset.source": "--dataset",
-    "dataset.limit": "--limit",
-    "few_shot.k": "--few-shot",
-    "sampling.samples": "--samples",
-    "sampling.temperature": "--temperature",
-    "sampling.top_p": "--top-p",
-    "sampling.top_k": "--top-k",
-    "sampling.max_tokens": "--max-tokens",
-    "sampling.stop": "--stop",
-    "sampling.seed": "--seed",
-    "sampling.stop_when": "--stop-when",
-    "machine.dtype": "--dtype",
-    "machine.quantization": "--quantization",
-    "machine.max_sequences": "--max-sequences",
-    "machine.kv_cache_memory": "--kv-cache-memory",
-    "machine.kv_cache_dtype": "--kv-cache-dtype",
-    "machine.block_size": "--block-size",
-    "machine.workers": "--workers",
-    "machine.ray": "--ray",
-    "machine.tensor_parallel_size": "--tensor-parallel-size",
-}
-"""The keys that a flag of their own can set to what is wrong -> the flag; others go by --set."""
+from sharegen.workload.validation import Strict, validate
 
 SECTIONS = ("dataset", "few_shot", "chat", "sampling", "keep", "machine")
 
@@ -220,18 +194,12 @@ def resolve(
     source = source_of(recipe, job)
     if source is None and job.dataset.needles is None:
         raise UsageError(f"the recipe {recipe.name} has no dataset.source: give --dataset")
-    _refuse_idle_flags(recipe, job, source, flags)
-    if job.dataset.document is not None and "document" not in _names(job):
-        raise UsageError(f"--document: the recipe {recipe.name} has no template that uses it")
-    if job.dataset.document is not None and job.dataset.needles is not None:
-        raise UsageError(
-            f"--document {job.dataset.document}: needs --dataset QUESTIONS: the recipe's own are "
-            "about a document that it makes itself"
-        )
-    _check_decoding(job)
-    _refuse_idle_rule(recipe, job)
-    _refuse_idle_fields(recipe, job)
-    _refuse_no_text(recipe, job)
+    refuse_idle_flags(recipe, job, source, flags)
+    refuse_idle_document(recipe, job)
+    check_decoding(job.sampling)
+    refuse_idle_rule(recipe, job)
+    refuse_idle_fields(recipe, job, job.reorder)
+    refuse_no_text(recipe, job, job.token_ids)
     if job.chat.add_generation_prompt and job.chat.continue_final_message:
         raise UsageError(
             "chat.add_generation_prompt and chat.continue_final_message: an answer goes on within "
@@ -292,125 +260,6 @@ def _settle_chat(recipe: Recipe, values: dict[str, Any], flags: Mapping[str, Any
                 values.get("sampling") or {}, {"stop": chat.get("stop") or []}
             )
     values["chat"] = chat
-
-
-def _refuse_idle_flags(
-    recipe: Recipe, job: Configuration, source: str | None, flags: Mapping[str, Any]
-) -> None:
-    """A flag that would do nothing is a mistake: a file has no splits, and a folder no configs.
-
-    source: of the rows, as an absolute path where it is here.
-    """
-    few_shot, k = flags.get("few_shot") or {}, job.few_shot.k
-    if (k or few_shot.get("file")) and not (job.chat.user if job.chat.enabled else job.example):
-        flag = "--few-shot" if k else "--few-shot-file"
-        raise UsageError(f"{flag}: the recipe {recipe.name} has no template for examples")
-    if few_shot.get("file") and not k and "k" not in few_shot:  # a k of 0 may be one of several
-        raise UsageError("--few-shot-file: no examples are wanted: say how many with --few-shot")
-    for key in ("where", "rows", "needles") if job.dataset.requests else ():
-        if getattr(job.dataset, key):
-            raise UsageError(f"dataset.{key}: the rows are requests, which it does not fit")
-    dataset = flags.get("dataset") or {}
-    is_made = job.dataset.needles is not None
-    if dataset.get("config") is not None and (is_made or (source and Path(source).exists())):
-        what = "the document is made here" if is_made else f"{source} is here"
-        raise UsageError(f"--dataset-config is for the hub, and {what}: leave it out")
-    if job.dataset.revision is not None and (is_made or (source and Path(source).exists())):
-        what = "the document is made here" if is_made else f"{source} is here"
-        raise UsageError(f"--dataset-revision is for the hub, and {what}: leave it out")
-    if dataset.get("split") is not None and source is not None and Path(source).is_file():
-        raise UsageError(f"--split: {source} is one file and has no splits: leave it out")
-
-
-_BEAMS = ("beam_width", "length_penalty", "early_stopping")
-_DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-          "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens",
-          "structured_outputs", "detokenize", "prompt_logprobs", "stop_when")  # fmt: skip
-
-
-def _check_decoding(job: Configuration) -> None:
-    """Refuse what a beam search has no use for, and what is for beams alone."""
-    sampling = job.sampling
-    plain = Sampling(temperature=0 if sampling.decoding == "beam" else 1)
-    for name in _DRAWN if sampling.decoding == "beam" else _BEAMS:
-        value, idle = getattr(sampling, name), getattr(plain, name)
-        if value == idle or name not in sampling.model_fields_set:
-            continue
-        if name in _BEAMS:
-            raise UsageError(f"sampling.{name} is for a beam search: --set sampling.decoding=beam")
-        to_do = "leave it out" if idle is None else f"set it to {idle}"
-        raise UsageError(
-            f"{FLAGS.get(f'sampling.{name}', f'sampling.{name}')} {value}: a beam search follows "
-            f"the likeliest texts and has no use for it: {to_do}"
-        )
-    if sampling.rows < sampling.samples:
-        raise UsageError(
-            f"sampling.beam_width is {sampling.rows}: {sampling.samples} texts are kept of a "
-            "problem: follow at least as many, or lower --samples"
-        )
-
-
-def _refuse_idle_rule(recipe: Recipe, job: Configuration) -> None:
-    """A rule that could never stop anything, or would have nothing to read, is a mistake."""
-    rule, sampling = job.sampling.rule, job.sampling
-    if rule is None:
-        return
-    flag = f"--stop-when {rule}"
-    if rule.votes and job.answer is None:
-        raise UsageError(
-            f"{flag}: the recipe {recipe.name} takes no answers out of its samples (`answer`), so "
-            "there is no vote to decide"
-        )
-    if not rule.votes and (job.answer is None or job.answer.gold is None) and not job.dataset.rows:
-        raise UsageError(
-            f"{flag}: the recipe {recipe.name} knows no gold answers (`answer.gold`), so no sample "
-            "is right or wrong"
-        )
-    if rule.votes and sampling.samples < 2:
-        raise UsageError(f"{flag}: a vote takes at least 2 samples: give --samples")
-    if rule.kind in ("window", "right") and int(rule.value or 0) > sampling.samples:
-        raise UsageError(
-            f"{flag}: only {sampling.samples} samples are drawn of a problem: give more --samples"
-        )
-    if sampling.temperature == 0:
-        raise UsageError(f"{flag}: at temperature 0 all samples of a problem are one, drawn once")
-
-
-def _refuse_idle_fields(recipe: Recipe, job: Configuration) -> None:
-    """Fields that are free to move have a place in the template, and what moves is declared."""
-    name = "chat.user" if job.chat.enabled else "prompt"
-    if job.prompt.free and template.FIELDS not in _names(job):
-        raise UsageError(
-            f"the recipe {recipe.name}: prompt.free declares fields that are free to move, and the "
-            f"template '{name}' has no place for them: write {{{{ {template.FIELDS} }}}} in it"
-        )
-    if job.reorder and not job.prompt.free:
-        raise UsageError(
-            f"--reorder: the recipe {recipe.name} declares no fields that are free to move: name "
-            f"them in prompt.free, and write {{{{ {template.FIELDS} }}}} where they stand"
-        )
-
-
-def _refuse_no_text(recipe: Recipe, job: Configuration) -> None:
-    """Samples without a text are tokens, and nothing can be looked for in them."""
-    if job.sampling.detokenize:
-        return
-    flag = "sampling.detokenize is false"
-    if job.sampling.stop:
-        raise UsageError(f"{flag}: stop strings are looked for in text: set sampling.stop to []")
-    if job.answer is not None or job.dataset.rows is not None or job.dataset.requests:
-        raise UsageError(
-            f"{flag}: the recipe {recipe.name} reads what samples say: leave it out, or take a "
-            "recipe without answers"
-        )
-    if not job.token_ids:
-        raise UsageError(f"{flag}: the journal would hold nothing of a sample: give --token-ids")
-
-
-def _names(job: Configuration) -> set[str]:
-    """The fields that the job's own templates use."""
-    texts = [job.chat.system, job.chat.user] if job.chat.enabled else [job.prompt.text]
-    return set().union(*(template.names(text) for text in texts if text))
 
 
 def _keys(flags: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from sharegen.errors import DataError
 from sharegen.workload.dataset import Row, Rows
-from sharegen.workload.recipe import Needles
+from sharegen.workload.sections import Needles
 
 _FIRST = (
     "Ada Bela Cora Dario Edda Fabio Greta Hugo Ilse Jonas Karin Leo Mara Nils Olga Pavel Quirin "

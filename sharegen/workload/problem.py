@@ -25,8 +25,9 @@ from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
-from sharegen.workload.recipe import Dataset, FewShot, Sampling
 from sharegen.workload.requests import BatchRequest, Fault, read_requests
+from sharegen.workload.sampling import Sampling
+from sharegen.workload.sections import Dataset, FewShot
 from sharegen.workload.template import Overrun, RenderError, is_text
 
 _PATIENCE = 3  # rows with which the recipe goes over its limits

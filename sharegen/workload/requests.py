@@ -19,11 +19,11 @@ from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
 from sharegen.workload.dataset import Row
+from sharegen.workload.names import SHOWN, nearest
 from sharegen.workload.prompt import Prompt
-from sharegen.workload.recipe import MAX_SAMPLES, Sampling, nearest
+from sharegen.workload.sampling import MAX_SAMPLES, Sampling
 from sharegen.workload.template import RenderError, half_character
 
-_SHOWN = 80  # characters of a wrong value
 _MAX_TOKEN_ID = 2**31 - 1
 
 
@@ -197,7 +197,7 @@ def read_requests(rows: Iterable[Row], configuration: Configuration) -> list[Bat
         first = seen.setdefault(request.custom_id, request.where)
         if first is not request.where:
             raise DataError(
-                f"{request.where}: the custom_id {request.custom_id!r:.{_SHOWN}} is that of "
+                f"{request.where}: the custom_id {request.custom_id!r:.{SHOWN}} is that of "
                 f"{first}, too: each request has one of its own (duplicate_custom_id)"
             )
     models: dict[str, str] = {}
@@ -207,7 +207,7 @@ def read_requests(rows: Iterable[Row], configuration: Configuration) -> list[Bat
     if len(models) > 1:
         (one, _), (other, where), *_ = models.items()
         raise DataError(
-            f"{where}: asks for the model {other!r:.{_SHOWN}}, and others for {one!r:.{_SHOWN}}: a "
+            f"{where}: asks for the model {other!r:.{SHOWN}}, and others for {one!r:.{SHOWN}}: a "
             "batch is answered by one model: make it a file for each (model_mismatch)"
         )
     return requests
@@ -346,8 +346,8 @@ def _refused(error: ValidationError, model: type[BaseModel]) -> Refused:
     if first["type"] == "extra_forbidden":
         near = nearest(name, list(model.model_fields))
         hint = f": did you mean {near!r}?" if near else ""
-        return Refused(f"unknown field {name!r:.{_SHOWN}}{hint}", param, "unknown_parameter")
+        return Refused(f"unknown field {name!r:.{SHOWN}}{hint}", param, "unknown_parameter")
     if first["type"] == "missing":
         return Refused(f"the field {name!r} is missing", param, "missing_required_parameter")
-    said = f"{param} is {first['input']!r:.{_SHOWN}}: {in_words(first)}"
+    said = f"{param} is {first['input']!r:.{SHOWN}}: {in_words(first)}"
     return Refused(said, param, "invalid_value")

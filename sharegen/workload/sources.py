@@ -10,7 +10,8 @@ from typing import Any
 from sharegen.errors import UsageError
 from sharegen.workload import standard_input
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.recipe import RECIPES, Job, Recipe, named, nearest
+from sharegen.workload.names import named, nearest
+from sharegen.workload.recipe import RECIPES, Job, Recipe
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
 

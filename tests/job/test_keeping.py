@@ -16,7 +16,7 @@ from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import Problem, load_problems
 from sharegen.workload.prompt import Prompt
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 
 def configure(folder: Path, **flags: Any) -> Configuration:

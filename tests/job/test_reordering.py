@@ -22,7 +22,7 @@ from sharegen.results.record import read
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import Problem
 from sharegen.workload.prompt import Prompt
-from sharegen.workload.recipe import Sampling
+from sharegen.workload.sampling import Sampling
 
 RECIPE = """
 prompt:

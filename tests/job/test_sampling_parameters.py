@@ -22,7 +22,8 @@ from sharegen.results.identity import FORMER
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import Sampling, merge
+from sharegen.workload.recipe import merge
+from sharegen.workload.sampling import Sampling
 
 RECIPE = """\
 dataset: {source: rows.jsonl, fields: {question: question}}

@@ -10,7 +10,7 @@ from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.problem import load_workload
-from sharegen.workload.recipe import Needles
+from sharegen.workload.sections import Needles
 
 
 @pytest.mark.parametrize("words", [1, 400, 5000])

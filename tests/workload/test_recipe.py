@@ -6,7 +6,8 @@ import pytest
 
 from sharegen.errors import UsageError
 from sharegen.results.answer import extract, normalise
-from sharegen.workload.recipe import Job, load_recipe, merge, nearest, recipe_names, validate
+from sharegen.workload.recipe import Job, load_recipe, merge, recipe_names
+from sharegen.workload.validation import validate
 
 
 def test_all_shipped_recipes_are_valid() -> None:
@@ -39,11 +40,6 @@ def test_merge_goes_section_by_section() -> None:
     }  # fmt: skip
     assert base == {"a": {"x": 1, "y": [1, 2]}, "b": 3}
     assert merge({"a": 1}, {"a": {"x": 2}}) == {"a": {"x": 2}}
-
-
-def test_nearest() -> None:
-    assert nearest("temprature", ["temperature", "top_p"]) == "temperature"
-    assert nearest("zzz", ["temperature"]) is None
 
 
 def test_a_recipe_of_ones_own_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,21 @@
+"""Names as people write them: in any case, and sometimes misspelt."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+SHOWN = 80
+"""Characters of a wrong value that a message shows."""
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The name that `name` was probably meant to be."""
+    by_case = {known.casefold(): known for known in names}
+    found = difflib.get_close_matches(name[:SHOWN].casefold(), by_case, n=1, cutoff=0.5)
+    return by_case[found[0]] if found else None
+
+
+def named(name: str, names: Iterable[str]) -> str | None:
+    """The one of the names that `name` is, whatever its case: GSM8K is gsm8k."""
+    return next((known for known in names if known.casefold() == name.casefold()), None)

@@ -1,0 +1,195 @@
+"""The sections of a recipe, bar the sampling: rows, examples, prompt, chat, answer."""
+
+# ruff: noqa: RUF012 (pydantic copies defaults; ruff does not see its models behind Strict)
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from sharegen.workload import conversation
+from sharegen.workload.validation import Strict
+from sharegen.workload.values import Names, NonEmpty, Pattern, Place, Revision, Template
+
+_MAX_WORDS = 10_000_000  # of a document that is made: more than any context holds
+
+
+class Needles(Strict):
+    """A document made for the job, with facts planted through it (see needle.py).
+
+    words: of the document, about; questions: facts that are asked for; examples: facts for the
+    few-shot examples.
+    """
+
+    words: int = Field(default=16000, ge=1, le=_MAX_WORDS)
+    questions: int = Field(default=64, ge=1)
+    examples: int = Field(default=5, ge=0)
+    seed: int = 0
+
+
+class Dataset(Strict):
+    """Where the rows come from and what they mean.
+
+    source: a file, a folder (relative ones lie beside the recipe) or a hub id.
+    needles: rows that are made instead. document: a text file that every row has as the field
+        `document`.
+    config, split: as the `datasets` library names them; a local folder has a file per split.
+    revision: branch, tag or commit of a dataset on the hub; null is its main one.
+    requests: whether the rows are the lines of an OpenAI batch file, which bring prompts and
+        sampling parameters of their own.
+    rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
+    id: columns that may hold the problem's id; without any, the row's index in the split.
+    fields: name in the templates -> the column, or columns to try in order.
+    where: keep only the rows whose field has this value.
+    limit: the first so many rows that `where` keeps.
+    """
+
+    source: Place | None = None
+    needles: Needles | None = None
+    document: Place | None = None
+    config: str | None = None
+    split: str = "test"
+    revision: Revision | None = None
+    requests: bool = False
+    rows: str | None = None
+    id: Names = ["problem_id", "task_id", "id"]
+    fields: dict[str, Names] = {}
+    where: dict[str, Any] = {}
+    limit: int | None = Field(default=None, ge=1)
+
+
+class FewShot(Strict):
+    """Which worked examples stand before every problem: the same for the whole run.
+
+    k: how many.
+    split: of the dataset; file: a file of its own instead.
+    indices: these rows in this order; else seed: k rows drawn with it; else the first k.
+    """
+
+    k: int = Field(default=0, ge=0)
+    split: str = "train"
+    file: Place | None = None
+    indices: list[int] | None = None
+    seed: int | None = None
+    where: dict[str, Any] = {}
+
+
+class Prompt(Strict):
+    """What is asked: a template, or one in which some fields of the row may stand in any order.
+
+    text: the template; `prompt: "..."` says it alone.
+    free: fields that are free to move. They stand where the template (`chat.user` of a chat) writes
+        `{{ fields }}`, in this order unless `--reorder` finds one that shares more.
+    line: the template of one of them, over its `name` and its `value`.
+    """
+
+    text: Template
+    free: list[NonEmpty] = []
+    line: Template = "{{ name }}: {{ value }}\n"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str | Mapping | Prompt):
+            raise ValueError("it must be a text, or a mapping with 'text' and 'free'")
+        return {"text": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_free(self) -> Prompt:
+        twice = [name for name in self.free if self.free.count(name) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]!r} stands twice among the free fields")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_text(self, dumped: SerializerFunctionWrapHandler) -> Any:
+        return dumped(self) if self.free else self.text
+
+
+class _OrText:
+    """Tells a section's JSON schema that a text will do."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(core_schema)]}
+
+
+PromptOrText = Annotated[Prompt, _OrText()]
+"""A prompt, or its template alone."""
+
+
+def _check_kwargs(values: dict[str, Any]) -> dict[str, Any]:
+    taken = conversation.reserved(values)
+    if taken is not None:
+        raise ValueError(f"{taken!r} is no variable of the template's own")
+    return values
+
+
+class Chat(Strict):
+    """The same prompts as turns of the tokenizer's chat template.
+
+    enabled: whether to use it; system: the system message's template; user, assistant: templates
+    of one example's turns (user also of the problem's own); stop: replaces the sampling's stops.
+    The others hold for rows that bring conversations, too. template: a file with a chat template in
+    place of the tokenizer's. template_kwargs: variables of the template's own, such as
+    `enable_thinking`. tools: schemas of functions, which the template writes out; a row's `tools`
+    replace them.
+    add_generation_prompt: whether an answer begins a turn of its own; unless it is said, a
+    conversation must not end with the assistant. continue_final_message: whether an answer goes on
+    within the last turn.
+    """
+
+    enabled: bool = False
+    system: Template | None = None
+    user: Template | None = None
+    assistant: Template | None = None
+    stop: list[NonEmpty] = []
+    template: Place | None = None
+    template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_kwargs)] = {}
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+
+
+class Gold(Strict):
+    """The known answer of a row: what `pattern`'s group finds in a field, or all of the field."""
+
+    field: str
+    pattern: Pattern | None = None
+
+
+class Answer(Strict):
+    """How to find the answer in a completion.
+
+    patterns: regular expressions, tried in order; the first that matches decides, its first
+        group (or all of it) is the answer.
+    match: which of a pattern's matches counts.
+    measure: what the share of right answers is called.
+    """
+
+    patterns: Annotated[list[Pattern], Field(min_length=1, max_length=20)]
+    match: Literal["first", "last"] = "last"
+    gold: Gold | None = None
+    measure: str = "accuracy"
+
+
+class Keep(Strict):
+    """What the journal's lines hold of their row, so that they can be read without the dataset.
+
+    prompt: whether the text or the turns that were asked; fields: which of the row's fields.
+    """
+
+    prompt: bool = False
+    fields: Names = []

@@ -1,0 +1,77 @@
+"""A mapping as a section of a recipe, or one line that names the key that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sharegen.common.wrong_value import in_words
+from sharegen.errors import UsageError
+from sharegen.workload.names import SHOWN, nearest
+
+
+class Strict(BaseModel):
+    """A section of a recipe: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+def validate(
+    model: type[Section],
+    value: Mapping[str, Any],
+    where: str,
+    prefix: str = "",
+    flags: Mapping[str, str] = MappingProxyType({}),
+) -> Section:
+    """`value` as a `model`, or one UsageError naming `where`, the key and the nearest valid one.
+
+    flags: the keys that the command line set -> the flag, which is then named instead of `where`.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    path = _as_given([part for part in first["loc"] if isinstance(part, str)], value)
+    key = ".".join(path)
+    section = ".".join(path[:-1]) if first["type"] == "missing" else key
+    flag = next((flags[given] for given in flags if _overlap(given, section)), None)
+    where = flag or where
+    if first["type"] == "extra_forbidden":
+        near = nearest(path[-1], _keys_at(model, path[:-1]))
+        hint = f"did you mean {near!r}?" if near else "remove it, or check the section it is in"
+        raise UsageError(f"{where}: unknown key {prefix + key!r:.{SHOWN}}: {hint}")
+    if first["type"] == "missing":
+        raise UsageError(f"{where}: the key {prefix + key!r} is missing")
+    what = flag or f"{where}: {prefix + key}"
+    raise UsageError(f"{what} is {first['input']!r:.{SHOWN}}: {in_words(first)}")
+
+
+def _as_given(path: list[str], value: Any) -> list[str]:
+    """A key as it was given: the text of a section that a text will do for is that section."""
+    for place, part in enumerate(path):
+        if isinstance(value, str):
+            return path[:place]
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return path
+
+
+def _overlap(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is the other or a section that it is in."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        inner = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)

@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+from sharegen.workload.names import nearest
+
+
+def test_nearest() -> None:
+    assert nearest("temprature", ["temperature", "top_p"]) == "temperature"
+    assert nearest("zzz", ["temperature"]) is None
