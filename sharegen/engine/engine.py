@@ -218,7 +218,7 @@ class Engine:
             with short_collections():
                 while self.has_work:
                     yield from self.step()
-                    if 2 * len(self.scheduler.waiting) <= self.config.lookahead:
+                    if 2 * len(self.scheduler.prefill.waiting) <= self.config.lookahead:
                         self._fill(source)
         finally:
             self.end()
@@ -492,8 +492,8 @@ class Engine:
         elif not finished:  # where some have finished, there is less to do than before
             raise CapacityError(
                 f"out of memory even with {self.scheduler.max_sequences} sequences and prompts of "
-                f"{self.scheduler.chunk_tokens} tokens at a time: a smaller KV cache leaves more "
-                "to the model"
+                f"{self.scheduler.prefill.chunk_tokens} tokens at a time: a smaller KV cache "
+                "leaves more to the model"
             )
         return finished
 
@@ -506,7 +506,7 @@ class Engine:
         stats.cancelled = scheduler.cancelled
         stats.cancelled_tokens = scheduler.cancelled_tokens
         stats.running = scheduler.num_running
-        stats.waiting = scheduler.num_waiting + len(scheduler.ready)
+        stats.waiting = scheduler.prefill.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used - scheduler.cache.idle_blocks
         stats.peak_blocks = self.pool.peak_used
         stats.peak_states = scheduler.states.peak_used

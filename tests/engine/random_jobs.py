@@ -51,7 +51,7 @@ class RandomJob:
             prefill_tokens=self.prefill_tokens,
             lookahead=self.lookahead,
         )
-        engine.scheduler.ahead_tokens = self.ahead_tokens
+        engine.scheduler.prefill.ahead_tokens = self.ahead_tokens
         engine._lag = self.lag
         if self.optimistic:
             hope_for_the_best(engine)

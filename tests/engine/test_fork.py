@@ -252,7 +252,7 @@ def fork_at_random(seed: int) -> None:
         lookahead=rng.choice([1, 4, 1000]),
     )
     engine._lag = rng.randint(0, 1)
-    engine.scheduler.ahead_tokens = rng.choice([0, 50])
+    engine.scheduler.prefill.ahead_tokens = rng.choice([0, 50])
     if rng.random() < 0.5:
         hope_for_the_best(engine)
     requests = [

@@ -218,7 +218,7 @@ def test_random_jobs(drawn: RandomJob) -> None:
         blocks=drawn.blocks, max_sequences=drawn.max_sequences, lookahead=drawn.lookahead, **config
     )
     small._lag = drawn.lag
-    small.scheduler.ahead_tokens = drawn.ahead_tokens
+    small.scheduler.prefill.ahead_tokens = drawn.ahead_tokens
     if drawn.optimistic:
         hope_for_the_best(small)
     found = run(small, drawn.requests).results

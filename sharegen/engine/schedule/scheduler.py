@@ -16,7 +16,6 @@ steps launched, never on the tokens that they will draw.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 
@@ -27,20 +26,19 @@ from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.request import Request
-from sharegen.engine.schedule.admission import Admission, Outlook
+from sharegen.engine.schedule.admission import Admission
 from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.packing import equals_together, one_by_one, prefill_step
+from sharegen.engine.schedule.prefill import Prefill
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
-from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep, Step
+from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
 from sharegen.errors import CapacityError
 
 LEAST_CHUNK = 256
 LEAST_SEQUENCES = 8
 """Tokens of a prefill batch and sequences decoded together: below that a job would hardly move."""
-
-_MOST_READY = 64  # times the rows: samples that wait, from where no prompt is computed ahead
 
 
 class Scheduler:
@@ -71,26 +69,20 @@ class Scheduler:
         self.pool = pool
         self.max_sequences = max_sequences
         self.context_length = context_length
-        self.chunk_tokens = chunk_tokens
-        self.ahead_tokens = ahead_tokens
-
         self.seed = seed
 
         self.states = StateSlots() if states is None else states
         self._mixed = equals_together if mix_together else one_by_one
         self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded, self.states)
-        self.waiting: OrderedDict[Group, None] = OrderedDict()  # prompts not prefilled, in order
         self.ready = Ready()  # first token drawn, no row
         self.admission = Admission(self.rows, self.ready, self.cache)
+        self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens)
 
-        self.num_waiting = 0  # samples whose first token has not been drawn
         self.preemptions = 0
         self.cancelled = self.cancelled_tokens = 0  # samples that had begun, and tokens of all
-        self._drawing = 0  # samples that are due of prompts in flight
         self._unfinished: set[Group] = set()
         self._by_key: dict[int, list[Group]] = {}  # of these
-        self._ending: dict[Node, list[Group]] = {}  # groups to draw when the node is computed
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -116,7 +108,7 @@ class Scheduler:
         leaf = self.cache.fork(request, sequence)
         fits = self._fits(request, leaf)
         group = self._enter(request, leaf if fits else self.cache.plant(request.prompt_token_ids))
-        self.waiting.move_to_end(group, last=False)
+        self.prefill.waiting.move_to_end(group, last=False)
         if not fits:
             self.cache.prune()
 
@@ -188,11 +180,9 @@ class Scheduler:
         if request.is_endless:
             group.end_at(self._blocks_beside(leaf) * self.pool.block_size + 1)
         self.rows.make_wide(self._blocks_at_end(group.limit))
-        self.waiting[group] = None
-        self.num_waiting += group.unfinished
+        self.prefill.add(group)
         self._unfinished.add(group)
         self._by_key.setdefault(request.key, []).append(group)
-        self._ending.setdefault(leaf, []).append(group)
         self.cache.hold(leaf)
         want(self.cache.stored, leaf, request)
         return group
@@ -202,7 +192,7 @@ class Scheduler:
 
         Those that were cancelled meanwhile have ended.
         """
-        self._drawing -= group.num_due
+        self.prefill.drawing -= group.num_due
         sequences = [
             Sequence(group, sample, int(token), float(logprob))
             for sample, token, logprob in zip(group.drawn, tokens, logprobs, strict=True)
@@ -259,8 +249,8 @@ class Scheduler:
             before, group.due = group.num_due, due
             if group.alive:
                 self.ready.call(group)
-            elif group not in self.waiting:
-                self._drawing += group.num_due - before
+            elif group not in self.prefill.waiting:
+                self.prefill.drawing += group.num_due - before
 
     def cancel(self, key: int, samples: Collection[int] | None) -> list[int]:
         """End samples of a request that are not finished, all of them by default; returns these.
@@ -290,14 +280,8 @@ class Scheduler:
             return
         left = [sample for sample in group.drawn if group.samples_of(sample)]
         dropped = group.unfinished - len(left)
-        if group in self.waiting:
-            group.drawn = left
-            self.num_waiting -= dropped
-            if not left:
-                del self.waiting[group]
-                self._ending[group.leaf].remove(group)
-                if not self._ending[group.leaf]:
-                    del self._ending[group.leaf]
+        if group in self.prefill.waiting:
+            self.prefill.leave(group, left)
         if dropped:
             self._lessen(group, dropped)
 
@@ -318,11 +302,8 @@ class Scheduler:
             self.cache.clear()
         self._unfinished.clear()
         self._by_key.clear()
-        self.waiting.clear()
+        self.prefill.clear()
         self.ready.clear()
-        self._drawing = 0
-        self._ending.clear()
-        self.num_waiting = 0
         self.admission.clear()
         self.rows.send_all_again()
 
@@ -334,10 +315,11 @@ class Scheduler:
         was drawn stays. Returns what is smaller from now on, or None where nothing can be.
         """
         if isinstance(step, PrefillStep):
-            self._take_back(step)
-            if self.chunk_tokens > LEAST_CHUNK:
-                self.chunk_tokens = max(LEAST_CHUNK, self.chunk_tokens // 2)
-                return f"prompts are computed {self.chunk_tokens:,} tokens at a time"
+            prefill = self.prefill
+            prefill.take_back(step)
+            if prefill.chunk_tokens > LEAST_CHUNK:
+                prefill.chunk_tokens = max(LEAST_CHUNK, prefill.chunk_tokens // 2)
+                return f"prompts are computed {prefill.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
         self._preempt_all()
         least = max([LEAST_SEQUENCES, *(group.request.rows for group in self._unfinished)])
@@ -345,17 +327,6 @@ class Scheduler:
             self.max_sequences = max(least, self.max_sequences // 2)
             return f"{self.max_sequences:,} sequences decode together"
         return None
-
-    def _take_back(self, step: PrefillStep) -> None:
-        """A prefill step did not run: its tokens are to be computed, and its groups wait again."""
-        for chunk in reversed(step.chunks):
-            self.cache.forget_computed(chunk.node, chunk.start)
-        for group in reversed(step.groups):
-            self._drawing -= group.num_due
-            self._ending.setdefault(group.leaf, []).insert(0, group)
-            self.waiting[group] = None
-            self.waiting.move_to_end(group, last=False)
-            self.num_waiting += group.unfinished
 
     def _preempt_all(self) -> None:
         """A step of the rows did not run, or only in part: all replay what they have drawn."""
@@ -388,8 +359,8 @@ class Scheduler:
         self.cache.check_integrity(self.rows.running())
         self.rows.check_integrity()
         self.ready.check_integrity()
+        self.prefill.check_integrity()
         assert {group for groups in self._by_key.values() for group in groups} == self._unfinished
-        assert self.num_waiting == sum(group.unfinished for group in self.waiting)
         assert all(not s.finished and s.samples for s in self.rows.running())
         assert all(self.cache.is_resident(s.group.leaf) for s in self.rows.running())
 
@@ -407,10 +378,10 @@ class Scheduler:
         plan = PrefillPlan()
         if not self._grow():
             self.admission.seat(self.max_sequences)
-            plan = self._plan_prefill()
+            plan = self.prefill.plan(self.max_sequences)
             if not plan.chunks and self.ready.num_early:
-                self.admission.seat(self.max_sequences - self._drawing, early=True)
-                plan = self._plan_early()
+                self.admission.seat(self.max_sequences - self.prefill.drawing, early=True)
+                plan = self.prefill.plan_early(self.max_sequences)
         if plan.chunks:
             stored, size = self.cache.stored, self.pool.block_size
             if not self.states.are_kept:
@@ -468,91 +439,3 @@ class Scheduler:
         else:
             self.pool.free(sequence.blocks)
             sequence.blocks = []
-
-    # -- prefill ------------------------------------------------------------------------------
-
-    def _plan_prefill(self) -> PrefillPlan:
-        """Chunks to prefill next, and the groups whose first tokens they yield."""
-        plan = PrefillPlan()
-        first = self.ready.first()
-        if first is not None and not self.cache.is_resident(first.group.leaf):
-            self._plan_path(first.group, plan, Outlook(self.admission))
-            return plan
-        free_rows = self.max_sequences - self.num_running - self.ready.rows_due
-        if not self.waiting or free_rows <= 0 or self.admission.blocked or self._has_enough_early:
-            return plan
-        outlook = Outlook(self.admission)
-        # A prompt whose samples would find no blocks takes the room of those before it.
-        for sequence in self.ready.due():
-            outlook.add(sequence.group, len(sequence.tokens), len(sequence.together))
-        while self.waiting:
-            if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
-                break
-            known = len(plan.groups)
-            if not self._plan_path(next(iter(self.waiting)), plan, outlook):
-                break
-            for group in plan.groups[known:]:
-                outlook.add(group, count=group.num_due)
-        return plan
-
-    @property
-    def _has_enough_early(self) -> bool:
-        """Whether so many samples wait that further prompts would only fill the memory."""
-        return self.ready.num_early >= _MOST_READY * self.max_sequences
-
-    def _plan_early(self) -> PrefillPlan:
-        """The prompt of the first sample that could take a row, where it was given up."""
-        plan = PrefillPlan()
-        first = self.ready.first(early=True)
-        has_row = self.num_running + self._drawing < self.max_sequences
-        if first is not None and has_row and not self.cache.is_resident(first.group.leaf):
-            self._plan_path(first.group, plan, Outlook(self.admission))
-        return plan
-
-    def _plan_path(self, group: Group, plan: PrefillPlan, outlook: Outlook) -> bool:
-        """Add the chunks that the group's path misses; False when they don't all fit now.
-
-        outlook: of the rows, and of samples that have none yet.
-        """
-        self._note_cached(group)
-        bundles, blocks = missing = self.cache.missing(group.leaf)
-        states = self.cache.missing_states(group.leaf)
-        if self.num_running == 0 and not plan.chunks:
-            has_states = self.states.has(states + group.request.rows)
-            if not (has_states and self.cache.spare(Room(bundles, blocks + 1))):
-                self.cache.drop_all_but(group.leaf)
-        else:
-            promised = self._promised_states() + group.request.rows
-            if states and not self.states.has(states + promised):
-                return False
-            if any(missing) and not outlook.leaves(Room(bundles, blocks + 1)):
-                return False
-        for node in group.leaf.path():
-            self.cache.place(node)
-            kv = self.cache.stored[node]
-            while kv.computed < node.length:
-                whole = kv.computed // self.chunk_tokens + 1  # chunks may be smaller than before
-                end = min(node.length, whole * self.chunk_tokens)
-                if plan.tokens and plan.tokens + end - kv.computed > self.chunk_tokens:
-                    return False
-                plan.add(Chunk(node, kv.computed, end, self.cache.move_state(node)))
-                self.cache.note_computed(node, end)
-            for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
-                self._note_cached(ending)
-                del self.waiting[ending]
-                self.num_waiting -= ending.unfinished
-                plan.groups.append(ending)
-                plan.samples += ending.num_due
-                self._drawing += ending.num_due
-        return True
-
-    def _promised_states(self) -> int:
-        """Slots to leave for the rows of samples whose prompts are computed, or about to be."""
-        free_rows = self.max_sequences - self.num_running
-        return min(free_rows, self.ready.rows_due + self._drawing)
-
-    def _note_cached(self, group: Group) -> None:
-        """Remember how much of a prompt was there before anything was computed for it."""
-        if group.num_cached is None:
-            stored = self.cache.stored
-            group.num_cached = sum(stored[node].computed for node in group.leaf.path())

@@ -132,7 +132,7 @@ def test_tokens_do_not_depend_on_it() -> None:
 def test_prompts_prefilled_ahead_and_dropped() -> None:
     """Blocks run out, nodes that were asked go and are prefilled again."""
     engine = make_engine(loaded("llama"), blocks=30, max_sequences=7)
-    engine.scheduler.ahead_tokens = 200
+    engine.scheduler.prefill.ahead_tokens = 200
     hope_for_the_best(engine)
     params = replace(PARAMS, max_tokens=20)
     ran = run(engine, requests_of(forest(), params, samples=3))

@@ -217,7 +217,7 @@ def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.Monk
 
     def watched_seat(sequence: Sequence, block: int, states: tuple[int, int]) -> None:
         behind = [s.group.request.key for s in scheduler.ready]
-        behind += [group.request.key for group in scheduler.waiting]
+        behind += [group.request.key for group in scheduler.prefill.waiting]
         assert all(sequence.group.request.key < key for key in behind)
         seat(sequence, block, states)
 

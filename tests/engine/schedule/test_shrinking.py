@@ -142,7 +142,7 @@ def test_random_jobs_read_their_own_context(
 
     def fails(method: str) -> bool:
         least = engine.scheduler.max_sequences == 1
-        least &= method == "decode" or engine.scheduler.chunk_tokens == 1
+        least &= method == "decode" or engine.scheduler.prefill.chunk_tokens == 1
         return not least and rng.random() < 0.2
 
     starve(engine, fails)
@@ -157,7 +157,7 @@ def test_nodes_that_were_cut_at_other_places_are_exact(down_to_one: None) -> Non
     starve(engine, calls({1, 3, 6}))
     for completion in run(engine, requests).completions.values():
         judge(completion, "mistral")
-    assert engine.scheduler.chunk_tokens < 13
+    assert engine.scheduler.prefill.chunk_tokens < 13
 
 
 def test_forks_of_samples_that_had_to_leave(down_to_one: None) -> None:

@@ -1,0 +1,158 @@
+"""Prefill: which prompts are computed next, and how much of them at a time.
+
+The nodes of prompts are computed parents first, in chunks at fixed places. Prompts that wait come
+in order, as far as rows are free for their samples, and a little ahead of these.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from sharegen.engine.cache.block_pool import Room
+from sharegen.engine.cache.prefix_tree import Node
+from sharegen.engine.schedule.admission import Admission, Outlook
+from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep
+
+_MOST_READY = 64  # times the rows: samples that wait, from where no prompt is computed ahead
+
+
+class Prefill:
+    """Plans what prompts miss. chunk_tokens, ahead_tokens: see Scheduler. waiting: the groups whose
+    prompts are not computed, in order; num_waiting: samples whose first token has not been drawn.
+    drawing: samples that are due of prompts in flight."""
+
+    def __init__(self, admission: Admission, chunk_tokens: int, ahead_tokens: int) -> None:
+        self.admission = admission
+        self.rows, self.ready, self.cache = admission.rows, admission.ready, admission.cache
+        self.chunk_tokens = chunk_tokens
+        self.ahead_tokens = ahead_tokens
+        self.waiting: OrderedDict[Group, None] = OrderedDict()
+        self.num_waiting = 0
+        self.drawing = 0
+        self._ending: dict[Node, list[Group]] = {}  # groups to draw when the node is computed
+
+    def add(self, group: Group) -> None:
+        """A group waits for its prompt, behind the others."""
+        self.waiting[group] = None
+        self.num_waiting += group.unfinished
+        self._ending.setdefault(group.leaf, []).append(group)
+
+    def leave(self, group: Group, left: list[int]) -> None:
+        """Of the samples of a group that waits only these are still to be drawn."""
+        group.drawn = left
+        self.num_waiting -= group.unfinished - len(left)
+        if not left:
+            del self.waiting[group]
+            self._ending[group.leaf].remove(group)
+            if not self._ending[group.leaf]:
+                del self._ending[group.leaf]
+
+    def take_back(self, step: PrefillStep) -> None:
+        """A prefill step did not run: its tokens are to be computed, and its groups wait again."""
+        for chunk in reversed(step.chunks):
+            self.cache.forget_computed(chunk.node, chunk.start)
+        for group in reversed(step.groups):
+            self.drawing -= group.num_due
+            self._ending.setdefault(group.leaf, []).insert(0, group)
+            self.waiting[group] = None
+            self.waiting.move_to_end(group, last=False)
+            self.num_waiting += group.unfinished
+
+    def clear(self) -> None:
+        """No prompt waits any more, and none is in flight."""
+        self.waiting.clear()
+        self.drawing = 0
+        self._ending.clear()
+        self.num_waiting = 0
+
+    def check_integrity(self) -> None:
+        """Assert that the samples that wait are those of the groups."""
+        assert self.num_waiting == sum(group.unfinished for group in self.waiting)
+
+    def plan(self, most: int) -> PrefillPlan:
+        """Chunks to prefill next, and the groups whose first tokens they yield.
+
+        most: rows that there may be.
+        """
+        plan = PrefillPlan()
+        first = self.ready.first()
+        if first is not None and not self.cache.is_resident(first.group.leaf):
+            self._plan_path(first.group, plan, Outlook(self.admission), most)
+            return plan
+        free_rows = most - self.rows.num_running - self.ready.rows_due
+        # So many samples may wait that further prompts would only fill the memory.
+        has_enough_early = self.ready.num_early >= _MOST_READY * most
+        if not self.waiting or free_rows <= 0 or self.admission.blocked or has_enough_early:
+            return plan
+        outlook = Outlook(self.admission)
+        # A prompt whose samples would find no blocks takes the room of those before it.
+        for sequence in self.ready.due():
+            outlook.add(sequence.group, len(sequence.tokens), len(sequence.together))
+        while self.waiting:
+            if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
+                break
+            known = len(plan.groups)
+            if not self._plan_path(next(iter(self.waiting)), plan, outlook, most):
+                break
+            for group in plan.groups[known:]:
+                outlook.add(group, count=group.num_due)
+        return plan
+
+    def plan_early(self, most: int) -> PrefillPlan:
+        """The prompt of the first sample that could take a row, where it was given up."""
+        plan = PrefillPlan()
+        first = self.ready.first(early=True)
+        has_row = self.rows.num_running + self.drawing < most
+        if first is not None and has_row and not self.cache.is_resident(first.group.leaf):
+            self._plan_path(first.group, plan, Outlook(self.admission), most)
+        return plan
+
+    def _plan_path(self, group: Group, plan: PrefillPlan, outlook: Outlook, most: int) -> bool:
+        """Add the chunks that the group's path misses; False when they don't all fit now.
+
+        outlook: of the rows, and of samples that have none yet.
+        """
+        self._note_cached(group)
+        bundles, blocks = missing = self.cache.missing(group.leaf)
+        states = self.cache.missing_states(group.leaf)
+        slots = self.cache.states
+        if self.rows.num_running == 0 and not plan.chunks:
+            has_states = slots.has(states + group.request.rows)
+            if not (has_states and self.cache.spare(Room(bundles, blocks + 1))):
+                self.cache.drop_all_but(group.leaf)
+        else:
+            promised = self._promised_states(most) + group.request.rows
+            if states and not slots.has(states + promised):
+                return False
+            if any(missing) and not outlook.leaves(Room(bundles, blocks + 1)):
+                return False
+        for node in group.leaf.path():
+            self.cache.place(node)
+            kv = self.cache.stored[node]
+            while kv.computed < node.length:
+                whole = kv.computed // self.chunk_tokens + 1  # chunks may be smaller than before
+                end = min(node.length, whole * self.chunk_tokens)
+                if plan.tokens and plan.tokens + end - kv.computed > self.chunk_tokens:
+                    return False
+                plan.add(Chunk(node, kv.computed, end, self.cache.move_state(node)))
+                self.cache.note_computed(node, end)
+            for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
+                self._note_cached(ending)
+                del self.waiting[ending]
+                self.num_waiting -= ending.unfinished
+                plan.groups.append(ending)
+                plan.samples += ending.num_due
+                self.drawing += ending.num_due
+        return True
+
+    def _promised_states(self, most: int) -> int:
+        """Slots to leave for the rows of samples whose prompts are computed, or about to be."""
+        free_rows = most - self.rows.num_running
+        return min(free_rows, self.ready.rows_due + self.drawing)
+
+    def _note_cached(self, group: Group) -> None:
+        """Remember how much of a prompt was there before anything was computed for it."""
+        if group.num_cached is None:
+            stored = self.cache.stored
+            group.num_cached = sum(stored[node].computed for node in group.leaf.path())
