@@ -191,7 +191,8 @@ def _parts(
 
 
 def _run(engine: Engine, job: Workload, levels: int, temperature: float) -> tuple[float, int]:
-    """Seconds and tokens of the whole job."""
+    """Seconds and tokens of the whole job, prompts and all."""
+    engine.reset_prefix_cache()
     params = SamplingParams(
         n=job.samples, temperature=temperature, max_tokens=job.output, ignore_eos=True
     )

@@ -219,6 +219,7 @@ def _time_sharegen(
         return sum(len(completion.token_ids) for completion in engine.generate(requests))
 
     job(_WARM_UP)
+    engine.reset_prefix_cache()
     asked, computed = engine.stats.prompt_tokens_asked, engine.stats.prompt_tokens_computed
     start = _now(loaded.device)
     drawn = job(max_tokens)

@@ -82,6 +82,7 @@ def _measure(driver: Driver, requests: list[Request], workers: int) -> dict[str,
     """
     for _ in driver.generate(requests):
         pass
+    driver.reset_prefix_cache()
     before = driver.stats.prompt_tokens_computed
     own = time.process_time()
     started = time.perf_counter()

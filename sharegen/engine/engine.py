@@ -147,6 +147,7 @@ class Engine:
                 requests = [Request(i, [0] * size + [i] * size, params, samples) for i in (1, 2)]
                 for _ in self.generate(requests):
                     pass
+                self.reset_prefix_cache()
         except SharegenError:
             pass  # too little memory or context for it: a real job will say so
 

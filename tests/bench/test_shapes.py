@@ -59,7 +59,7 @@ def test_a_random_model_ends_as_often_as_asked(shape: str, eos: int, tmp_path: P
     assert all(b - a <= -(-1500 // eos) for a, b in pairwise(ends))
     with LLM(folder) as llm:
         [output] = llm.generate(["2 + 3 ="], SamplingParams(n=40, max_tokens=8))
-    ended = sum(sample.finish_reason == "eos" for sample in output.outputs)
+    ended = sum(sample.ended_by == "eos" for sample in output.outputs)
     if eos == 300:  # one step in five
         assert 20 < ended < 40
     else:
