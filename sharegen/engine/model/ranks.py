@@ -123,14 +123,17 @@ def connect(
         )  # fmt: skip
         group = dist.group.WORLD
         host_group = dist.new_group(backend="gloo", timeout=timeout) if on_gpu else group
+        assert group is not None and host_group is not None
+        ranks = Ranks(rank, size, device, group, host_group)
+        ranks.least(1)  # one that went on, and failed, would leave another connecting for ever
     except (dist.DistError, RuntimeError, ValueError) as error:
+        if dist.is_initialized():
+            dist.destroy_process_group()
         # Else torch would count this group, and its next one here have another name than elsewhere.
         dist.distributed_c10d._world.group_count = 0
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"rank {rank} of {size} does not meet the others: {reason:.200}") from None
-    assert group is not None and host_group is not None
     _groups[group.group_name] = group
-    ranks = Ranks(rank, size, device, group, host_group)
     if on_gpu:
         _share_memory(ranks)
     return ranks
