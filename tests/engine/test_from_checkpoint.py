@@ -56,15 +56,18 @@ def test_without_quantisation_it_is_that_of_rounding_everywhere(tmp_path: Path) 
         assert far.largest < 1e-4 and far.changed == 0, name
 
 
+@pytest.mark.parametrize("name", ["mistral", "granite"])
 def test_quantised_weights_are_told_from_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine computes what the model with FP8 weights says; that is far from the checkpoint."""
+    """The engine computes what the model with FP8 weights says; that is far from the checkpoint.
+
+    No activation of these lies so near the middle of two numbers of e4m3 that the last bit of
+    attention decides between them.
+    """
     monkeypatch.setenv(EMULATE, "1")
-    found, far = distance("llama", tmp_path, "fp8")
-    # Where a last bit of attention tips an activation over, a step of e4m3 is the difference.
-    assert found.mean < 1e-3 < 1e-2 < far.mean < far.p99 <= far.largest
-    assert found.largest < far.largest
+    found, far = distance(name, tmp_path, "fp8")
+    assert found.largest < 1e-3 < 1e-2 < far.mean < far.p99 <= far.largest
     assert found.changed == 0 <= far.changed < 0.5
 
 

@@ -154,11 +154,14 @@ class Member:
     def _signed(self, message: object) -> object:
         """Why a worker fails, with the name of its node."""
         if isinstance(message, Failed):
-            return Failed(type(message.error)(f"{self._node}: {message.error}"))
+            return Failed(type(message.error)(f"{self._node(True)}: {message.error}"))
         return message
 
-    @property
-    def _node(self) -> str:
+    def _node(self, answers: bool) -> str:
+        """The name of its node; one that answers soon says where it is."""
+        if answers:
+            with suppress(RayError, TimeoutError):
+                self._where.result(timeout=5)
         if self.place is not None:
             return f"node {self.place[0]}"
         found = re.search(r"\bip: (\S+)", str(self._fault))  # of an actor that died as it began
@@ -172,8 +175,8 @@ class Member:
             except (RayError, ConnectionError) as error:
                 self._fault = error
             except TimeoutError:
-                return f"{self._node}: it no longer answers"
-        return f"{self._node}: {_words(self._fault)}"
+                return f"{self._node(False)}: it no longer answers"
+        return f"{self._node(isinstance(self._fault, RayTaskError))}: {_words(self._fault)}"
 
     def end(self) -> None:
         with suppress(RayError, ConnectionError):

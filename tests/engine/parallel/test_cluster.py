@@ -148,7 +148,7 @@ def test_nodes_of_another_version(
     nodes: Nodes, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actor, "__version__", "99.0")
-    with pytest.raises(WorkersError, match=r"node.*: it has sharegen .*, and this is 99\.0"):
+    with pytest.raises(WorkersError, match=r"node .*: it has sharegen .*, and this is 99\.0"):
         staffed(Cluster(nodes.address), setting, 1)
 
 
