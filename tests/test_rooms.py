@@ -50,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "sharegen": {"nouns", "llm", "common", "version"},
     "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
+        "lm_eval",
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/grammar", "engine/sample",
         "engine/model",
         "engine/execute", "engine/parallel", "kernels", "job", "workload", "results", "common",
