@@ -125,6 +125,7 @@ ALONE = (
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # whatever else runs would leave the crowd's core for the neighbour's
 @pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
 def test_a_crowd_of_processes_takes_no_time_from_a_neighbour(isolation: Isolation) -> None:
     """The same program beside nobody tells whether this machine is quiet enough to say so."""
