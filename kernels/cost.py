@@ -108,6 +108,10 @@ class Decided(CostModel):
         return index % self.every == 0 if self.every else np.zeros(len(index), dtype=np.bool_)
 
 
+EACH_ROW = Decided(every=1)
+"""Nodes are stored once, and read by each row under them: PagedAttention's way, to compare with."""
+
+
 def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:
     numbers = shape.num_kv_heads * (shape.key_size + shape.value_size)
     return layout.length * np.where(layout.narrow, 1, shape.dtype.itemsize) * (numbers / 1e6)

@@ -50,6 +50,32 @@ class SharedLayout:
     def num_nodes(self) -> int:
         return len(self.length)
 
+    def row_by_row(self) -> SharedLayout:
+        """The same nodes, stored where they are, each named once for every row under it.
+
+        Rows read them apart then, as PagedAttention does; a row's nodes follow each other.
+        """
+        counts = self.row_end - self.row_start
+        node = np.repeat(np.arange(self.num_nodes), counts)
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        row = self.row_start[node] + (np.arange(len(node)) - first).astype(np.int32)
+        path = np.lexsort((self.position[node], row))
+        node, row = node[path], row[path]
+        blocks = [self.blocks[self.block_start[i] : self.block_start[i + 1]] for i in node]
+        starts = np.cumsum([0, *map(len, blocks)], dtype=np.int32)
+        return SharedLayout(
+            order=self.order,
+            length=self.length[node],
+            position=self.position[node],
+            level=self.level[node],
+            row_start=row,
+            row_end=row + np.int32(1),
+            block_start=starts,
+            blocks=np.concatenate([np.zeros(0, np.int32), *blocks]),
+            contiguous=self.contiguous[node],
+            narrow=self.narrow[node],
+        )
+
     def shared_levels(self, chosen: npt.NDArray[np.bool_] | None = None) -> tuple[int, ...]:
         """Levels with nodes that are above several rows, in rising order.
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from sharegen.bench.attention_case import NARROW, TABLE, Case, Tensors, Timer
+from sharegen.bench.layer import nothing_shared
 from sharegen.errors import SharegenError, UsageError
 from sharegen.kernels.plan import Plan
 
@@ -121,7 +122,9 @@ def _measure(case: Case, timer: Timer, device: torch.device) -> dict[str, Any]:
         times["flashinfer"] = _flashinfer_time(tensors, timer)
     del plan
     if not case.narrow:
-        times["torch"] = _torch_time(case, timer, device)
+        step = nothing_shared(case, device, torch.bfloat16)
+        times["torch"] = None if step is None else timer(step)
+        del step
     found = {
         **asdict(case), "kv_bytes": case.kv_bytes, "operations": case.operations,
         "microseconds": times, "floor": case.floor, "of_floor": case.floor / ours, "error": error,
@@ -132,26 +135,6 @@ def _measure(case: Case, timer: Timer, device: torch.device) -> dict[str, Any]:
     texts += [f"{case.kv_bytes / 1e6:,.1f}", f"{case.operations / 1e9:,.1f}"]
     print(f"{case!s:34s}" + "".join(f"{text:>11s}" for text in texts), file=sys.stderr)
     return found
-
-
-def _torch_time(case: Case, timer: Timer, device: torch.device) -> float | None:
-    """Every sequence over its whole context, which lies apart for each: nothing is shared.
-
-    None where so many copies have no room.
-    """
-    context = case.few + case.problem + case.suffix
-    sizes = (case.rows, case.num_kv_heads, context, case.head_size)
-    torch.cuda.empty_cache()
-    if case.rows * case.num_kv_heads * context * case.head_size * 4 > _free(device) * 0.9:
-        return None
-    k, v = (torch.empty(sizes, dtype=torch.bfloat16, device=device).normal_() for _ in range(2))
-    # The heads of a group as so many queries of one head: the keys are read once for all of them.
-    q = k.new_empty(*sizes[:2], case.num_heads // case.num_kv_heads, case.head_size).normal_()
-    return timer(partial(torch.nn.functional.scaled_dot_product_attention, q, k, v))
-
-
-def _free(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0]
 
 
 def _flashinfer_time(tensors: Tensors, timer: Timer) -> float | None:

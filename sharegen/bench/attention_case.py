@@ -104,7 +104,7 @@ class Tensors:
         )
         self.layout, self.context = _layout(case, block_size)
         rng = np.random.default_rng(0)
-        low, per_row = len(self.layout.blocks), -(-case.suffix // block_size)
+        low, per_row = len(self.layout.blocks), max(1, -(-case.suffix // block_size))
         table = low + rng.permutation(case.rows * per_row).astype(np.int32)
         size = (low + case.rows * per_row, block_size, case.num_kv_heads, case.head_size)
         generator = torch.Generator(device).manual_seed(0)
@@ -215,6 +215,10 @@ class Timer:
         self._flush = torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=device)
 
     def __call__(self, function: Callable[[], object], repeats: int = 15) -> float:
+        return float(np.median(self.times(function, repeats)))
+
+    def times(self, function: Callable[[], object], repeats: int) -> list[float]:
+        """Microseconds of each replay."""
         function()
         torch.cuda.synchronize()
         time.sleep(_REST)
@@ -231,4 +235,26 @@ class Timer:
             end.synchronize()
             if i >= _WARM_UP:
                 times.append(start.elapsed_time(end) * 1e3)
-        return float(np.median(times))
+        return times
+
+
+class CpuTimer:
+    """The same of a function as it runs on a CPU, whose caches stay as they are."""
+
+    def __call__(self, function: Callable[[], object], repeats: int = 15) -> float:
+        return float(np.median(self.times(function, repeats)))
+
+    def times(self, function: Callable[[], object], repeats: int) -> list[float]:
+        """Microseconds of each call, after one that does not count."""
+        function()
+        times = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            function()
+            times.append((time.perf_counter() - started) * 1e6)
+        return times
+
+
+def timer_of(device: torch.device) -> Timer | CpuTimer:
+    """What measures a function on a device."""
+    return Timer(device) if device.type == "cuda" else CpuTimer()

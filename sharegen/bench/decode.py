@@ -78,37 +78,37 @@ def decode(
         config = EngineConfig(
             max_sequences=rows, compile=compile_model, kv_cache_dtype=kv_cache_dtype
         )
-        tree = _tree(config.block_size, levels)
+        tree = tree_of(config.block_size, levels)
         if devices:
             return lead(partial(random_part, shape, precision), devices, None, config, tree=tree)
         return Engine(loaded, None, config, tree=tree)
 
     engine = engine_for(min(max_sequences, job.problems * job.samples))
-    fitting = _fitting_rows(engine, job, levels)
+    fitting = rows_that_fit(engine, job, levels)
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
     result |= {"kv_cache_dtype": kv_cache_dtype}
     result |= {"ranks": tensor_parallel_size, "levels": levels}
     result |= {"rows": rows, "fitting_rows": fitting}
-    result |= _measure(engine, job, levels, temperature)
+    result |= measure(engine, job, levels, temperature)
     result |= _parts(engine, job, levels, temperature, rows)
     if ceiling and not devices:
-        engine.runner.attention = _Copies(engine)
+        engine.runner.attention = Copies(engine)
         if engine.runner.graphs is not None:
             engine.runner.graphs.clear()
-        bound = _measure(engine, job, levels, temperature)
+        bound = measure(engine, job, levels, temperature)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
         result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
     if largest and not devices:
         del engine
-        _give_memory_back()
+        give_memory_back()
         engine = engine_for(min(_MOST_ROWS, fitting))
-        most = _measure(engine, job, levels, temperature)
+        most = measure(engine, job, levels, temperature)
         # A larger batch may leave less memory to the KV cache.
         result["largest_rows"] = min(
-            engine.scheduler.max_sequences, _fitting_rows(engine, job, levels)
+            engine.scheduler.max_sequences, rows_that_fit(engine, job, levels)
         )
         result["largest_mean_running"] = most["mean_running"]
         result["largest_tokens_per_second"] = most["tokens_per_second"]
@@ -119,16 +119,16 @@ def decode(
     return result
 
 
-def _tree(block_size: int, levels: int) -> PrefixTree:
+def tree_of(block_size: int, levels: int) -> PrefixTree:
     """An empty tree whose first so many levels may be shared."""
     return PrefixTree(block_size, shares=lambda level: level < levels)
 
 
-def _fitting_rows(engine: Engine, job: Workload, levels: int) -> int:
+def rows_that_fit(engine: Engine, job: Workload, levels: int) -> int:
     """Sequences of the job that fit the KV cache together, at the levels that are shared."""
     requests = _requests(engine, job, levels, SamplingParams(n=job.samples))
     pool = engine.pool
-    tree = _tree(pool.block_size, levels)
+    tree = tree_of(pool.block_size, levels)
     tree.insert(
         [request.prompt_token_ids for request in requests],
         alone=[request.is_alone for request in requests],
@@ -138,22 +138,27 @@ def _fitting_rows(engine: Engine, job: Workload, levels: int) -> int:
     return max(1, fitting)
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
-def _measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
-    """Wall time of the whole job, run once before: kernels are compiled and graphs captured.
+def measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
+    """Wall time of the whole job, run once before: kernels are compiled and graphs captured."""
+    run_job(engine, job, levels, temperature)
+    return measure_again(engine, job, levels, temperature)
+
+
+def measure_again(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
+    """Wall time of a job that was run before.
 
     The seconds of prefill and of decoding are the GPU's own, and on a CPU those of whole steps.
     """
     clock = PhaseClock(engine) if engine.model.device.type == "cuda" else None
-    _run(engine, job, levels, temperature)
     before = asdict(engine.stats)
     with clock or nullcontext():
-        seconds, tokens = _run(engine, job, levels, temperature)
+        seconds, tokens = run_job(engine, job, levels, temperature)
     stats = {
         name: value - before[name]
         for name, value in asdict(engine.stats).items()
@@ -186,11 +191,11 @@ def _parts(
     if engine.model.device.type != "cuda":
         return {}
     with StepProfile(engine, rows) as profile:
-        _run(engine, job, levels, temperature)
+        run_job(engine, job, levels, temperature)
     return profile.milliseconds()
 
 
-def _run(engine: Engine, job: Workload, levels: int, temperature: float) -> tuple[float, int]:
+def run_job(engine: Engine, job: Workload, levels: int, temperature: float) -> tuple[float, int]:
     """Seconds and tokens of the whole job, prompts and all."""
     engine.reset_prefix_cache()
     params = SamplingParams(
@@ -222,7 +227,7 @@ def _synchronize(engine: Engine) -> None:
         torch.cuda.synchronize(engine.model.device)
 
 
-class _Copies:
+class Copies:
     """Attention that stores the keys and values, and returns the row's own values."""
 
     fallback = None

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sharegen.cli.command import Command
+from sharegen.cli.paper import HELP, paper
 
 app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True)
 
@@ -280,3 +281,6 @@ def deal(
     crews = [Crew(count, slots, steps, spread, deaths, seed) for count in workers or (1, 16, 256)]
     for result in bench_deal(shape, crews):
         typer.echo(json.dumps(result))
+
+
+app.command("paper", cls=Command, help=HELP)(paper)

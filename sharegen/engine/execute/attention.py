@@ -17,7 +17,7 @@ from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import flash, reference
-from sharegen.kernels.cost import CostModel
+from sharegen.kernels.cost import EACH_ROW, CostModel
 from sharegen.kernels.layout import SharedLayout
 
 
@@ -36,14 +36,14 @@ def attention_for(
     if not layers:
         return NoAttention()
     if cache.device.type != "cuda":
-        return ReferenceAttention(layers, cache)
+        return ReferenceAttention(layers, cache, costs=costs)
     if importlib.util.find_spec("triton") is None:
-        return ReferenceAttention(layers, cache, "Triton is not installed")
+        return ReferenceAttention(layers, cache, "Triton is not installed", costs)
     from sharegen.engine.execute.kernel_attention import KernelAttention, unsupported
 
     reason = unsupported(layers, cache)
     if reason is not None:
-        return ReferenceAttention(layers, cache, reason)
+        return ReferenceAttention(layers, cache, reason, costs)
     return KernelAttention(layers, cache, max_rows, max_tokens, costs)
 
 
@@ -67,10 +67,17 @@ class NoAttention:
 
 
 class ReferenceAttention:
-    """Torch's own operations: see kernels/reference.py, and kernels/flash.py for a CPU."""
+    """Torch's own operations: see kernels/reference.py, and kernels/flash.py for a CPU.
+
+    All nodes are read once for the rows under them, whatever it costs, but with EACH_ROW.
+    """
 
     def __init__(
-        self, layers: Sequence[LayerSpec], cache: KVCache, fallback: str | None = None
+        self,
+        layers: Sequence[LayerSpec],
+        cache: KVCache,
+        fallback: str | None = None,
+        costs: CostModel | None = None,
     ) -> None:
         self.layers = layers
         self.cache = cache
@@ -80,8 +87,11 @@ class ReferenceAttention:
         self.shared_levels: tuple[int, ...] = ()
         self._parts = flash.PARTS if cache.device.type == "cpu" else reference.PLAIN
         self._plan: reference.ReferencePlan | None = None
+        self._is_read_by_each = costs == EACH_ROW
 
     def update(self, layout: SharedLayout) -> None:
+        if self._is_read_by_each:
+            layout = layout.row_by_row()
         self.shared_levels = layout.shared_levels()
         self._plan = self._plan_of(layout)
 

@@ -1,0 +1,91 @@
+"""One layer of decode attention, by each way to read what rows share: on a GPU and on a CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from sharegen.bench.attention_case import Case, Tensors
+from sharegen.engine.execute.memory import memory_of_cpu
+from sharegen.kernels import flash, reference
+from sharegen.kernels.cost import EACH_ROW
+from sharegen.kernels.plan import Plan
+
+Step = Callable[[], object]
+"""Computes the layer once."""
+
+_CPU_SHARE = 0.25  # of the machine, for what stores a prefix once a row
+_GPU_SHARE = 0.9  # of what is free
+
+
+class Layer:
+    """The tensors of a case, and the steps that compute it.
+
+    read_once: each shared node for all rows under it, as sharegen does. read_by_each: nodes are
+    stored once, and each row reads them with its own tokens, as PagedAttention does.
+    """
+
+    def __init__(self, case: Case, device: torch.device, dtype: torch.dtype) -> None:
+        self.case = case
+        self.tensors = Tensors(case, device, dtype=dtype)
+        self._device = device
+
+    def read_once(self) -> Step:
+        return self._decode(is_read_once=True)
+
+    def read_by_each(self) -> Step:
+        return self._decode(is_read_once=False)
+
+    def _decode(self, is_read_once: bool) -> Step:
+        tensors = self.tensors
+        if self._device.type == "cuda":
+            from sharegen.kernels.decode import decode_attention  # which needs Triton
+
+            costs = None if is_read_once else EACH_ROW
+            plan = Plan(tensors.shape, self.case.rows, self._device, costs=costs)
+            plan.update(tensors.layout)
+            inputs = tensors.inputs(plan)
+            return partial(decode_attention, *inputs, scale=tensors.scale, out=tensors.out)
+        return self._decode_on_cpu(is_read_once)
+
+    def _decode_on_cpu(self, is_read_once: bool) -> Step:
+        tensors, size = self.tensors, self.tensors.shape.block_size
+        layout = tensors.layout if is_read_once else tensors.layout.row_by_row()
+        plan = reference.ReferencePlan(layout, size, self._device)
+        where = (tensors.block_tables, tensors.prefix_length, tensors.position)
+        suffix = reference.SuffixPlan(plan, size, *where)
+
+        def step() -> None:
+            tensors.out = reference.decode_attention(
+                tensors.q, tensors.k_cache, tensors.v_cache, plan, suffix, scale=tensors.scale,
+                parts=flash.PARTS,
+            )  # fmt: skip
+
+        return step
+
+
+def nothing_shared(case: Case, device: torch.device, dtype: torch.dtype) -> Step | None:
+    """Torch's attention of every row over its whole context, which lies apart for each.
+
+    None where so many copies have no room.
+    """
+    context = case.few + case.problem + case.suffix
+    sizes = (case.rows, case.num_kv_heads, context, case.head_size)
+    if 2 * math.prod(sizes) * dtype.itemsize > room(device):
+        return None
+    k, v = (torch.empty(sizes, dtype=dtype, device=device).normal_() for _ in range(2))
+    # The heads of a group as so many queries of one head: the keys are read once for all of them.
+    group = case.num_heads // case.num_kv_heads
+    q = k.new_empty(*sizes[:2], group, case.head_size).normal_()
+    return partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
+
+
+def room(device: torch.device) -> float:
+    """Bytes that a measurement may take for copies."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return _GPU_SHARE * torch.cuda.mem_get_info(device)[0]
+    return _CPU_SHARE * memory_of_cpu()

@@ -1,0 +1,5 @@
+"""Experiments of papers as commands: `sharegen bench paper NAME`.
+
+`registry` knows the names; each module named there is one experiment. `experiment` is what it is
+made of, `chart` draws it, `run` does the rest.
+"""

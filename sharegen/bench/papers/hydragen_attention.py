@@ -1,0 +1,124 @@
+"""Hydragen's figures 5 and 8: one layer of decode attention by batch, prefix and suffix length.
+
+Each point is a prefix that all rows share and a suffix of each. The paper has 8 query heads on one
+(CodeLlama-34B on eight GPUs); 32 on 8 and 32 on 32 stand beside it. At a suffix of 0 the prefix
+alone is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from sharegen.bench.attention_case import Case, timer_of
+from sharegen.bench.layer import Layer, Step, nothing_shared
+from sharegen.bench.papers.chart import Chart, Series
+from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
+from sharegen.bench.papers.hydragen import HYDRAGEN
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """heads: query heads and key heads. Every combination is a point."""
+
+    heads: Sequence[tuple[int, int]]
+    batches: Sequence[int]
+    prefixes: Sequence[int]
+    suffixes: Sequence[int]
+    head_size: int = 128
+
+    def cases(self) -> Iterator[Case]:
+        for q, kv in self.heads:
+            for suffix in self.suffixes:
+                for prefix in self.prefixes:
+                    for batch in self.batches:
+                        yield Case(q, kv, prefix, 0, 1, batch, suffix, head_size=self.head_size)
+
+
+FULL = Sweep(
+    ((8, 1), (32, 8), (32, 32)),
+    (16, 64, 256, 1024, 4096),
+    (1024, 2048, 4096, 8192, 16_384),
+    (0, 64, 256),
+)
+QUICK = Sweep(((8, 1), (4, 4)), (4, 64), (128, 2048), (0, 16), head_size=32)
+
+
+def rows(settings: Settings) -> Iterator[Row]:
+    return measure(QUICK if settings.quick else FULL, settings)
+
+
+def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
+    """A row for each case: microseconds of a layer by each way, and how many times as fast."""
+    timer = timer_of(settings.device)
+
+    def timed(step: Step) -> tuple[float, float]:
+        times = timer.times(step, settings.repeats)
+        return fmean(times), stdev(times) if len(times) > 1 else 0.0
+
+    for case in sweep.cases():
+        row: Row = {
+            "heads": f"{case.num_heads}/{case.num_kv_heads}",
+            "batch": case.rows,
+            "prefix": case.few,
+            "suffix": case.suffix,
+        }
+        layer = Layer(case, settings.device, settings.dtype)
+        ways = {"sharegen": layer.read_once(), "each": layer.read_by_each()}
+        for name, step in ways.items():
+            row[f"{name}_us"], row[f"{name}_spread"] = timed(step)
+        del layer, ways, step
+        apart = nothing_shared(case, settings.device, settings.dtype)
+        if apart is not None:
+            row["nothing_us"], row["nothing_spread"] = timed(apart)
+            row["speedup"] = row["nothing_us"] / row["sharegen_us"]
+        del apart
+        yield row
+
+
+def charts(rows: Sequence[Row]) -> list[Chart]:
+    """Times as fast as nothing shared, over the batch: a picture for each kind of heads."""
+    found = []
+    for heads in dict.fromkeys(row["heads"] for row in rows):
+        for suffix in dict.fromkeys(row["suffix"] for row in rows):
+            there = [r for r in rows if (r["heads"], r["suffix"]) == (heads, suffix)]
+            series = [
+                Series(
+                    f"prefix {prefix:,}",
+                    [
+                        (r["batch"], r["speedup"])
+                        for r in there
+                        if r["prefix"] == prefix and "speedup" in r
+                    ],
+                )
+                for prefix in dict.fromkeys(r["prefix"] for r in there)
+            ]
+            title = f"{heads} heads, suffix of {suffix}"
+            name = f"attention-{heads.replace('/', '-')}-{suffix}"
+            label = "times as fast as nothing shared"
+            found.append(Chart(name, title, "batch", label, series, x_log=True))
+    return found
+
+
+EXPERIMENT = Experiment(
+    paper=HYDRAGEN,
+    machine="one A100-40GB, 8 query heads on 1, head size 128, against FlashAttention",
+    figures=(
+        Figure("section 1", "batch 4K, prefix 8K", "more than 12 times as fast"),
+        Figure("section 4.2", "prefix 1K, batch 16 or less", "slower than FlashAttention"),
+    ),
+    columns=(
+        Column("heads", "heads"),
+        Column("batch", "batch"),
+        Column("prefix", "prefix"),
+        Column("suffix", "suffix"),
+        Column("sharegen_us", "sharegen us", 1, "sharegen_spread"),
+        Column("each_us", "read by each row us", 1, "each_spread"),
+        Column("nothing_us", "nothing shared us", 1, "nothing_spread"),
+        Column("speedup", "times as fast", 2),
+    ),
+    rows=rows,
+    charts=charts,
+    repeats=15,
+)

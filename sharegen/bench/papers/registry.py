@@ -1,0 +1,31 @@
+"""The names of the experiments with a line each; nothing heavy is imported to say them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sharegen.errors import UsageError
+
+if TYPE_CHECKING:
+    from sharegen.bench.papers.experiment import Experiment
+
+NAMES = {
+    "hydragen-attention": "one layer by batch, prefix and suffix (figures 5, 8)",
+}
+"""In the order in which they are listed; the module has the same name with underscores."""
+
+
+def listing() -> str:
+    """A line for each name."""
+    width = max(map(len, NAMES))
+    return "\n".join(f"  {name:{width}}  {line}" for name, line in NAMES.items())
+
+
+def find(name: str) -> Experiment:
+    """The experiment of a name. Raises UsageError, in one line that has the names."""
+    if name not in NAMES:
+        raise UsageError(f"there is no experiment {name!r}: take one of {', '.join(NAMES)}")
+    module = import_module(f"sharegen.bench.papers.{name.replace('-', '_')}")
+    found: Experiment = module.EXPERIMENT
+    return found
