@@ -6,36 +6,29 @@ The ceiling is the same job with only the attention function replaced by one tha
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from sharegen.bench.breakdown import PhaseClock, StepProfile
-from sharegen.bench.shapes import Workload, random_model, random_part, workload
-from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.config import EngineConfig
+from sharegen.bench.engines import Engines, tree_of
+from sharegen.bench.shapes import Workload, workload
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Slots, StoreAndAttend
-from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.engine.model.load import load_model
-from sharegen.engine.parallel.lead import devices_of, lead
-from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.parallel.place import places
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
+from sharegen.kernels.cost import EACH_ROW
 from sharegen.kernels.layout import SharedLayout
 
 _ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
-_MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best
+MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best
 
 
 def decode(
@@ -53,6 +46,7 @@ def decode(
     ceiling: bool = True,
     largest: bool = False,
     tensor_parallel_size: int = 1,
+    read_by_each: bool = False,
 ) -> dict[str, Any]:
     """Run one workload on one shape; prints a table to stderr and returns the numbers.
 
@@ -63,48 +57,40 @@ def decode(
     hold them. quantization: "fp8" for FP8 weights; kv_cache_dtype: "fp8" for the KV that one
     sequence alone reads. largest: also with as many rows as memory holds (fitting_rows), up to
     4,096. tensor_parallel_size: GPUs that the model is cut among; then without ceiling, largest and
-    quantization.
+    quantization. read_by_each: what is shared is stored once, and read by each row for itself, as
+    PagedAttention does.
     """
     job = workload(load)
-    precision = getattr(torch, dtype)
-    devices: list[str] = []
-    if tensor_parallel_size > 1:
-        setting = Setting(shape, None, EngineConfig(), device=device, ranks=tensor_parallel_size)
-        devices = devices_of(*places(setting, 1))
-    else:
-        loaded = load_model(random_model(shape, resolve_device(device), precision, quantization))
-
-    def engine_for(rows: int) -> Engine:
-        config = EngineConfig(
-            max_sequences=rows, compile=compile_model, kv_cache_dtype=kv_cache_dtype
-        )
-        tree = tree_of(config.block_size, levels)
-        if devices:
-            return lead(partial(random_part, shape, precision), devices, None, config, tree=tree)
-        return Engine(loaded, None, config, tree=tree)
-
-    engine = engine_for(min(max_sequences, job.problems * job.samples))
+    engines = Engines(
+        shape,
+        device,
+        getattr(torch, dtype),
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+        compile_model=compile_model,
+        ranks=tensor_parallel_size,
+    )
+    costs = EACH_ROW if read_by_each else None
+    engine = engines.make(min(max_sequences, job.problems * job.samples), levels, costs)
     fitting = rows_that_fit(engine, job, levels)
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
     result |= {"kv_cache_dtype": kv_cache_dtype}
     result |= {"ranks": tensor_parallel_size, "levels": levels}
+    result |= {"read_by_each": read_by_each}
     result |= {"rows": rows, "fitting_rows": fitting}
     result |= measure(engine, job, levels, temperature)
     result |= _parts(engine, job, levels, temperature, rows)
-    if ceiling and not devices:
-        engine.runner.attention = Copies(engine)
-        if engine.runner.graphs is not None:
-            engine.runner.graphs.clear()
+    if ceiling and tensor_parallel_size == 1:
+        leave_attention_out(engine)
         bound = measure(engine, job, levels, temperature)
         result["ceiling_tokens_per_second"] = bound["tokens_per_second"]
         result["ceiling_decode_seconds"] = bound["decode_seconds"]
         result["share_of_ceiling"] = result["tokens_per_second"] / bound["tokens_per_second"]
-    if largest and not devices:
+    if largest and tensor_parallel_size == 1:
         del engine
-        give_memory_back()
-        engine = engine_for(min(_MOST_ROWS, fitting))
+        engine = engines.make(min(MOST_ROWS, fitting), levels, costs)
         most = measure(engine, job, levels, temperature)
         # A larger batch may leave less memory to the KV cache.
         result["largest_rows"] = min(
@@ -119,11 +105,6 @@ def decode(
     return result
 
 
-def tree_of(block_size: int, levels: int) -> PrefixTree:
-    """An empty tree whose first so many levels may be shared."""
-    return PrefixTree(block_size, shares=lambda level: level < levels)
-
-
 def rows_that_fit(engine: Engine, job: Workload, levels: int) -> int:
     """Sequences of the job that fit the KV cache together, at the levels that are shared."""
     requests = _requests(engine, job, levels, SamplingParams(n=job.samples))
@@ -136,12 +117,6 @@ def rows_that_fit(engine: Engine, job: Workload, levels: int) -> int:
     samples = len(requests[0].samples)
     fitting = fitting_sequences(tree, samples, job.output, pool.num_blocks, pool.width)
     return max(1, fitting)
-
-
-def give_memory_back() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:
@@ -225,6 +200,13 @@ def _requests(engine: Engine, job: Workload, levels: int, params: SamplingParams
 def _synchronize(engine: Engine) -> None:
     if engine.model.device.type == "cuda":
         torch.cuda.synchronize(engine.model.device)
+
+
+def leave_attention_out(engine: Engine) -> None:
+    """From here on the engine's attention copies; its graphs are captured anew. Of one rank."""
+    engine.runner.attention = Copies(engine)
+    if engine.runner.graphs is not None:
+        engine.runner.graphs.clear()
 
 
 class Copies:

@@ -31,14 +31,34 @@ _LLAMA: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
         "max_position_embeddings": 32_768, "rope_theta": 500_000.0,
     },
+    "tiny": {
+        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+    },
     "llama2-7b": {
         "vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
         "max_position_embeddings": 32_768,
     },
+    "llama2-13b": {
+        "vocab_size": 32_000, "hidden_size": 5120, "intermediate_size": 13_824,
+        "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40,
+        "max_position_embeddings": 32_768,
+    },
+    "codellama-7b": {
+        "vocab_size": 32_016, "hidden_size": 4096, "intermediate_size": 11_008,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+        "max_position_embeddings": 32_768, "rope_theta": 1_000_000.0,
+    },
     "codellama-13b": {
         "vocab_size": 32_016, "hidden_size": 5120, "intermediate_size": 13_824,
         "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 40,
+        "max_position_embeddings": 32_768, "rope_theta": 1_000_000.0,
+    },
+    "codellama-34b": {
+        "vocab_size": 32_000, "hidden_size": 8192, "intermediate_size": 22_016,
+        "num_hidden_layers": 48, "num_attention_heads": 64, "num_key_value_heads": 8,
         "max_position_embeddings": 32_768, "rope_theta": 1_000_000.0,
     },
     "llama3-70b": {
@@ -141,6 +161,13 @@ def random_part(shape: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
 def vocabulary(shape: str) -> int:
     """Tokens that a shape knows."""
     return int(_config(shape).get_text_config().vocab_size)
+
+
+def weights_bytes(shape: str, dtype: torch.dtype) -> int:
+    """Of a shape's weights, without making them. Raises UsageError."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(_config(shape))
+    return sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
 
 
 def _config(shape: str) -> Any:

@@ -29,6 +29,13 @@ def decode(
     levels: Annotated[
         int, typer.Option(min=0, max=2, help="Share nothing, the prefix, or the problems too.")
     ] = 2,
+    read_by_each: Annotated[
+        bool,
+        typer.Option(
+            "--read-by-each",
+            help="Store shared tokens once, but have each row read them, as PagedAttention does.",
+        ),
+    ] = False,
     max_sequences: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
@@ -76,9 +83,11 @@ def decode(
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 
-        if levels != 2 or ceiling is not None or largest or kv_cache_dtype != "auto":
+        alone = levels != 2 or read_by_each or ceiling is not None or largest
+        if alone or kv_cache_dtype != "auto":
             raise UsageError(
-                "--workers: leave out --levels, --ceiling, --largest and --kv-cache-dtype"
+                "--workers: leave out --levels, --read-by-each, --ceiling, --largest and "
+                "--kv-cache-dtype"
             )
         compared = decode_on_workers(
             shape,
@@ -107,6 +116,7 @@ def decode(
         ceiling=ceiling is not False,
         largest=largest,
         tensor_parallel_size=tensor_parallel_size,
+        read_by_each=read_by_each,
     )
     typer.echo(json.dumps(result))
 

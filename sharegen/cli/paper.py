@@ -23,7 +23,7 @@ Example: sharegen bench paper hydragen-attention --quick --plot attention.svg
 
 
 def paper(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", show_default=False)] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw it into this .svg file.", parser=parse_path),
@@ -53,6 +53,10 @@ def paper(
         int | None,
         typer.Option(metavar="N", min=1, help="GPUs that the model is cut among.  [default: 1]"),
     ] = None,
+    tables: Annotated[
+        bool,
+        typer.Option("--tables", help="Every cell of the paper's tables, not its figures alone."),
+    ] = False,
 ) -> None:
     from sharegen.bench.papers.run import bench_paper
 
@@ -68,4 +72,5 @@ def paper(
         repeats=repeats,
         shape=tuple(shape) if shape else None,
         tensor_parallel_size=tensor_parallel_size,
+        tables=tables or None,
     )

@@ -34,6 +34,10 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
         assert result["preemptions"] == 0
         assert result["steps_by_levels"] == {("", "0", "0 1")[levels]: 5}
         assert result["decode_steps"] == 5
+    apart = decode(
+        shape, "40,20,3,4,6", read_by_each=True, device="cpu", dtype="float32", ceiling=False
+    )
+    assert (apart["prompt_tokens_computed"], apart["steps_by_levels"]) == (tokens[2], {"": 5})
 
 
 def test_paces_of_prefill_and_decoding(shape: str) -> None:
@@ -63,7 +67,7 @@ def test_prints_one_json_line(shape: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_largest_rows_are_those_that_run(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharegen.bench.decode._MOST_ROWS", 6)
+    monkeypatch.setattr("sharegen.bench.decode.MOST_ROWS", 6)
     result = decode(
         shape, "40,20,3,4,6", max_sequences=2, device="cpu", dtype="float32", ceiling=False,
         largest=True,

@@ -31,6 +31,7 @@ class Settings:
     peers: frozenset[str] = frozenset()
     shape: tuple[str, ...] | None = None
     tensor_parallel_size: int | None = None
+    tables: bool | None = None
 
 
 @dataclass(frozen=True)

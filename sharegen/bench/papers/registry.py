@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sharegen.bench.papers.experiment import Experiment
 
 NAMES = {
+    "hydragen-throughput": "tokens per second (figures 3, 4, tables 2 to 7)",
     "hydragen-attention": "one layer by batch, prefix and suffix (figures 5, 8)",
 }
 """In the order in which they are listed; the module has the same name with underscores."""

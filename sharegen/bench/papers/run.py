@@ -19,10 +19,11 @@ from rich.table import Table
 from sharegen.bench.papers.experiment import Column, Experiment, Row, Settings, say
 from sharegen.bench.papers.registry import find
 from sharegen.engine.model.checkpoint import resolve_device
-from sharegen.errors import UsageError
+from sharegen.errors import SharegenError, UsageError
 from sharegen.results.report import figures
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WIDTH = 400  # characters, more than any table has
 
 
 def bench_paper(
@@ -93,10 +94,10 @@ def _run(name: str, experiment: Experiment, settings: Settings, plot: Path | Non
     for row in experiment.rows(settings):
         rows.append(row)
         print(json.dumps({"bench": "paper", "name": name, **where, **row}), flush=True)
-    table = _table(experiment.columns, rows)
-    console = Console(file=sys.stderr, highlight=False)
-    console.width = max(console.width, console.measure(table).maximum)
-    console.print(table)
+    if not rows:
+        raise SharegenError(f"{name}: there is nothing that could be measured here")
+    # A line of the table is one line, however wide the terminal.
+    Console(file=sys.stderr, highlight=False, width=_WIDTH).print(_table(experiment.columns, rows))
     for line in _said(experiment):
         say(line)
     if plot is not None:

@@ -1,0 +1,75 @@
+"""Engines of one shape with random weights, one after the other: each has all of the memory."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+import torch
+
+from sharegen.bench.shapes import random_model, random_part
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.lead import devices_of, lead
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.place import places
+from sharegen.kernels.cost import CostModel
+
+
+class Engines:
+    """Makes them on one model, or with ranks on parts of one.
+
+    shape: a known shape or a model folder (its config). quantization, kv_cache_dtype: as for
+    `bench decode`. ranks: GPUs that the model is cut among, from `device` on.
+    """
+
+    def __init__(
+        self,
+        shape: str,
+        device: str,
+        dtype: torch.dtype,
+        *,
+        quantization: str | None = None,
+        kv_cache_dtype: str = "auto",
+        compile_model: bool = True,
+        ranks: int = 1,
+    ) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._compile, self._kv_cache_dtype = compile_model, kv_cache_dtype
+        self._devices: list[str] = []
+        if ranks > 1:
+            setting = Setting(shape, None, EngineConfig(), device=device, ranks=ranks)
+            self._devices = devices_of(*places(setting, 1))
+        else:
+            place = resolve_device(device)
+            self._loaded = load_model(random_model(shape, place, dtype, quantization))
+
+    def make(self, rows: int, levels: int, costs: CostModel | None = None) -> Engine:
+        """One for so many rows; the last one must be gone, or closed where there are ranks.
+
+        levels: of the tree that are shared. costs: as for Engine.
+        """
+        give_memory_back()
+        config = EngineConfig(
+            max_sequences=rows, compile=self._compile, kv_cache_dtype=self._kv_cache_dtype
+        )
+        tree = tree_of(config.block_size, levels)
+        if self._devices:
+            part = partial(random_part, self._shape, self._dtype)
+            return lead(part, self._devices, None, config, tree=tree, costs=costs)
+        return Engine(self._loaded, None, config, tree=tree, costs=costs)
+
+
+def tree_of(block_size: int, levels: int) -> PrefixTree:
+    """An empty tree whose first so many levels may be shared."""
+    return PrefixTree(block_size, shares=lambda level: level < levels)
+
+
+def give_memory_back() -> None:
+    """What nothing refers to any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,33 @@
+"""Which models have room here at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sharegen.bench.papers.experiment import Settings, say
+from sharegen.bench.shapes import weights_bytes
+from sharegen.engine.execute.memory import memory_of_cpu
+from sharegen.errors import CapacityError
+
+
+def shapes_that_fit(shapes: Sequence[str], settings: Settings) -> list[str]:
+    """Those whose weights have room; of the others a line. Raises CapacityError for none at all."""
+    ranks = settings.tensor_parallel_size or 1
+    if settings.device.type == "cuda":
+        memory = ranks * torch.cuda.get_device_properties(settings.device).total_memory
+    else:
+        memory = memory_of_cpu()
+    found = []
+    for shape in shapes:
+        weights = weights_bytes(shape, settings.dtype)
+        if weights < memory:
+            found.append(shape)
+        else:
+            say(f"{shape} is left out: its weights are {weights:,} bytes, the memory {memory:,}")
+    if not found:
+        raise CapacityError(
+            "no model fits: take a smaller --shape, --quick or --tensor-parallel-size"
+        )
+    return found

@@ -1,0 +1,220 @@
+"""Hydragen's figures 3 and 4, tables 2 to 7: tokens per second from one prompt's completions.
+
+A prompt, and as many completions of it as the batch has rows, by the ways of section 4.1: sharegen;
+the prompt stored once but read by each row, as PagedAttention does; nothing shared; and no
+attention at all, which is the ceiling. Only decoding is timed, as in appendix E.1. Weights are
+random, and samples end at their length.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from sharegen.bench.decode import leave_attention_out, measure_again, rows_that_fit, run_job
+from sharegen.bench.engines import Engines
+from sharegen.bench.papers.chart import Chart, Series
+from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
+from sharegen.bench.papers.fitting import shapes_that_fit
+from sharegen.bench.papers.hydragen import HYDRAGEN
+from sharegen.bench.papers.hydragen_tables import PREFIXES, TABLES, cell, prefix_of
+from sharegen.bench.shapes import Workload
+from sharegen.engine.engine import Engine
+from sharegen.errors import CapacityError, UsageError
+from sharegen.kernels.cost import EACH_ROW
+
+_TEMPERATURE = 0.7
+
+
+@dataclass(frozen=True, order=True)
+class Point:
+    """batch: completions of a prompt of `prefix` tokens, of `output` tokens each."""
+
+    batch: int
+    prefix: int
+    output: int
+
+    @property
+    def job(self) -> Workload:
+        return Workload(self.prefix, 0, 1, self.batch, self.output)
+
+
+@dataclass(frozen=True)
+class Way:
+    """key: of its column. levels, is_read_by_each, has_attention: of the engine."""
+
+    key: str
+    name: str
+    levels: int = 2
+    is_read_by_each: bool = False
+    has_attention: bool = True
+
+
+WAYS = (
+    Way("sharegen", "sharegen"),
+    Way("each", "stored once, read by each row", is_read_by_each=True),
+    Way("nothing", "nothing shared", levels=0),
+    Way("ceiling", "no attention", has_attention=False),
+)
+_SHAPES = ("codellama-7b", "codellama-13b", "codellama-34b")
+_BATCHES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+_PAPER_BATCH, _PAPER_PREFIX, _PAPER_OUTPUT = 1024, 1, 128
+FIGURES = tuple(
+    sorted(
+        {Point(batch, PREFIXES[_PAPER_PREFIX], _PAPER_OUTPUT) for batch in _BATCHES}
+        | {
+            Point(_PAPER_BATCH, prefix_of(column, _PAPER_OUTPUT), _PAPER_OUTPUT)
+            for column in range(len(PREFIXES))
+        }
+    )
+)
+"""The points of figures 3 and 4."""
+
+QUICK = tuple(Point(batch, prefix, 8) for prefix in (64, 512) for batch in (4, 16))
+
+
+def tables(shape: str) -> list[Point]:
+    """The points of the tables of a shape."""
+    return [
+        Point(batch, prefix_of(column, output), output)
+        for (name, output), (_, lines) in TABLES.items()
+        if name == shape
+        for batch in lines
+        for column in range(len(PREFIXES))
+    ]
+
+
+def rows(settings: Settings) -> Iterator[Row]:
+    if settings.quick and settings.tables:
+        raise UsageError("--quick has a few small points: leave out --tables")
+    if settings.quick:
+        yield from measure(settings.shape or ("tiny",), lambda shape: QUICK, settings)
+    else:
+        points = tables if settings.tables else lambda shape: FIGURES
+        yield from measure(settings.shape or _SHAPES, points, settings)
+
+
+def measure(
+    shapes: Sequence[str], points: Callable[[str], Sequence[Point]], settings: Settings
+) -> Iterator[Row]:
+    """A row for each point, when all ways of its shape have been measured."""
+    for shape in shapes_that_fit(shapes, settings):
+        found: dict[Point, Row] = defaultdict(dict)
+        ranks = settings.tensor_parallel_size or 1
+        engines = Engines(shape, str(settings.device), settings.dtype, ranks=ranks)
+        for way in WAYS:
+            if way.has_attention or ranks == 1:
+                _add(way, shape, points(shape), engines, settings, found)
+        for point in points(shape):
+            row = found[point]
+            if row.get("sharegen") and row.get("ceiling"):
+                row["of_ceiling"] = row["sharegen"] / row["ceiling"]
+            where = {"batch": point.batch, "prefix": point.prefix, "output": point.output}
+            paper = cell(shape, point.batch, point.prefix, point.output)
+            yield {"shape": shape, "ranks": ranks, **where, **row, **paper}
+        del engines
+
+
+def _add(
+    way: Way,
+    shape: str,
+    points: Sequence[Point],
+    engines: Engines,
+    settings: Settings,
+    found: dict[Point, Row],
+) -> None:
+    """Measure all points by one way; the engine is gone at the end."""
+    costs = EACH_ROW if way.is_read_by_each else None
+    engine = engines.make(max(point.batch for point in points), way.levels, costs)
+    if not way.has_attention:
+        leave_attention_out(engine)
+    for point in points:
+        try:
+            found[point] |= _paces(way, f"{shape}, {way.name}", point, engine, settings.repeats)
+        except CapacityError as error:
+            say(f"{shape}, {way.name}, prefix {point.prefix:,}: {error}")
+    if (settings.tensor_parallel_size or 1) > 1:
+        engine.close()
+
+
+def _paces(way: Way, what: str, point: Point, engine: Engine, repeats: int) -> Row:
+    """Tokens decoded a second: the mean of the runs, and their standard deviation."""
+    job = point.job
+    batch = min(rows_that_fit(engine, job, way.levels), engine.scheduler.max_sequences, point.batch)
+    row: Row = {}
+    if batch < point.batch:
+        say(
+            f"{what}, prefix {point.prefix:,}: a batch of {point.batch:,} does not fit; the "
+            f"largest that does is {batch:,}"
+        )
+        row[f"{way.key}_batch"] = batch
+        job = Point(batch, point.prefix, point.output).job
+    run_job(engine, job, way.levels, _TEMPERATURE)
+    paces = [
+        measure_again(engine, job, way.levels, _TEMPERATURE)["decode_tokens_per_second"]
+        for _ in range(repeats)
+    ]
+    row[way.key], row[f"{way.key}_spread"] = fmean(paces), stdev(paces) if repeats > 1 else 0.0
+    return row
+
+
+def charts(rows: Sequence[Row]) -> list[Chart]:
+    """Of each shape and output: over batches at one prefix, and over prefixes at one batch."""
+    found = []
+    for shape, output in dict.fromkeys((row["shape"], row["output"]) for row in rows):
+        there = [row for row in rows if (row["shape"], row["output"]) == (shape, output)]
+        for x, other in (("batch", "prefix"), ("prefix", "batch")):
+            for value in dict.fromkeys(row[other] for row in there):
+                line = sorted((r for r in there if r[other] == value), key=lambda r: r[x])
+                if len(line) > 1:
+                    found.append(_chart(f"{shape}, {output} tokens", line, x, other))
+    return found
+
+
+def _chart(what: str, line: Sequence[Row], x: str, other: str) -> Chart:
+    value = line[0][other]
+    lines = [(way.name, way.key, False) for way in WAYS]
+    lines.append(("Hydragen, 8 A100 (paper)", "paper_hydragen", True))
+    series = [
+        Series(name, [(r[x], r[key]) for r in line if r.get(key)], dashed)
+        for name, key, dashed in lines
+    ]
+    title = f"{what}, {other} {value:,}"
+    name = f"throughput-{what.replace(', ', '-').replace(' ', '-')}-{other}-{value}"
+    return Chart(name, title, x, "tokens per second", series, x_log=True)
+
+
+EXPERIMENT = Experiment(
+    paper=HYDRAGEN,
+    machine="eight A100-40GB with tensor parallelism",
+    figures=(
+        Figure("figure 3", "CodeLlama-13B, prefix 2,048, 128 tokens",
+               "always within 50% of the ceiling"),
+        Figure("figure 4", "CodeLlama-13B, batch 1,024, prefixes of 1,024 to 16,256",
+               "throughput drops by less than 15%"),
+        Figure("table 4", "CodeLlama-13B, batch 1,024, prefix 1K: Hydragen, vLLM, ceiling",
+               "15.6, 4.9 and 18.5 thousand tokens per second"),
+        Figure("table 4", "CodeLlama-13B, batch 1,024, prefix 16K: Hydragen, vLLM, ceiling",
+               "14.0, 0.4 and 18.5 thousand tokens per second"),
+        Figure("tables 2 to 7", "by batch and prefix", "in the columns Hydragen and vLLM (paper)"),
+    ),
+    columns=(
+        Column("shape", "shape"),
+        Column("batch", "batch"),
+        Column("prefix", "prefix"),
+        Column("output", "tokens"),
+        Column("sharegen", "sharegen", 0, "sharegen_spread"),
+        Column("each", "read by each row", 0, "each_spread"),
+        Column("nothing", "nothing shared", 0, "nothing_spread"),
+        Column("nothing_batch", "its batch"),
+        Column("ceiling", "no attention", 0, "ceiling_spread"),
+        Column("of_ceiling", "of that", 2),
+        Column("paper_hydragen", "Hydragen (paper)"),
+        Column("paper_vllm", "vLLM (paper)"),
+    ),
+    rows=rows,
+    charts=charts,
+    takes=("shape", "tensor_parallel_size", "tables"),
+)  # fmt: skip
