@@ -1,25 +1,27 @@
-"""One layer of decode attention on this GPU, beside torch and FlashInfer.
+"""One layer of decode attention on this machine, beside torch and FlashInfer.
 
-The table's cases, then sweeps around the first of them. Times are medians over replays of a CUDA
-graph with a cold L2 cache. The floor is what the card of the table could do at best.
+The table's cases, then sweeps around the first of them; or cases of one's own. Times on a GPU are
+medians over replays of a CUDA graph with a cold L2 cache. The floor is what the card of the table
+could do at best.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sharegen.bench.attention_case import NARROW, TABLE, Case, Tensors, Timer
-from sharegen.bench.layer import nothing_shared
+from sharegen.bench.attention_case import NARROW, TABLE, Case, parse_case
+from sharegen.bench.attention_tensors import shape_of
+from sharegen.bench.layer import Layer, Step, nothing_shared
+from sharegen.bench.timer import CpuTimer, Timer, timer_of
 from sharegen.errors import SharegenError, UsageError
-from sharegen.kernels.plan import Plan
+from sharegen.kernels.tiles import shared_memory_limit, unsupported
 
 SWEEPS: dict[str, tuple[Case, ...]] = {
     "sequences": tuple(
@@ -34,7 +36,8 @@ SWEEPS: dict[str, tuple[Case, ...]] = {
 """One length at a time, the others as in the table's first case."""
 
 PEERS = ("sharegen", "torch", "flashinfer")
-_WORKSPACE = 256 << 20  # bytes that FlashInfer asks for
+HEADINGS = ("sharegen", "aim", "floor", "of floor", "torch", "flashinfer", "MB", "GFLOP")
+_EACH = "each row"  # nodes stored once, read by each row under them
 
 
 def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, Any]:
@@ -51,18 +54,65 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
     timer = Timer(device)
     name = torch.cuda.get_device_name(device)
     print(f"{name}, bfloat16, one layer; microseconds", file=sys.stderr)
-    heading = ("sharegen", "aim", "floor", "of floor", "torch", "flashinfer", "MB", "GFLOP")
-    print(f"{'heads tree suffix':34s}" + "".join(f"{h:>11s}" for h in heading), file=sys.stderr)
+    _print_headings(HEADINGS)
     result: dict[str, Any] = {"bench": "attention", "device": name}
-    result["table"] = [_measure(case, timer, device) for case in TABLE]
-    result["fp8"] = [_measure(case, timer, device) for case in NARROW]
+
+    def measured(cases: Sequence[Case]) -> list[dict[str, Any]]:
+        found = []
+        for case in cases:
+            found.append(_measure(case, timer, device, torch.bfloat16))
+            _print_entry(case, found[-1], HEADINGS)
+        return found
+
+    result["table"], result["fp8"] = measured(TABLE), measured(NARROW)
     result["sweeps"] = {}
     for sweep, cases in SWEEPS.items() if sweeps else ():
         print(f"{sweep}:", file=sys.stderr)
-        result["sweeps"][sweep] = [_measure(case, timer, device) for case in cases]
+        result["sweeps"][sweep] = measured(cases)
     if plot is not None:
         draw(result["sweeps"], plot)
     return result
+
+
+def bench_cases(texts: Sequence[str]) -> dict[str, Any]:
+    """Measure cases given as text, on the GPU or without one on the CPU; one line each on stderr.
+
+    Nodes are read as the engine reads them. Returns {"cases": [...]}, entries as those of the
+    table; "each row" is with nodes that are stored once and read by each row under them.
+    Raises UsageError for a case that contradicts itself or that no kernel serves, CapacityError for
+    one that does not fit.
+    """
+    cases = [parse_case(text) for text in texts]
+    is_gpu = torch.cuda.is_available()
+    device = torch.device("cuda" if is_gpu else "cpu")
+    dtype = torch.bfloat16 if is_gpu else torch.float32
+    for case in cases if is_gpu else ():
+        _check_kernels(case, device, dtype)
+    headings = ["sharegen", _EACH, "torch", "MB", "GFLOP"]
+    if is_gpu:
+        headings[1:1] = ["floor", "of floor"]
+    if not is_gpu:
+        print("flashinfer needs a GPU: its column is left out", file=sys.stderr)
+    elif importlib.util.find_spec("flashinfer") is None:
+        print("flashinfer is not installed: its column is left out", file=sys.stderr)
+    else:
+        headings.insert(-2, "flashinfer")
+    name = torch.cuda.get_device_name(device) if is_gpu else "cpu"
+    kind = str(dtype).removeprefix("torch.")
+    print(f"{name}, {kind}, one layer; microseconds", file=sys.stderr)
+    _print_headings(headings)
+    timer, found = timer_of(device), []
+    for case in cases:
+        found.append(_measure(case, timer, device, dtype, as_engine=True))
+        _print_entry(case, found[-1], headings)
+    return {"bench": "attention --case", "device": name, "dtype": kind, "cases": found}
+
+
+def _check_kernels(case: Case, device: torch.device, dtype: torch.dtype) -> None:
+    shape = shape_of(case, dtype)
+    reason = unsupported(shape, limit=shared_memory_limit(device))
+    if reason is not None:
+        raise UsageError(f"--case {case}: no kernel serves it: {reason}")
 
 
 def fit_and_save() -> dict[str, Any]:
@@ -101,107 +151,56 @@ def _check_gpu() -> None:
         raise SharegenError("bench attention: there is no CUDA GPU here to measure")
 
 
-def _measure(case: Case, timer: Timer, device: torch.device) -> dict[str, Any]:
-    from sharegen.kernels.decode import decode_attention  # which needs Triton
-
-    torch.cuda.empty_cache()  # tensors in what the case before left behind are slower to read
-    tensors = Tensors(case, device)
-    plan = Plan(tensors.shape, case.rows, device)
-    plan.update(tensors.layout)
-    tensors.out.fill_(float("nan"))
+def _measure(
+    case: Case,
+    timer: Timer | CpuTimer,
+    device: torch.device,
+    dtype: torch.dtype,
+    as_engine: bool = False,
+) -> dict[str, Any]:
+    """An entry of the result. as_engine: reads nodes as that does, and by each row, too."""
+    layer = Layer(case, device, dtype)
+    layer.tensors.out.fill_(float("nan"))
+    ours = timer(layer.as_engine() if as_engine else layer.read_once())
+    error = layer.tensors.error()
     times: dict[str, float | None] = dict.fromkeys(PEERS)
-    ours = timer(
-        partial(
-            decode_attention, *tensors.inputs(plan), narrow=tensors.narrow, scale=tensors.scale,
-            out=tensors.out,
-        )
-    )  # fmt: skip
-    error = tensors.error()
     times["sharegen"] = ours
+    times["flashinfer"] = _timed(timer, layer.flashinfer())
+    if as_engine:
+        times[_EACH] = timer(layer.read_by_each())
     if not case.narrow:
-        times["flashinfer"] = _flashinfer_time(tensors, timer)
-    del plan
-    if not case.narrow:
-        step = nothing_shared(case, device, torch.bfloat16)
-        times["torch"] = None if step is None else timer(step)
-        del step
-    found = {
-        **asdict(case), "kv_bytes": case.kv_bytes, "operations": case.operations,
-        "microseconds": times, "floor": case.floor, "of_floor": case.floor / ours, "error": error,
+        times["torch"] = _timed(timer, nothing_shared(case, device, dtype))
+    floor = case.floor if device.type == "cuda" else None
+    return {
+        **asdict(case), "kv_bytes": case.stored_bytes(dtype.itemsize),
+        "operations": case.operations, "microseconds": times, "floor": floor,
+        "of_floor": None if floor is None else floor / ours, "error": error,
     }  # fmt: skip
-    cells = (ours, case.aim, case.floor, None, times["torch"], times["flashinfer"])
-    texts = ["-" if cell is None else f"{cell:,.1f}" for cell in cells]
-    texts[3] = f"{case.floor / ours:.0%}"
-    texts += [f"{case.kv_bytes / 1e6:,.1f}", f"{case.operations / 1e9:,.1f}"]
-    print(f"{case!s:34s}" + "".join(f"{text:>11s}" for text in texts), file=sys.stderr)
-    return found
 
 
-def _flashinfer_time(tensors: Tensors, timer: Timer) -> float | None:
-    """FlashInfer's best parts, put together; None where it is not installed."""
-    if importlib.util.find_spec("flashinfer") is None:
-        return None
-    return timer(_flashinfer_step(tensors))
+def _timed(timer: Timer | CpuTimer, step: Step | None) -> float | None:
+    return None if step is None else timer(step)
 
 
-def _flashinfer_step(tensors: Tensors) -> Callable[[], object]:
-    """Prefill wrapper for every shared level, tensor-core decode wrapper for the suffixes, merged.
-
-    Its rows are in tree order from the start.
-    """
-    import flashinfer
-
-    case, shape, device = tensors.case, tensors.shape, tensors.q.device
-    cache = (tensors.k_cache, tensors.v_cache)
-    order = torch.from_numpy(tensors.layout.order).to(device).long()
-    q = tensors.q[order]
-    types = {"q_data_type": q.dtype, "kv_data_type": q.dtype}
-
-    def workspace() -> torch.Tensor:
-        return torch.empty(_WORKSPACE, dtype=torch.uint8, device=device)
-
-    def paging(lengths: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        counts = -(-lengths // shape.block_size)
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-        starts[1:] = counts.cumsum(0)
-        last = (lengths - 1) % shape.block_size + 1
-        return starts.to(device), blocks.to(device), last.to(torch.int32).to(device)
-
-    levels = []
-    for rows, lengths, blocks in _levels(tensors):
-        prefill = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(), "NHD")
-        prefill.plan(
-            rows.to(device), *paging(lengths, blocks), shape.num_heads, shape.num_kv_heads,
-            case.head_size, shape.block_size, causal=False, **types,
-        )  # fmt: skip
-        levels.append(prefill)
-    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        workspace(), "NHD", use_tensor_cores=True
-    )
-    own = paging(torch.full((case.rows,), case.suffix), tensors.block_tables[order].flatten())
-    decode.plan(
-        *own, shape.num_heads, shape.num_kv_heads, case.head_size, shape.block_size, **types
-    )  # fmt: skip
-
-    def step() -> torch.Tensor:
-        out, lse = decode.run(q, cache, return_lse=True)
-        for prefill in levels:
-            flashinfer.merge_state_in_place(out, lse, *prefill.run(q, cache, return_lse=True))
-        return out
-
-    return step
+def _number(time: float | None) -> str:
+    return "-" if time is None else f"{time:,.1f}"
 
 
-def _levels(tensors: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(row starts, lengths, blocks) of the nodes of each level of the tree."""
-    layout = tensors.layout
-    for position in sorted(set(layout.position.tolist())):
-        (nodes,) = (layout.position == position).nonzero()
-        starts = torch.from_numpy(layout.row_start[nodes].copy())
-        rows = torch.cat([starts, torch.tensor([layout.row_end[nodes[-1]]], dtype=torch.int32)])
-        first, last = layout.block_start[nodes[0]], layout.block_start[nodes[-1] + 1]
-        lengths = torch.from_numpy(layout.length[nodes].copy())
-        yield rows, lengths, torch.from_numpy(layout.blocks[first:last].copy())
+def _print_headings(headings: Sequence[str]) -> None:
+    print(f"{'heads tree suffix':34s}" + "".join(f"{h:>11s}" for h in headings), file=sys.stderr)
+
+
+def _print_entry(case: Case, entry: dict[str, Any], headings: Sequence[str]) -> None:
+    times, share = entry["microseconds"], entry["of_floor"]
+    cells = {
+        **{peer: _number(time) for peer, time in times.items()},
+        "aim": _number(case.aim),
+        "floor": _number(entry["floor"]),
+        "of floor": "-" if share is None else f"{share:.0%}",
+        "MB": f"{entry['kv_bytes'] / 1e6:,.1f}",
+        "GFLOP": f"{entry['operations'] / 1e9:,.1f}",
+    }
+    print(f"{case!s:34s}" + "".join(f"{cells[h]:>11s}" for h in headings), file=sys.stderr)
 
 
 def draw(sweeps: dict[str, list[dict[str, Any]]], path: Path) -> None:

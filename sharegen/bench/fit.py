@@ -7,7 +7,9 @@ from functools import partial
 
 import torch
 
-from sharegen.bench.attention_case import TABLE, Case, Tensors, Timer
+from sharegen.bench.attention_case import TABLE, Case
+from sharegen.bench.attention_tensors import Tensors
+from sharegen.bench.timer import Timer
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.plan import Plan

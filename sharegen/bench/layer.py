@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
 
-from sharegen.bench.attention_case import Case, Tensors
+from sharegen.bench.attention_case import Tree
+from sharegen.bench.attention_tensors import Tensors
+from sharegen.bench.cascade import cascade_step
 from sharegen.engine.execute.memory import memory_of_cpu
+from sharegen.errors import CapacityError
 from sharegen.kernels import flash, reference
-from sharegen.kernels.cost import EACH_ROW
+from sharegen.kernels.cost import EACH_ROW, CostModel, load_costs
 from sharegen.kernels.plan import Plan
 
 Step = Callable[[], object]
@@ -24,32 +28,54 @@ _GPU_SHARE = 0.9  # of what is free
 class Layer:
     """The tensors of a case, and the steps that compute it.
 
-    read_once: each shared node for all rows under it, as sharegen does. read_by_each: nodes are
-    stored once, and each row reads them with its own tokens, as PagedAttention does.
+    read_once: each shared node for all rows under it. as_engine: what the engine would do, which on
+    a GPU reads nodes once where the cost model says that it pays. read_by_each: nodes are stored
+    once, and each row reads them with its own tokens, as PagedAttention does. flashinfer: its best
+    parts put together; None where it is not installed, on a CPU, and for FP8 beside others.
+
+    Raises CapacityError where keys and values do not fit the device.
     """
 
-    def __init__(self, case: Case, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, case: Tree, device: torch.device, dtype: torch.dtype) -> None:
+        need, free = case.moved_bytes(dtype.itemsize), room(device)
+        if need > free:
+            raise CapacityError(
+                f"{case}: its tensors are {need:,} bytes, and there is room for {free:,.0f}: take "
+                "fewer rows or shorter lengths"
+            )
         self.case = case
         self.tensors = Tensors(case, device, dtype=dtype)
         self._device = device
 
     def read_once(self) -> Step:
-        return self._decode(is_read_once=True)
+        return self._decode(None)
+
+    def as_engine(self) -> Step:
+        if self._device.type == "cuda":
+            return self._decode(load_costs(torch.cuda.get_device_name(self._device)))
+        return self.read_once()
 
     def read_by_each(self) -> Step:
-        return self._decode(is_read_once=False)
+        return self._decode(EACH_ROW)
 
-    def _decode(self, is_read_once: bool) -> Step:
+    def flashinfer(self) -> Step | None:
+        is_there = importlib.util.find_spec("flashinfer") is not None
+        if self._device.type != "cuda" or self.case.narrow or not is_there:
+            return None
+        return cascade_step(self.tensors)
+
+    def _decode(self, costs: CostModel | None) -> Step:
         tensors = self.tensors
         if self._device.type == "cuda":
             from sharegen.kernels.decode import decode_attention  # which needs Triton
 
-            costs = None if is_read_once else EACH_ROW
             plan = Plan(tensors.shape, self.case.rows, self._device, costs=costs)
             plan.update(tensors.layout)
-            inputs = tensors.inputs(plan)
-            return partial(decode_attention, *inputs, scale=tensors.scale, out=tensors.out)
-        return self._decode_on_cpu(is_read_once)
+            return partial(
+                decode_attention, *tensors.inputs(plan), narrow=tensors.narrow,
+                scale=tensors.scale, out=tensors.out,
+            )  # fmt: skip
+        return self._decode_on_cpu(is_read_once=costs != EACH_ROW)
 
     def _decode_on_cpu(self, is_read_once: bool) -> Step:
         tensors, size = self.tensors, self.tensors.shape.block_size
@@ -60,20 +86,19 @@ class Layer:
 
         def step() -> None:
             tensors.out = reference.decode_attention(
-                tensors.q, tensors.k_cache, tensors.v_cache, plan, suffix, scale=tensors.scale,
-                parts=flash.PARTS,
+                tensors.q, tensors.k_cache, tensors.v_cache, plan, suffix,
+                narrow=tensors.narrow, scale=tensors.scale, parts=flash.PARTS,
             )  # fmt: skip
 
         return step
 
 
-def nothing_shared(case: Case, device: torch.device, dtype: torch.dtype) -> Step | None:
+def nothing_shared(case: Tree, device: torch.device, dtype: torch.dtype) -> Step | None:
     """Torch's attention of every row over its whole context, which lies apart for each.
 
     None where so many copies have no room.
     """
-    context = case.few + case.problem + case.suffix
-    sizes = (case.rows, case.num_kv_heads, context, case.head_size)
+    sizes = (case.rows, case.num_kv_heads, case.context, case.head_size)
     if 2 * math.prod(sizes) * dtype.itemsize > room(device):
         return None
     k, v = (torch.empty(sizes, dtype=dtype, device=device).normal_() for _ in range(2))

@@ -137,14 +137,29 @@ def attention(
         bool,
         typer.Option(help="Only fit the cost model to this GPU, and keep it for every run on it."),
     ] = False,
+    case: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CASE",
+            help="Only this one, on a CPU where there is no GPU (repeatable): "
+            "Q/KV,PREFIX,PROBLEM,PROBLEMSxSAMPLES,SUFFIX.",
+        ),
+    ] = None,
 ) -> None:
     """One layer of decode attention beside torch and, where installed, FlashInfer.
 
     Example: sharegen bench attention --plot attention.png
+
+    Example: sharegen bench attention --case 32/8,1024,112,26x40,128
     """
-    from sharegen.bench.attention import bench_attention, fit_and_save
+    from sharegen.bench.attention import bench_attention, bench_cases, fit_and_save
     from sharegen.errors import UsageError
 
+    if case and (fit or plot is not None or sweeps is not None):
+        raise UsageError("--case: leave out --fit, --plot, --sweeps and --no-sweeps")
+    if case:
+        typer.echo(json.dumps(bench_cases(case)))
+        return
     if fit and (plot is not None or sweeps is not None):
         raise UsageError("--fit draws and sweeps nothing: leave out --plot, --sweeps, --no-sweeps")
     typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps is not False)))

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharegen.bench.attention import SWEEPS, _levels, draw
-from sharegen.bench.attention_case import TABLE, Case, Tensors
+from sharegen.bench.attention import SWEEPS, draw
+from sharegen.bench.attention_case import TABLE, Case, Tree
+from sharegen.bench.attention_tensors import Tensors
+from sharegen.bench.cascade import levels_of
+from sharegen.bench.papers.pat_trees import Levels
 from sharegen.cli import main
 from sharegen.errors import UsageError
 from sharegen.kernels.decode import decode_attention
@@ -26,8 +29,15 @@ def test_floors_are_those_of_the_table() -> None:
     assert [case.floor for case in TABLE] == pytest.approx(floors, rel=0.04)
 
 
-@pytest.mark.parametrize("case", [SMALL, replace(SMALL, few=0), replace(SMALL, problem=0)], ids=str)
-def test_a_case_computes_its_tree(case: Case) -> None:
+DEEP = Levels(4, 2, (2, 2, 4, 4), (20, 5, 33), 17, head_size=32)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [SMALL, replace(SMALL, few=0), replace(SMALL, problem=0), replace(SMALL, suffix=0), DEEP],
+    ids=str,
+)
+def test_a_case_computes_its_tree(case: Tree) -> None:
     tensors = Tensors(case, DEVICE, dtype=torch.float16)
     plan = Plan(tensors.shape, case.rows, DEVICE)
     plan.update(tensors.layout)
@@ -39,7 +49,7 @@ def test_a_case_computes_its_tree(case: Case) -> None:
 
 def test_levels_cover_the_tree() -> None:
     tensors = Tensors(SMALL, torch.device("cpu"))
-    (root, root_lengths, root_blocks), (rows, lengths, blocks) = _levels(tensors)
+    (root, root_lengths, root_blocks), (rows, lengths, blocks) = levels_of(tensors)
     assert (root.tolist(), root_lengths.tolist()) == ([0, 6], [40])
     assert (rows.tolist(), lengths.tolist()) == ([0, 2, 4, 6], [20, 20, 20])
     assert root_blocks.tolist() + blocks.tolist() == tensors.layout.blocks.tolist()
@@ -105,6 +115,55 @@ def test_refuses_a_picture_before_it_measures(
     code, out, err = run(["--plot", str(tmp_path / name)], capsys)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert name in err and why in err
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("32/8,1024,112,26x40", "is not of the form Q/KV,PREFIX,"),
+        ("4/2,0,0,1,8", "is not of the form Q/KV,PREFIX,"),
+        ("5/2,9,0,1x4,8", "5 query heads do not divide among 2 KV heads: Q must be a multiple"),
+        ("4/0,9,0,1x4,8", "KV is 0: it must be at least 1"),
+        ("4/2,9,-1,1x4,8", "PROBLEM is -1: it must be at least 0"),
+        ("4/2,9,0,0x4,8", "PROBLEMS is 0: it must be at least 1"),
+        ("4/2,9,0,1x0,8", "SAMPLES is 0: it must be at least 1"),
+        ("4/2,0,0,1x4,0", "PREFIX, PROBLEM and SUFFIX are 0: there is nothing to attend to"),
+    ],
+)
+def test_refuses_a_case_that_contradicts_itself(
+    text: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(["--case", "4/2,9,0,1x4,8", "--case", text], capsys)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert text in err and why in err
+
+
+def test_refuses_a_case_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--case", "32/32,1000000000,0,1x1,1"], capsys)
+    assert (code, out) == (1, "")
+    assert "take fewer rows or shorter lengths" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("idle", [["--fit"], ["--sweeps"], ["--no-sweeps"], ["--plot", "a.png"]])
+def test_refuses_what_a_case_does_not_do(
+    idle: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(["--case", "4/2,9,0,1x4,8", *idle], capsys)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "--case" in err and idle[0] in err
+
+
+def test_measures_cases_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["--case", "4/2,40,20,3x2,17", "--case", "8/1,0,0,1x4,5"], capsys)
+    assert code == 0 and out.count("\n") == 1, err
+    first, second = json.loads(out)["cases"]
+    assert (first["few"], first["problem"], first["problems"], first["samples"]) == (40, 20, 3, 2)
+    assert first["operations"] == 4 * 6 * 4 * 128 * 77
+    for entry in (first, second):
+        assert entry["error"] < 0.01
+        for peer in ("sharegen", "each row", "torch"):
+            assert entry["microseconds"][peer] > 0
+    assert err.count("flashinfer") == 1  # its column, or why there is none
 
 
 @on_gpu

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from sharegen.bench.attention_case import Case, timer_of
+from sharegen.bench.attention_case import Case
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
 from sharegen.bench.papers.hydragen import HYDRAGEN
+from sharegen.bench.timer import timer_of
 
 
 @dataclass(frozen=True)
