@@ -60,6 +60,8 @@ class LLM:
         memory, and of a GPU all that is free or, with gpu_memory_utilization, what model, steps and
         cache may take of it together. kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample
         alone reads, "auto" all of it in the model's dtype.
+    swap_space: GiB of host memory, for each GPU, that take the KV of samples that are preempted, by
+        default 4 for a GPU; 0, the default on a CPU: they compute it again.
     max_model_len: tokens of prompt and output together, by default what the model's context holds.
     compile: whether the model's layers are compiled on a GPU; enforce_eager: neither that nor CUDA
         graphs.
@@ -91,6 +93,7 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
         max_model_len: int | None = None,
+        swap_space: float | None = None,
         block_size: int = 16,
         compile: bool = True,
         enforce_eager: bool = False,
@@ -110,6 +113,7 @@ class LLM:
             gpu_memory_utilization=gpu_memory_utilization,
             kv_cache_dtype=kv_cache_dtype,
             max_model_len=max_model_len,
+            swap_space=swap_space,
             block_size=block_size,
             seed=seed,
             compile=compile,

@@ -199,6 +199,48 @@ def mixed(
     typer.echo(json.dumps(result))
 
 
+@app.command("preempt", cls=Command)
+def preempt(
+    shape: Annotated[
+        str,
+        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
+    ] = "llama3-8b",
+    block_size: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Tokens of a KV block (repeatable). 1, 4, 16, 64 and 256."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Tokens of a sample (repeatable). 64, 256 and 1,024."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Of each copy and pass; the median.")] = 5,
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
+    compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
+) -> None:
+    """Preemption by swapping to host memory beside computing again, by block size and length.
+
+    Example: sharegen bench preempt --block-size 16 --length 256
+    """
+    from sharegen.bench.preempt import BLOCK_SIZES, LENGTHS, bench_preempt
+    from sharegen.errors import UsageError
+
+    if dtype not in ("bfloat16", "float16", "float32"):
+        raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
+    result = bench_preempt(
+        shape,
+        block_sizes=block_size or BLOCK_SIZES,
+        lengths=length or LENGTHS,
+        rows=rows,
+        repeats=repeats,
+        dtype=dtype,
+        device=device,
+        compile_model=compile_model,
+    )
+    typer.echo(json.dumps(result))
+
+
 @app.command("generate", cls=Command)
 def generate(
     model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,

@@ -184,6 +184,15 @@ class JobOptions:
             default="auto",
         ),
     ] = None
+    swap_space: Annotated[
+        float | None,
+        _machine(
+            "--swap-space",
+            "Host memory for the KV of preempted samples; 0: they compute it again.",
+            "GIB",
+            default="4 for each GPU, 0 on a CPU",
+        ),
+    ] = None
     block_size: Annotated[
         int | None, _machine("--block-size", "Tokens of a KV block.", "N", default="16")
     ] = None
@@ -270,6 +279,7 @@ class JobOptions:
                     "max_sequences": self.max_sequences,
                     "kv_cache_memory": self.kv_cache_memory,
                     "kv_cache_dtype": self.kv_cache_dtype,
+                    "swap_space": self.swap_space,
                     "block_size": self.block_size,
                     "compile": self.compile,
                     "workers": workers(self.workers),

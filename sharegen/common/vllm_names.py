@@ -30,7 +30,6 @@ AS_ALWAYS: dict[str, tuple[Any, str]] = {
     "data_parallel_size": (1, "several engines are workers, on a cluster with ray"),
     "disable_log_stats": (True, "LLM.engine.stats counts, and nothing is logged"),
     "cpu_offload_gb": (0, "a model that is too large for a GPU is cut by tensor_parallel_size"),
-    "swap_space": (0, "what finds no memory is computed again"),
 }
 """Arguments of vLLM's LLM of which one value is how things always are here, which is taken; and
 what to do for others."""

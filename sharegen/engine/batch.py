@@ -74,6 +74,18 @@ class MixedChunks:
 
 
 @dataclass(frozen=True)
+class Swaps:
+    """Blocks of samples' own tokens that go to host memory before a step, and that come back.
+
+    out: [n, 2] (block, slot of the host); they are free for the step itself. back: [n, 2] (slot,
+    block), which no row reads in this step. The one that was out in a slot before is overwritten.
+    """
+
+    out: Int64
+    back: Int64
+
+
+@dataclass(frozen=True)
 class PrefillBatch:
     """Packed chunks of prompt nodes, parents before children.
 
@@ -87,6 +99,7 @@ class PrefillBatch:
     one, or None.
     mixed: all chunks, in an order in which mixers find the states that they go on from; empty for a
     model that keeps none.
+    swaps: between the KV cache and host memory, or None.
     """
 
     token_ids: Int64
@@ -101,6 +114,7 @@ class PrefillBatch:
     logprobs: WantedLogprobs | None
     mixed: list[MixedChunks]
     masks: TokenMasks | None = None
+    swaps: Swaps | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,7 @@ class DecodeBatch:
     resting: [n] rows that sit this step out.
     layout: the shared nodes, or None where they are those of the step before.
     masks: of the rows that have one, or None.
+    swaps: between the KV cache and host memory, or None.
     """
 
     num_rows: int
@@ -139,6 +154,7 @@ class DecodeBatch:
     resting: Int32
     layout: SharedLayout | None
     masks: TokenMasks | None = None
+    swaps: Swaps | None = None
 
 
 Batch = PrefillBatch | DecodeBatch

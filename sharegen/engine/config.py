@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
@@ -9,6 +10,9 @@ from sharegen.errors import UsageError
 
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Rows where nobody says: what saturates the device."""
+
+SWAP_SPACE = {"cpu": 0.0, "cuda": 4.0}
+"""GiB of host memory for preempted samples where nobody says: a CPU's serves better as KV cache."""
 
 KV_CACHE_DTYPES = ("auto", "fp8")
 
@@ -27,6 +31,8 @@ class EngineConfig:
     kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample alone reads, "auto" all of it in
     the model's dtype. state_slots: for the states of nodes and rows, where a model keeps any; by
     default two a row, in up to half of the memory.
+    swap_space: GiB of host memory, for each GPU, that take the KV of preempted samples; 0: they
+    compute it again. By default as in SWAP_SPACE.
     lookahead: requests whose sharing is looked for together; the next so many are read when half of
     the last have been prefilled.
     """
@@ -44,6 +50,7 @@ class EngineConfig:
     enforce_eager: bool = False
     lookahead: int = LOOKAHEAD
     state_slots: int | None = None
+    swap_space: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "max_model_len",
@@ -51,6 +58,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        if self.swap_space is not None and not 0 <= self.swap_space < math.inf:
+            raise UsageError(f"swap_space is {self.swap_space}: it must be GiB, 0 or more")
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:
             raise UsageError(f"gpu_memory_utilization is {share}: it must be above 0, at most 1")
@@ -83,6 +92,8 @@ class EngineStats:
     they were come for; they are not among those computed.
     steps_by_levels: decoding steps by the levels of the tree that were read once for all rows
     under them: "0 1" for roots and their children, "" where every row read all by itself.
+    swaps: of the preemptions those whose KV went to host memory; tokens_replayed: tokens that the
+    others gave to the model a second time.
     shrinks: how often a step found no memory, and the next ones were made smaller.
     idle: of several engines under one driver, the numbers of those that have nothing to do now.
     states_total, peak_states: slots for the states of mixers, and how many were taken at once;
@@ -104,6 +115,8 @@ class EngineStats:
     prefill_steps: int = 0
     decode_steps: int = 0
     preemptions: int = 0
+    swaps: int = 0
+    tokens_replayed: int = 0
     shrinks: int = 0
     running: int = 0
     waiting: int = 0

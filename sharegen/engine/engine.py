@@ -36,6 +36,7 @@ from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep, Step
+from sharegen.engine.schedule.swapping import SwapCost
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, Decided, load_costs
 
@@ -75,6 +76,7 @@ class Engine:
         self._busy = False
         self._whole = True  # nothing was interrupted half-way in this job
         self._closed = False
+        self._said_full = False
         self._forks: dict[int, int] = {}  # by request key: forked samples of this job
         self._cancelled: set[tuple[int, int]] = set()  # request keys and samples of this job
         self._grammars = Grammars(tokenizer, model.eos_token_ids, model.vocab_size)
@@ -123,6 +125,8 @@ class Engine:
             tree=self._tree,
             states=StateSlots(prepared.num_slots),
             mix_together=on_gpu,
+            host_slots=0 if prepared.swap_space is None else prepared.swap_space.num_slots,
+            swap_cost=SwapCost(*prepared.swap_seconds),
         )
         start = Start(costs, checked=asked())
         if self._others is not None:
@@ -303,7 +307,24 @@ class Engine:
         else:
             self.stats.decode_seconds += seconds
         self._observe()
+        self._weigh_swaps()
         return finished
+
+    def _weigh_swaps(self) -> None:
+        """What a token costs that is fed again; and whether host memory is too small for a sample.
+
+        What the ranks do hangs on the times of rank 0 alone, which tells them their batches.
+        """
+        swapping = self.scheduler.swapping
+        if self.scheduler.row_steps:
+            swapping.seconds_a_token = self.stats.decode_seconds / self.scheduler.row_steps
+        if swapping.refused and not self._said_full:
+            self._said_full = True
+            warnings.warn(
+                f"swap_space is full: host memory for {swapping.num_slots:,} KV blocks is too "
+                "small for all samples that are preempted, and some compute their KV again",
+                stacklevel=2,
+            )
 
     def end(self) -> None:
         """End the job; whatever is not finished is dropped."""
@@ -504,6 +525,8 @@ class Engine:
         stats.prompt_tokens_recomputed = scheduler.cache.tokens_recomputed
         stats.prompt_tokens_found = scheduler.cache.tokens_found
         stats.preemptions = scheduler.preemptions
+        stats.swaps = scheduler.swapping.swaps
+        stats.tokens_replayed = scheduler.tokens_replayed
         stats.cancelled = scheduler.cancelled
         stats.cancelled_tokens = scheduler.cancelled_tokens
         stats.running = scheduler.num_running

@@ -5,6 +5,7 @@ It is handed batches, which are data, and knows no request.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from sharegen.engine.batch import Batch
-from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
+from sharegen.engine.config import MAX_SEQUENCES, SWAP_SPACE, EngineConfig
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.drawn import Drawn
@@ -25,6 +26,7 @@ from sharegen.engine.execute.process import best_threads
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.states import StatePool
+from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.kernels.cost import CostModel
@@ -68,8 +70,9 @@ class Prepared:
     """A model compiled where it may be, beside as much KV cache as there is room for.
 
     max_sequences: rows of a batch, which is run with padded(rows). chunk_tokens: of a prefill
-    batch. cache: of num_blocks. states: of num_slots, where the model keeps any. threads: of torch,
-    for every step. Of several ranks' sizes each is the least.
+    batch. cache: of num_blocks. states: of num_slots, where the model keeps any. swap_space: host
+    memory for blocks of the preempted, if any; swap_seconds: what its use costs, a fixed part and
+    of each block. threads: of torch, for every step. Of several ranks' sizes each is the least.
     """
 
     def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
@@ -109,6 +112,19 @@ class Prepared:
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
             blocks.width,
         )  # fmt: skip
+        asked = SWAP_SPACE[model.device.type] if config.swap_space is None else config.swap_space
+        # What a hybrid's sample has is not in its blocks alone: it feeds its tokens again, to bring
+        # the states of its mixers to where they were.
+        self.swap_space: SwapSpace | None = None
+        if config.swap_space and model.mixers:
+            warnings.warn(
+                "swap_space: the model keeps states beside its KV, so preempted samples compute "
+                "both again",
+                stacklevel=3,
+            )
+        if asked and not model.mixers:
+            self.swap_space = open_swap_space(self.cache, self.num_blocks, asked, model.ranks)
+        self.swap_seconds = self.swap_space.seconds() if self.swap_space is not None else (0.0, 0.0)
         self.threads = _threads(model, self.max_sequences)
         has_graphs = on_gpu and not config.enforce_eager
         self._room = None if model.ranks is None else Room(model.ranks, steps)
@@ -134,6 +150,7 @@ class Prepared:
             room=self._room,
             agreement=Agreement(ranks) if ranks is not None and start.checked else None,
             states=self.states,
+            swap_space=self.swap_space,
         )
 
 

@@ -200,6 +200,7 @@ class _Job:
             kv_cache_memory=machine.kv_cache_memory,
             kv_cache_limit=limit,
             kv_cache_dtype=machine.kv_cache_dtype,
+            swap_space=machine.swap_space,
             block_size=machine.block_size,
             seed=configuration.sampling.seed,
             compile=machine.compile,

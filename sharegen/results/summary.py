@@ -117,7 +117,9 @@ def _numbers(
     if stats.get("mixers"):
         table.add_row("[dim]mixers[/]", visible(str(stats["mixers"])))
     if stats.get("preemptions"):
-        table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}")
+        swaps, replayed = stats.get("swaps", 0), stats.get("tokens_replayed", 0)
+        table.add_row("[dim]preemptions[/]", f"{stats['preemptions']:,}, {swaps:,} swapped to host "
+                      f"memory; {replayed:,} tokens fed again")  # fmt: skip
     if stats.get("shrinks"):
         table.add_row("[dim]out of memory[/]",
                       f"{stats['shrinks']:,} times: it went on with smaller batches")  # fmt: skip

@@ -22,6 +22,7 @@ FLAGS = {
     "machine.max_sequences": "--max-sequences",
     "machine.kv_cache_memory": "--kv-cache-memory",
     "machine.kv_cache_dtype": "--kv-cache-dtype",
+    "machine.swap_space": "--swap-space",
     "machine.block_size": "--block-size",
     "machine.workers": "--workers",
     "machine.ray": "--ray",

@@ -23,6 +23,7 @@ from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.sample.draws import uniform
 from sharegen.engine.schedule.survival import Survival
+from sharegen.engine.schedule.swapping import SwapCost
 from tests.engine.tiny_models import make_tiny
 
 TIE = 1e-4  # a greedy token counts as wrong only where the best two logits differ by more
@@ -109,6 +110,11 @@ def hope_for_the_best(engine: Engine) -> None:
     engine.scheduler.admission.survival = _EndsNow  # type: ignore[method-assign]
 
 
+def swap_always(engine: Engine) -> None:
+    """Whoever is preempted goes to host memory, as long as that has room."""
+    engine.scheduler.swapping.cost = SwapCost()
+
+
 def assert_empty(engine: Engine) -> None:
     """Nothing runs or waits; all that stands in the tree, and in blocks, is there for others."""
     engine.scheduler.check_integrity()
@@ -132,12 +138,16 @@ def engine_config(
     compile: bool = True,
     kv_cache_dtype: str = "auto",
     state_slots: int = 40,
+    host_blocks: int = 0,
 ) -> EngineConfig:
     """Everything small, so that few tokens go through many blocks and batches.
 
-    blocks: of full width. state_slots: where the model keeps states.
+    blocks: of full width. state_slots: where the model keeps states. host_blocks: of samples' own
+    tokens, that host memory takes.
     """
-    token_bytes = block_format(model.layers, model.dtype, kv_cache_dtype).shared_token_bytes
+    kind = block_format(model.layers, model.dtype, kv_cache_dtype)
+    token_bytes = kind.shared_token_bytes
+    swapped_bytes = host_blocks * block_size * (kind.token_bytes + torch.int32.itemsize)
     return EngineConfig(
         max_sequences=max_sequences,
         kv_cache_memory=blocks * block_size * token_bytes + state_slots * model.state_bytes,
@@ -148,6 +158,7 @@ def engine_config(
         lookahead=lookahead,
         compile=compile,
         state_slots=state_slots,
+        swap_space=swapped_bytes / 2**30,
     )
 
 

@@ -20,6 +20,7 @@ from tests.engine.jobs import (
     hope_for_the_best,
     make_engine,
     random_tokens,
+    swap_always,
 )
 
 
@@ -29,7 +30,7 @@ class RandomJob:
 
     blocks: as few as one sample needs, or more. optimistic: admission leaves no room for growth.
     lag: how many steps the host is behind. lookahead: requests whose sharing is looked for
-    together.
+    together. host_blocks: that host memory takes of samples that are preempted.
     """
 
     requests: list[Request]
@@ -41,6 +42,7 @@ class RandomJob:
     optimistic: bool
     lag: int
     lookahead: int
+    host_blocks: int
 
     def engine(self, model: LoadedModel) -> CheckedEngine:
         engine = make_engine(
@@ -50,7 +52,9 @@ class RandomJob:
             max_sequences=self.max_sequences,
             prefill_tokens=self.prefill_tokens,
             lookahead=self.lookahead,
+            host_blocks=self.host_blocks,
         )
+        swap_always(engine)
         engine.scheduler.prefill.ahead_tokens = self.ahead_tokens
         engine._lag = self.lag
         if self.optimistic:
@@ -131,6 +135,7 @@ def jobs(draw: st.DrawFn, max_tokens: int = 20) -> RandomJob:
         optimistic=draw(st.booleans()),
         lag=draw(st.integers(0, 1)),
         lookahead=draw(st.sampled_from([1, 2, 3, 1000])),
+        host_blocks=draw(st.sampled_from([0, 3, 300])),
     )
 
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sharegen.engine.batch import Batch, DecodeBatch, Drawing, PrefillBatch
+from sharegen.engine.batch import Batch, DecodeBatch, Drawing, PrefillBatch, Swaps
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Request
@@ -58,6 +58,8 @@ class SpellingRunner:
         self.position = np.full(rows, -1)
         self.prefix_length = np.zeros(rows, dtype=np.int64)
         self.block_tables = np.full((rows, 1), self.scratch)
+        self.host: dict[int, np.ndarray] = {}  # keys of a block, by slot
+        self.coming: dict[int, np.ndarray] = {}  # on their way, by block
         self.layout: SharedLayout | None = None
         self.rows_read = 0
         self.who: list[Drawing | None] = [None] * rows
@@ -76,7 +78,23 @@ class SpellingRunner:
     def run(self, batch: Batch) -> Drawn:
         return self.prefill(batch) if isinstance(batch, PrefillBatch) else self.decode(batch)
 
+    def _swap(self, swaps: Swaps | None) -> None:
+        """What comes back is there when the next step begins, and what was there is not."""
+        for block, keys in self.coming.items():
+            self._keys_of(block)[:] = keys
+        self.coming.clear()
+        if swaps is None:
+            return
+        for block, slot in swaps.out.tolist():
+            self.host[slot] = self._keys_of(block).copy()
+            self._keys_of(block)[:] = -1
+        self.coming = {block: self.host.pop(slot) for slot, block in swaps.back.tolist()}
+
+    def _keys_of(self, block: int) -> np.ndarray:
+        return self.keys[block * self.size : (block + 1) * self.size]
+
     def prefill(self, batch: PrefillBatch) -> Drawn:
+        self._swap(batch.swaps)
         self._assert_free_of_each_other(batch.slots)
         above = self._above(batch.layout)
         texts: list[Text] = []
@@ -102,6 +120,7 @@ class SpellingRunner:
         )
 
     def decode(self, batch: DecodeBatch) -> Drawn:
+        self._swap(batch.swaps)
         self._apply(batch)
         rows = range(batch.num_rows)
         output = np.maximum(self.position - self.prefix_length, 0)
@@ -115,7 +134,8 @@ class SpellingRunner:
             assert self.position[row] == len(context) - 1
         self._assert_free_of_each_other(slots[live])
         self.keys[slots[live]] = [context[-1] for context, _ in truths.values()]
-        assert self.layout is not None and sorted(self.layout.order.tolist()) == live
+        seated = sorted([*live, *batch.resting.tolist()])
+        assert self.layout is not None and sorted(self.layout.order.tolist()) == seated
         above = self._above(self.layout)
         for row, (context, drawn) in truths.items():
             own = np.arange(output[row] + 1)
@@ -165,8 +185,10 @@ class SpellingRunner:
         for row, column, block in batch.growth:
             self.block_tables[row, column] = block
         for row, token, position in batch.forced:
-            assert self.position[row] == position
+            assert self.position[row] in (-1, position)
+            self.position[row] = position  # it sat out a step
             self.tokens[row] = token
+        self.position[batch.resting] = -1
         if batch.layout is not None:
             self.layout = batch.layout
 

@@ -46,6 +46,7 @@ KINDS: dict[str, Callable[[RandomJob], bool]] = {
     "one row": lambda job: job.max_sequences == 1 and sum(len(r.samples) for r in job.requests) > 3,
     "one step behind": lambda job: job.lag == 1,
     "no room for growth": lambda job: job.optimistic,
+    "host memory": lambda job: job.optimistic and job.host_blocks > 0,
 }
 
 

@@ -66,6 +66,8 @@ class KVCache:
     A bundle is `width` of the pool's blocks; where these are narrow, narrow[layer] is the same
     memory as narrow blocks (`kernels/narrow.py`), with scales beside it.
     tokens: int32 [blocks + width, block_size], of outputs, where a penalty looks back at them.
+    by_block: [blocks + width, numbers] of each layer and of the tokens, the same memory as plain
+    bits: what a sample's own block is, with its scales.
     The last bundle is scratch: rows of a batch that hold no sequence write there. Zeroed, since
     what a mask hides must still be finite.
     """
@@ -95,6 +97,7 @@ class KVCache:
         if width > 1:
             self.narrow = [self._narrow(*both) for both in zip(self.keys, self.values, strict=True)]
         self.tokens = _zeros((num_blocks + width, block_size), torch.int32, device)
+        self.by_block = _as_bits([*self._own_blocks(), self.tokens])
 
     @property
     def scratch_slot(self) -> int:
@@ -103,12 +106,15 @@ class KVCache:
 
     def copy_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy blocks of samples' own tokens onto others; source, target: int64 [n]."""
-        of_layers = [*self.keys, *self.values]
-        if self.width > 1:
-            kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.narrow]
-            of_layers = [tensor.view(torch.uint8) for kind in kinds for tensor in kind]
-        for tensor in (*of_layers, self.tokens):
+        for tensor in self.by_block:
             tensor[target] = tensor[source]
+
+    def _own_blocks(self) -> list[torch.Tensor]:
+        """The tensors in which samples' own blocks lie."""
+        if self.width == 1:
+            return [*self.keys, *self.values]
+        kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.narrow]
+        return [tensor for kind in kinds for tensor in kind]
 
     def _narrow(self, keys: torch.Tensor, values: torch.Tensor) -> NarrowKV:
         blocks = len(keys) * self.width
@@ -119,6 +125,14 @@ class KVCache:
             values.view(-1).view(torch.float8_e4m3fn).view(blocks, *values.shape[1:]),
             exponents,
         )
+
+
+def _as_bits(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """[blocks, numbers] each, in the widest integers of which all of their blocks are made."""
+    flat = [tensor.view(torch.uint8).flatten(1) for tensor in tensors]
+    kinds = (torch.int64, torch.int32, torch.uint8)
+    widest = next(kind for kind in kinds if all(f.shape[1] % kind.itemsize == 0 for f in flat))
+    return [each.view(widest) for each in flat]
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

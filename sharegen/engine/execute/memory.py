@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -66,6 +67,16 @@ def check_fits(memory: int, room: int, where: str) -> None:
 def memory_of_cpu() -> int:
     """Bytes of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def free_memory_of_cpu() -> int:
+    """Bytes of this machine that can be had, those of files that it keeps at hand included."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return memory_of_cpu()
+    [available] = [line for line in lines if line.startswith("MemAvailable:")]
+    return int(available.split()[1]) << 10
 
 
 def blocks_in(memory: int, block_bytes: int) -> int:

@@ -23,6 +23,7 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.states import RowStates, StatePool, StatesOfChunks
+from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import Ranks
@@ -45,7 +46,7 @@ class Runner:
 
     max_sequences: rows. padded: rows that a batch of n is run with. graphs: where decoding steps
     are CUDA graphs. room: of several ranks, asked before a step that may take memory. agreement:
-    where every step is compared across the ranks.
+    where every step is compared across the ranks. swap_space: where blocks can be swapped to.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Runner:
         room: Room | None = None,
         agreement: Agreement | None = None,
         states: StatePool | None = None,
+        swap_space: SwapSpace | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -83,6 +85,7 @@ class Runner:
         self.graphs = graphs
         self._room = room
         self._agreement = agreement
+        self._swap_space = swap_space
 
     @property
     def shared_levels(self) -> tuple[int, ...]:
@@ -99,6 +102,8 @@ class Runner:
         count = len(batch.token_ids)
         if self._room is not None:
             self._room.for_prefill(count)
+        if self._swap_space is not None:
+            self._swap_space.begin(batch.swaps)
         # On a CPU rows are padded, so that their arithmetic is that of any other batch.
         least = self.padded(count) if self.device.type == "cpu" else _LEAST_COMPILED
         padding = max(0, least - count)
@@ -129,6 +134,8 @@ class Runner:
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Drawn:
         """One token for every row of the batch."""
+        if self._swap_space is not None:
+            self._swap_space.begin(batch.swaps)
         self._apply(batch)
         rows = self.padded(batch.num_rows)
         features = self.state.features(batch.num_rows)

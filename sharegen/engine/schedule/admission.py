@@ -17,6 +17,7 @@ from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.survival import Survival
+from sharegen.engine.schedule.swapping import Swapping
 
 _EVERY = 16  # forecasts between two that look at the lengths anew
 
@@ -25,10 +26,13 @@ class Admission:
     """Seats what is ready. lengths: of samples that have ended. blocked: whether some wait for
     blocks, or slots of states, not for rows."""
 
-    def __init__(self, rows: Rows, ready: Ready, cache: PrefixCache[Sequence]) -> None:
+    def __init__(
+        self, rows: Rows, ready: Ready, cache: PrefixCache[Sequence], swapping: Swapping
+    ) -> None:
         self.rows = rows
         self.ready = ready
         self.cache = cache
+        self.swapping = swapping
         self.lengths = Lengths()
         self.blocked = False
         self._survival: Survival | None = None
@@ -47,21 +51,20 @@ class Admission:
             if rows.num_running + len(together) > most:
                 return
             assert outlook is not None
-            outlook.add(sequence.group, len(sequence.tokens), len(together))
+            outlook.add_waiting(sequence)
+            need = self.swapping.blocks_to_join(sequence)
             if rows.num_running == 0:
-                has_room = cache.states.has(len(together)) and cache.spare(Room(0, len(together)))
+                has_room = cache.states.has(len(together)) and cache.spare(Room(0, need))
                 if not has_room:
                     cache.drop_all_but(sequence.group.leaf)
-            elif not (cache.states.has(len(together)) and outlook.leaves(Room(0, 0))):
+            elif not (cache.states.has(len(together)) and outlook.leaves(Room(0, 0), need)):
                 self.blocked = True
                 return
             self.ready.take(sequence)
-            for each in together:
-                block = cache.pool.allocate()
-                assert block is not None, "a checked request does not fit the empty pool"
+            for each, blocks in zip(together, self.swapping.restore(sequence), strict=True):
                 states = cache.stored[each.group.leaf].state, cache.states.take()
-                rows.seat(each, block, states)
-            outlook.held += len(together)
+                rows.seat(each, blocks, states)
+            outlook.held += need
 
     def survival(self) -> Survival:
         """What the lengths say; a little late, for that changes little."""
@@ -93,26 +96,35 @@ class Outlook:
         self._admission = admission
         self._rows, self._cache = admission.rows, admission.cache
         self.held, self._at_limits = self._rows.blocks_now_and_at_limits()
-        self._added: dict[tuple[int, int], int] = {}
+        self._added: dict[tuple[int, int, int], int] = {}
         self._forecast: Forecast | None = None
 
-    def add(self, group: Group, tokens: int = 1, count: int = 1) -> None:
-        """Samples of a group start, which have so many tokens already."""
+    def add_waiting(self, sequence: Sequence) -> None:
+        """One that waits starts, with its beams."""
+        fed = self._admission.swapping.fed(sequence)
+        self.add(sequence.group, len(sequence.tokens), len(sequence.together), fed)
+
+    def add(self, group: Group, tokens: int = 1, count: int = 1, fed: int = 0) -> None:
+        """Samples of a group start, which have so many tokens already.
+
+        fed: how many of these they do not feed again.
+        """
         size = self._cache.pool.block_size
-        kind = (tokens - 1) // size, max(0, group.limit - 2) // size
-        self._at_limits += (kind[1] + 1) * count
+        kind = fed // size, (tokens - 1) // size, max(0, group.limit - 2) // size
+        self._at_limits += (kind[2] + 1) * count
         if self._forecast is not None:
             _start(self._forecast, {kind: count})
         else:
             self._added[kind] = self._added.get(kind, 0) + count
 
-    def leaves(self, room: Room) -> bool:
-        """Whether there is so much beside what they will ask for; then it is free, and a block.
+    def leaves(self, room: Room, first: int = 1) -> bool:
+        """Whether there is so much beside what they will ask for; then it is free, and `first`
+        blocks of what they ask for.
 
         What is idle or kept stays until they do ask.
         """
         bundles, blocks = room
-        now = Room(bundles, max(1, blocks))
+        now = Room(bundles, max(first, blocks))
         if self._cache.can_spare(Room(bundles, blocks + self._at_limits - self.held)):
             return self._cache.spare(now)
         if self._forecast is None:
@@ -123,9 +135,9 @@ class Outlook:
         return self._cache.can_spare(Room(bundles, blocks + growth)) and self._cache.spare(now)
 
 
-def _start(forecast: Forecast, kinds: dict[tuple[int, int], int]) -> None:
-    """Samples start: by the blocks that their tokens fill, and the last that they may have."""
+def _start(forecast: Forecast, kinds: dict[tuple[int, int, int], int]) -> None:
+    """Samples start: by the blocks that they fed, that their tokens fill, and their last ones."""
     if kinds:
-        known, last = np.array(list(kinds), dtype=np.int64).T
+        fed, known, last = np.array(list(kinds), dtype=np.int64).T
         count = np.fromiter(kinds.values(), np.int64, len(kinds))
-        forecast.add(np.zeros_like(known), known, last, count)
+        forecast.add(fed, known, last, count)

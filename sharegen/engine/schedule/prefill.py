@@ -88,7 +88,7 @@ class Prefill:
         outlook = Outlook(self.admission)
         # A prompt whose samples would find no blocks takes the room of those before it.
         for sequence in self.ready.due():
-            outlook.add(sequence.group, len(sequence.tokens), len(sequence.together))
+            outlook.add_waiting(sequence)
         while self.waiting:
             if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
                 break

@@ -60,6 +60,7 @@ class Rows:
         self._changed: set[int] = set()
         self._growth: list[tuple[int, ...]] = []
         self._copies: dict[int, int] = {}  # blocks to copy before the next step: target, source
+        self._joining: dict[Sequence, None] = {}  # who has sat down since the last step
         self._layout_changed = True
         self.num_structured = 0
 
@@ -79,10 +80,11 @@ class Rows:
 
     # -- who sits where -----------------------------------------------------------------------
 
-    def seat(self, sequence: Sequence, block: int, states: tuple[int, int]) -> None:
-        """Give a sequence a row, its first block, and the slots of its leaf's states and its own.
+    def seat(self, sequence: Sequence, blocks: list[int], states: tuple[int, int]) -> None:
+        """Give a sequence a row, its first blocks, and the slots of its leaf's states and its own.
 
-        It goes on from its leaf's, which so need no copy.
+        It goes on from its leaf's, which so need no copy. Where what it has fed is on its way into
+        the blocks, it sits out one step, which so need not wait for that.
         """
         if self._holes:
             row = self._holes.pop()
@@ -95,17 +97,18 @@ class Rows:
         sequence.joined = self._joined
         self.num_structured += sequence.structured
         sequence.row = row
-        sequence.fed = 0
         sequence.replay = len(sequence.tokens)
+        self._joining[sequence] = None
         self.replay[row] = sequence.replay
         end = sequence.group.leaf.end
         self.prefix_length[row] = end
-        self.position[row] = end
+        self.position[row] = end + sequence.fed
         # Outputs 0 .. limit - 2 are inputs: the last one is drawn, never fed.
         self.last_position[row] = end + sequence.group.limit - 2
         self.states[row] = states
         sequence.state = states[1]
-        self.append_block(sequence, block)
+        for block in blocks:
+            self.append_block(sequence, block)
         self._changed.add(row)
         self._layout_changed = True
 
@@ -123,6 +126,10 @@ class Rows:
         self._changed.add(sequence.row)
         if written is not None:
             self._copies[blocks[-1]] = written
+
+    def content(self, block: int) -> int:
+        """The block that holds what is in a row's block when its next step begins."""
+        return self._copies.get(block, block)
 
     def go_on_from(self, sequence: Sequence, other: Sequence) -> None:
         """Let the next step of one read the states of another, and write to its own slot still.
@@ -258,8 +265,13 @@ class Rows:
         forced: list[tuple[int, ...]] = []
         resting: list[int] = []
         bounded: list[int] = []
+        joined = [sequence for sequence in self._joining if sequence.row >= 0]
+        arriving = {sequence.row for sequence in joined if sequence.fed > 0}
         for sequence in self.running():
             row, fed = sequence.row, sequence.fed
+            if row in arriving:
+                resting.append(row)
+                continue
             if sequence.structured and fed == len(sequence.tokens):
                 # Its input is still on the device, and what it may draw hangs on that.
                 resting.append(row)
@@ -272,7 +284,7 @@ class Rows:
         index = self.position - self.prefix_length + 1
         index[resting] = -1
         changed = np.array(sorted(self._changed), dtype=np.int32)
-        started = changed[(index[changed] == 1) & (self.position[changed] >= 0)]
+        started = np.array(sorted(sequence.row for sequence in joined), dtype=np.int32)
         batch = DecodeBatch(
             num_rows=count,
             moves=_table(moves, 2),
@@ -294,6 +306,7 @@ class Rows:
         self.position[:count] += goes
         self.states[:count, 0][goes] = self.states[:count, 1][goes]  # their own from now on
         self._changed, self._growth, self._copies, self._layout_changed = set(), [], {}, False
+        self._joining.clear()
         return DecodeStep(batch, list(self.sequences), index[:count].tolist(), bounded)
 
     def _by_leaf(self) -> dict[Node, list[int]]:

@@ -5,7 +5,8 @@ parents first, in chunks at fixed places (so that a node's arithmetic never depe
 runs); the first tokens of all samples are drawn from the prompt's logits; samples join as rows and
 blocks allow and leave at once when they end. When blocks run out all the same, prompts that were
 prefilled ahead are dropped first, then the youngest sequences are preempted. A preempted sequence
-keeps its tokens and replays them when it rejoins, before anything new is admitted.
+keeps its tokens, and its KV in host memory where that pays; else it replays the tokens when it
+rejoins, before anything new is admitted.
 
 Where requests say which of their samples are due, rows go to those: first to what has its prompt,
 then to new prompts. Only rows that would be empty go to samples that may yet be cancelled.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from sharegen.engine.beam_search import Choice
 from sharegen.engine.cache.block_pool import BlockPool, Room
@@ -34,6 +36,7 @@ from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
 from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
+from sharegen.engine.schedule.swapping import SwapCost, Swapping
 from sharegen.errors import CapacityError
 
 LEAST_CHUNK = 256
@@ -49,6 +52,7 @@ class Scheduler:
     the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. tree: an
     empty one, which says what prompts share; by default all that is worth it. states: slots for a
     model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
+    host_slots: blocks that host memory holds for the preempted; swap_cost: of using them.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Scheduler:
         tree: PrefixTree | None = None,
         states: StateSlots | None = None,
         mix_together: bool = False,
+        host_slots: int = 0,
+        swap_cost: SwapCost | None = None,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -76,10 +82,13 @@ class Scheduler:
         self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded, self.states)
         self.ready = Ready()  # first token drawn, no row
-        self.admission = Admission(self.rows, self.ready, self.cache)
+        self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost())
+        self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
         self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens)
 
         self.preemptions = 0
+        self.row_steps = 0  # tokens given to the rows
+        self.tokens_replayed = 0  # of these, the ones whose KV was lost by preemption
         self.cancelled = self.cancelled_tokens = 0  # samples that had begun, and tokens of all
         self._unfinished: set[Group] = set()
         self._by_key: dict[int, list[Group]] = {}  # of these
@@ -221,7 +230,7 @@ class Scheduler:
     def _end(self, sequence: Sequence, keep: bool) -> None:
         assert not sequence.finished
         group = sequence.group
-        del group.alive[sequence.sample]
+        self.swapping.forget(group.alive.pop(sequence.sample))
         for each in sequence.together:
             each.finished = True
             each.matcher = None
@@ -304,6 +313,7 @@ class Scheduler:
         self._by_key.clear()
         self.prefill.clear()
         self.ready.clear()
+        self.swapping.clear()
         self.admission.clear()
         self.rows.send_all_again()
 
@@ -314,6 +324,8 @@ class Scheduler:
         sequences whose step did not run are preempted and replay the tokens that they have. What
         was drawn stays. Returns what is smaller from now on, or None where nothing can be.
         """
+        for sequence in self.swapping.take_back():
+            self._preempt(sequence, may_save=False)
         if isinstance(step, PrefillStep):
             prefill = self.prefill
             prefill.take_back(step)
@@ -332,7 +344,7 @@ class Scheduler:
         """A step of the rows did not run, or only in part: all replay what they have drawn."""
         for sequence in sorted(self.rows.running(), key=lambda s: s.joined, reverse=True):
             if sequence.row >= 0:  # not with another beam of its search
-                self._preempt(sequence)
+                self._preempt(sequence, may_save=False)
         self.rows.send_all_again()
 
     @property
@@ -360,6 +372,7 @@ class Scheduler:
         self.rows.check_integrity()
         self.ready.check_integrity()
         self.prefill.check_integrity()
+        self.swapping.check_integrity(self.ready)
         assert {group for groups in self._by_key.values() for group in groups} == self._unfinished
         assert all(not s.finished and s.samples for s in self.rows.running())
         assert all(self.cache.is_resident(s.group.leaf) for s in self.rows.running())
@@ -383,14 +396,26 @@ class Scheduler:
                 self.admission.seat(self.max_sequences - self.prefill.drawing, early=True)
                 plan = self.prefill.plan_early(self.max_sequences)
         if plan.chunks:
-            stored, size = self.cache.stored, self.pool.block_size
-            if not self.states.are_kept:
-                return prefill_step(plan.chunks, plan.groups, stored, size)
-            return prefill_step(plan.chunks, plan.groups, stored, size, self._mixed)
+            return self._with_swaps(self._prefill_step(plan))
         if self.num_running:
             moves = self.rows.compact() if at_rest else []
-            return self.rows.next_step(moves, self.cache.stored)
+            self.row_steps += self.num_running
+            return self._with_swaps(self.rows.next_step(moves, self.cache.stored))
         return None
+
+    def _prefill_step(self, plan: PrefillPlan) -> PrefillStep:
+        stored, size = self.cache.stored, self.pool.block_size
+        if not self.states.are_kept:
+            return prefill_step(plan.chunks, plan.groups, stored, size)
+        return prefill_step(plan.chunks, plan.groups, stored, size, self._mixed)
+
+    def _with_swaps(self, step: Step) -> Step:
+        swaps = self.swapping.next_batch()
+        if swaps is None:
+            return step
+        if isinstance(step, PrefillStep):
+            return replace(step, batch=replace(step.batch, swaps=swaps))
+        return replace(step, batch=replace(step.batch, swaps=swaps))
 
     def _grow(self) -> bool:
         """Give every row the block of its next input; True when someone had to be preempted."""
@@ -419,12 +444,18 @@ class Scheduler:
         self._preempt(max(self.rows.running(), key=lambda s: s.joined))
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: Sequence, may_save: bool = True) -> None:
+        """may_save: whether its blocks hold what it has fed."""
         self.preemptions += len(sequence.together)
+        waiting = sequence.group.alive[sequence.sample]
+        if may_save:
+            self.swapping.save(waiting, self.rows.content)
+        if not self.swapping.fed(waiting):
+            self.tokens_replayed += sum(each.fed for each in waiting.together)
         for each in sequence.together:
             self._vacate(each)
         # The youngest goes first, so that the oldest ends up at the front.
-        self.ready.put_back(sequence.group.alive[sequence.sample])
+        self.ready.put_back(waiting)
 
     def _vacate(self, sequence: Sequence, keep: bool = False) -> None:
         """Take a sequence's row, and its blocks unless they are kept for forks.

@@ -1,0 +1,200 @@
+"""Preemption: whether the KV of a sample's own tokens is saved in host memory, or lost.
+
+A preempted sample whose blocks are saved goes on where it was; one whose blocks are lost feeds its
+tokens again. Which is cheaper a cost model says: seconds for the copies there and back against
+seconds of the steps in which a row would do nothing new. Tokens do not hang on it: what comes back
+are the bits that went out, and what is fed again gives them once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharegen.engine.batch import Swaps
+from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.schedule.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class SwapCost:
+    """Seconds of one preemption by swapping, out and back: `fixed` and `a_block` for each block."""
+
+    fixed: float = 0.0
+    a_block: float = 0.0
+
+    def of(self, blocks: int) -> float:
+        return self.fixed + self.a_block * blocks
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Where a sample lies in host memory. slots: of each of its beams, or of itself alone."""
+
+    slots: list[list[int]]
+
+    @property
+    def distinct(self) -> set[int]:
+        """Beams have blocks in common, which are saved once."""
+        return {slot for of_beam in self.slots for slot in of_beam}
+
+
+class Swapping:
+    """Slots of host memory, each for one block, and who has them.
+
+    num_slots: 0 where nothing is ever saved. seconds_a_token: of a row in a step, as far as it is
+    known. swaps: samples that were saved; refused: those that would have been, had there been
+    slots.
+    """
+
+    def __init__(self, pool: BlockPool, num_slots: int, cost: SwapCost) -> None:
+        self.num_slots = num_slots
+        self.cost = cost
+        self.seconds_a_token = 0.0
+        self.swaps = self.refused = 0
+        self._pool = pool
+        self._free = list(range(self.num_slots))[::-1]
+        self._saved: dict[Sequence, Saved] = {}  # by the sample that waits
+        self._out: list[tuple[int, int]] = []
+        self._back: list[tuple[int, int]] = []
+        self._leaving: list[Sequence] = []  # whose copies are for the next batch
+        self._coming: list[Sequence] = []
+        self._last: tuple[list[Sequence], list[Sequence]] = ([], [])  # of the last batch
+
+    # -- out ----------------------------------------------------------------------------------
+
+    def save(self, sequence: Sequence, content: Callable[[int], int]) -> None:
+        """A sample, with all its beams, is about to lose its blocks: save them if that is cheaper.
+
+        content: of a block, which one holds what is going to be in it.
+        """
+        if not self.num_slots:
+            return
+        beams, size = sequence.together, self._pool.block_size
+        fed = sequence.fed
+        full, partial = divmod(fed, size)
+        shared = {block: 0 for beam in beams for block in beam.blocks[:full]}
+        count = len(shared) + len(beams) * (partial > 0)
+        if not count or self.cost.of(count) >= fed * len(beams) * self.seconds_a_token:
+            return
+        if count > len(self._free):
+            self.refused += 1
+            return
+        for block in shared:
+            shared[block] = self._send(block)
+        slots = []
+        for beam in beams:
+            slots.append([shared[block] for block in beam.blocks[:full]])
+            if partial:  # nobody else has the block that it writes to
+                slots[-1].append(self._send(content(beam.blocks[full])))
+        self._saved[sequence] = Saved(slots)
+        self._leaving.append(sequence)
+        self.swaps += len(beams)
+
+    def _send(self, block: int) -> int:
+        slot = self._free.pop()
+        self._out.append((block, slot))
+        return slot
+
+    def forget(self, sequence: Sequence) -> None:
+        """A sample that waits does not come back, or has to feed its tokens again."""
+        saved = self._saved.pop(sequence, None)
+        if saved is None:
+            return
+        slots = saved.distinct
+        self._free += sorted(slots, reverse=True)
+        if sequence in self._leaving:
+            self._leaving.remove(sequence)
+            self._out = [pair for pair in self._out if pair[1] not in slots]
+
+    # -- back ---------------------------------------------------------------------------------
+
+    def fed(self, sequence: Sequence) -> int:
+        """How many of its tokens a sample that waits need not feed again."""
+        return sequence.fed if sequence in self._saved else 0
+
+    def blocks_to_join(self, sequence: Sequence) -> int:
+        """Blocks of the pool for all that was saved, and for the next input of every beam."""
+        saved = self._saved.get(sequence)
+        beams = len(sequence.together)
+        if saved is None:
+            return beams
+        starts_block = sequence.fed % self._pool.block_size == 0
+        return len(saved.distinct) + beams * starts_block
+
+    def restore(self, sequence: Sequence) -> list[list[int]]:
+        """Take blocks, which must be free, for a sample that joins: of each of its beams.
+
+        What was saved is on its way into them, and its slots are free from the next batch on.
+        Without it nothing has been fed.
+        """
+        saved = self._saved.pop(sequence, None)
+        if saved is None:
+            for beam in sequence.together:
+                beam.fed = 0
+            return [[self._take()] for _ in sequence.together]
+        starts_block = sequence.fed % self._pool.block_size == 0
+        blocks: dict[int, int] = {}  # by slot
+        restored = []
+        for slots in saved.slots:
+            of_beam = []
+            for slot in slots:
+                if slot in blocks:
+                    self._pool.share(blocks[slot])
+                else:
+                    blocks[slot] = self._take()
+                    self._back.append((slot, blocks[slot]))
+                of_beam.append(blocks[slot])
+            restored.append([*of_beam, *([self._take()] if starts_block else [])])
+        self._free += sorted(blocks, reverse=True)
+        self._coming.append(sequence)
+        return restored
+
+    def _take(self) -> int:
+        block = self._pool.allocate()
+        assert block is not None, "a checked request does not fit the empty pool"
+        return block
+
+    # -- the copies ---------------------------------------------------------------------------
+
+    def next_batch(self) -> Swaps | None:
+        """What is to be copied with the batch that is made now."""
+        self._last = self._leaving, self._coming
+        self._leaving, self._coming = [], []
+        if not self._out and not self._back:
+            return None
+        swaps = Swaps(_pairs(self._out), _pairs(self._back))
+        self._out, self._back = [], []
+        return swaps
+
+    def take_back(self) -> list[Sequence]:
+        """The last batch did not run, or only in part: what was to be saved by it is lost.
+
+        Returns those who were to come back by it: they have blocks, with nothing in them.
+        """
+        leaving, coming = self._last
+        for sequence in leaving:
+            self.forget(sequence)
+        self._last = ([], [])
+        return coming
+
+    def clear(self) -> None:
+        """Nobody waits any more, whatever was interrupted half-way."""
+        self._free = list(range(self.num_slots))[::-1]
+        self._saved.clear()
+        self._out, self._back = [], []
+        self._leaving, self._coming = [], []
+        self._last = ([], [])
+
+    def check_integrity(self, waiting: Iterable[Sequence]) -> None:
+        """Assert that every slot is free, or one sample's that waits."""
+        assert set(self._saved) <= set(waiting), "slots of samples that do not wait"
+        held = [slot for saved in self._saved.values() for slot in saved.distinct]
+        assert sorted([*held, *self._free]) == list(range(self.num_slots)), "slots differ"
+
+
+def _pairs(pairs: Seq[tuple[int, int]]) -> np.ndarray:
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
