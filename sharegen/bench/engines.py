@@ -47,16 +47,17 @@ class Engines:
             place = resolve_device(device)
             self._loaded = load_model(random_model(shape, place, dtype, quantization))
 
-    def make(self, rows: int, levels: int, costs: CostModel | None = None) -> Engine:
+    def make(self, rows: int, levels: int | None, costs: CostModel | None = None) -> Engine:
         """One for so many rows; the last one must be gone, or closed where there are ranks.
 
-        levels: of the tree that are shared. costs: as for Engine.
+        levels: of the tree that are shared, among requests that come together; None for what the
+        engine finds by itself, among those that come later, too. costs: as for Engine.
         """
         give_memory_back()
         config = EngineConfig(
             max_sequences=rows, compile=self._compile, kv_cache_dtype=self._kv_cache_dtype
         )
-        tree = tree_of(config.block_size, levels)
+        tree = None if levels is None else tree_of(config.block_size, levels)
         if self._devices:
             part = partial(random_part, self._shape, self._dtype)
             return lead(part, self._devices, None, config, tree=tree, costs=costs)

@@ -14,6 +14,7 @@ NAMES = {
     "hydragen-throughput": "tokens per second (figures 3, 4, tables 2 to 7)",
     "hydragen-attention": "one layer by batch, prefix and suffix (figures 5, 8)",
     "chunk-kernel": "one layer by shared tokens, completion and batch",
+    "chunk-arrivals": "requests that arrive by a Poisson process",
     "pat-trees": "one layer of 20 trees by 4 kinds of heads",
 }
 """In the order in which they are listed; the module has the same name with underscores."""

@@ -1,0 +1,70 @@
+"""Requests that arrive while the engine runs: a replay of their times of arrival.
+
+There is no server: a loop over the engine adds what is due, steps, and notes when samples end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sharegen.engine.engine import Engine
+from sharegen.engine.request import Request
+
+
+@dataclass(frozen=True)
+class Replay:
+    """normalised: of each request, the seconds from its arrival to its end, by its tokens.
+
+    seconds: from the start to the last end. peak_bytes: of the KV that requests under way held;
+    peak_batch: sequences decoded together.
+    """
+
+    normalised: list[float]
+    seconds: float
+    peak_bytes: int
+    peak_batch: int
+
+
+def poisson(rate: float, count: int, seed: int) -> list[float]:
+    """Seconds at which so many requests arrive, `rate` a second on average, each by itself."""
+    rng = random.Random(seed)
+    return list(itertools.accumulate(rng.expovariate(rate) for _ in range(count)))
+
+
+def replay(engine: Engine, requests: Sequence[Request], arrivals: Sequence[float]) -> Replay:
+    """Run requests of one sample each, which arrive at these seconds, in rising order.
+
+    Sharing is found as they come: each is added when it is due, and no sooner.
+    """
+    engine.check(*requests)
+    waiting = iter(zip(arrivals, requests, strict=True))
+    arrived = {request.key: at for at, request in zip(arrivals, requests, strict=True)}
+    block_bytes = engine.model.kv_bytes_per_token * engine.config.block_size
+    normalised: list[float] = []
+    blocks = batch = 0
+    upcoming = next(waiting, None)
+    engine.begin()
+    start = time.perf_counter()
+    try:
+        while upcoming is not None or engine.has_work:
+            now = time.perf_counter() - start
+            while upcoming is not None and upcoming[0] <= now:
+                engine.add([upcoming[1]])
+                upcoming = next(waiting, None)
+            if not engine.has_work:
+                assert upcoming is not None
+                time.sleep(upcoming[0] - now)
+                continue
+            for completion in engine.step():
+                took = time.perf_counter() - start - arrived[completion.request.key]
+                normalised.append(took / len(completion.token_ids))
+            blocks = max(blocks, engine.stats.blocks_used)
+            batch = max(batch, engine.stats.running)
+        seconds = time.perf_counter() - start
+    finally:
+        engine.end()
+    return Replay(normalised, seconds, blocks * block_bytes, batch)
