@@ -130,7 +130,7 @@ def random_model(
 
     quantization: "fp8" makes the large ones FP8, each before the next one is made.
     """
-    config = _config(shape)
+    config = config_of(shape)
     config.dtype = dtype
     torch.manual_seed(0)
     with device if quantization is None else torch.device("meta"):
@@ -155,22 +155,22 @@ def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> 
 
 def random_part(shape: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
     """This rank's part of such a model; the whole is nowhere."""
-    return load_random_part(_config(shape), shape, dtype, ranks)
+    return load_random_part(config_of(shape), shape, dtype, ranks)
 
 
 def vocabulary(shape: str) -> int:
     """Tokens that a shape knows."""
-    return int(_config(shape).get_text_config().vocab_size)
+    return int(config_of(shape).get_text_config().vocab_size)
 
 
 def weights_bytes(shape: str, dtype: torch.dtype) -> int:
     """Of a shape's weights, without making them. Raises UsageError."""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(_config(shape))
+        model = AutoModelForCausalLM.from_config(config_of(shape))
     return sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
 
 
-def _config(shape: str) -> Any:
+def config_of(shape: str) -> Any:
     """Raises UsageError."""
     if shape in _LLAMA:
         return LlamaConfig(**_LLAMA[shape], eos_token_id=2, bos_token_id=1)
