@@ -8,6 +8,7 @@ cache holds: the first is what FP8 does to an answer, the second what the arithm
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 PLACES = ("prompt", "own tokens")
 """Where a sample that reads it alone may have its context: a node of the tree, or its suffix."""
 
-_SCORE = 14.0  # of a needle; of 131,072 others with scores around 0 it gets five sixths of the sum
+_SHARE = 5 / 6  # of a softmax that a needle gets, whatever the length
 _APART = 0.5  # how far the query heads of a group are from what they look for
 _BLOCK_SIZE = 16
 
@@ -112,11 +113,18 @@ def _haystack(
     wanted = random(len(DEPTHS), spec.num_kv_heads, spec.key_size)
     at = [round(depth * (length - 1)) for depth in DEPTHS]
     squares = wanted.square().sum(-1, keepdim=True)
-    keys[at] = wanted * (_SCORE / spec.scaling) / squares
+    keys[at] = wanted * (_score(length) / spec.scaling) / squares
     group = spec.num_heads // spec.num_kv_heads
     q = wanted.repeat_interleave(group, dim=1)
     q = q + _APART * random(*q.shape)
-    return _Haystack(*(x.to(device, dtype) for x in (q, keys, values)), at)
+    q, keys, values = (x.to(device, dtype) for x in (q, keys, values))
+    return _Haystack(q, keys, values, at)
+
+
+def _score(length: int) -> float:
+    """Of a needle: the others' are normal, of mean 0 and a variance of 1 + _APART squared."""
+    others = math.log(length) + (1 + _APART**2) / 2
+    return others + math.log(_SHARE / (1 - _SHARE))
 
 
 def _stored(hay: _Haystack, spec: LayerSpec, narrow: bool) -> tuple[KVCache, Tensor, Tensor]:

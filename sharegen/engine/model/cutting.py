@@ -1,22 +1,19 @@
 """A rank's part of the weights, cut while they are read.
 
-transformers reads, renames and merges what a checkpoint holds; every parameter that it gives to a
-module passes `_keeping_own_parts`, which keeps the rank's part on its device and lets the rest go.
-So a rank holds its part and one parameter (of experts that are stored one by one: those of a
-layer), and the checkpoint's conversion stays transformers' own.
+transformers renames and merges what a checkpoint holds, of which nothing is read yet (`unread.py`);
+every parameter that it gives to a module passes `_keeping_own_parts`, which reads the rank's part
+onto its device. So a rank holds its part and a piece of one tensor in a file, also of experts that
+are stored one by one, and the checkpoint's conversion stays transformers' own.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import nn
 from torch.nn.modules import module as registration
 from transformers import GenerationConfig, PreTrainedModel
@@ -25,23 +22,11 @@ from transformers.utils import cached_file
 from sharegen.engine.model.checkpoint import Source, explained, refuse_missing
 from sharegen.engine.model.partition import Partition
 from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.unread import Stored, Unread
 from sharegen.errors import ModelError
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _GENERATION = "generation_config.json"
-_SYNCHRONOUS = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' threads would read far ahead
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a safetensors file that is open only while it is read."""
-
-    file: str
-    name: str
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        with safe_open(self.file, framework="pt") as file:
-            return file.get_slice(self.name)[index]
 
 
 def read_own_parts(
@@ -75,14 +60,14 @@ def read_own_parts(
     return part.to(ranks.device).eval()
 
 
-def _stored_tensors(source: Source) -> dict[str, Any]:
+def _stored_tensors(source: Source) -> dict[str, Unread]:
     """All tensors of a checkpoint, none of them read. Raises ModelError where they are pickled."""
     index = _file(source, _INDEX)
     names = [_WEIGHTS]
     if index is not None:
         with open(index, encoding="utf-8") as stream:
             names = sorted(set(json.load(stream)["weight_map"].values()))
-    found: dict[str, Any] = {}
+    found: dict[str, Unread] = {}
     for name in names:
         path = _file(source, name)
         if path is None:
@@ -90,8 +75,7 @@ def _stored_tensors(source: Source) -> dict[str, Any]:
                 f"model {source.name} has no {name}: several GPUs read safetensors alone, which "
                 "AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER) writes"
             )
-        with safe_open(path, framework="pt") as file:
-            found |= {key: StoredTensor(path, key) for key in file.keys()}  # noqa: SIM118
+        found |= {key: Unread(stored) for key, stored in Stored.all_of(path).items()}
     return found
 
 
@@ -125,19 +109,17 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks) -> Iterator[None]:
         kept[id(own)] = own
         return own
 
+    def read(module: nn.Module, name: str, buffer: torch.Tensor | None) -> Any:
+        return buffer.read(ranks.device) if isinstance(buffer, Unread) else None
+
     hooks = (
         registration.register_module_module_registration_hook(note_owner),
+        registration.register_module_buffer_registration_hook(read),
         registration.register_module_parameter_registration_hook(keep_own_part),
     )
-    before = os.environ.get(_SYNCHRONOUS)
-    os.environ[_SYNCHRONOUS] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SYNCHRONOUS]
-        else:
-            os.environ[_SYNCHRONOUS] = before
         for hook in hooks:
             hook.remove()
 
@@ -145,9 +127,13 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks) -> Iterator[None]:
 def own_part(plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks) -> nn.Parameter:
     """The rank's part of a parameter, in memory of its own on the rank's device."""
     cut = plan.cuts.get(path)
-    data = whole.data if cut is None else cut.part(whole.data, ranks.rank, ranks.size)
-    device = data.device if data.is_meta else ranks.device
-    data = data.to(device, copy=True, memory_format=torch.contiguous_format)
+    data = whole.detach()
+    data = data if cut is None else cut.part(data, ranks.rank, ranks.size)
+    if isinstance(data, Unread):
+        data = data.read(ranks.device)
+    else:
+        device = data.device if data.is_meta else ranks.device
+        data = data.to(device, copy=True, memory_format=torch.contiguous_format)
     own = nn.Parameter(data, requires_grad=False)
     own.__dict__.update(whole.__dict__)  # transformers' mark of what was read
     return own

@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from sharegen.engine.model import interface
 from sharegen.engine.model.checkpoint import load_config, locate
@@ -96,6 +102,15 @@ def test_parts_draw_the_tokens_of_one_process(saved: Path, size: int, names: Seq
             assert (part[name][1] - logits).abs().max() <= 1e-4, name
 
 
+DENSE = LlamaConfig(
+    vocab_size=16_000, hidden_size=768, intermediate_size=3072, num_hidden_layers=8,
+    num_attention_heads=12, num_key_value_heads=4,
+)  # fmt: skip
+EXPERTS = MixtralConfig(
+    vocab_size=8000, hidden_size=512, intermediate_size=1024, num_hidden_layers=3,
+    num_attention_heads=8, num_key_value_heads=4, num_local_experts=20,
+)  # fmt: skip
+
 _READING = """
 import sys, torch
 from pathlib import Path
@@ -122,14 +137,17 @@ print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_reading_holds_a_part_and_one_file(tmp_path: Path, dtype: str) -> None:
-    config = LlamaConfig(
-        vocab_size=16_000, hidden_size=768, intermediate_size=3072, num_hidden_layers=8,
-        num_attention_heads=12, num_key_value_heads=4,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(tmp_path, max_shard_size="80MB")
+@pytest.mark.parametrize(
+    ("config", "largest", "dtype"),
+    [(DENSE, "80MB", "float32"), (DENSE, "80MB", "bfloat16"), (EXPERTS, "30MB", "bfloat16")],
+    ids=["dense-float32", "dense-bfloat16", "experts-bfloat16"],
+)
+def test_reading_holds_a_part_and_one_file(
+    tmp_path: Path, config: PreTrainedConfig, largest: str, dtype: str
+) -> None:
+    """Experts that are stored one by one, too, of which all of a layer are one parameter."""
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path, max_shard_size=largest)
     files = [file.stat().st_size for file in tmp_path.glob("*.safetensors")]
     assert len(files) >= 4
     run = subprocess.run(
