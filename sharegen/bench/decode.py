@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
@@ -107,7 +107,12 @@ def decode(
 
 def rows_that_fit(engine: Engine, job: Workload, levels: int) -> int:
     """Sequences of the job that fit the KV cache together, at the levels that are shared."""
-    requests = _requests(engine, job, levels, SamplingParams(n=job.samples))
+    return requests_that_fit(engine, _requests(engine, job, levels, SamplingParams(n=job.samples)),
+                             levels, job.output)  # fmt: skip
+
+
+def requests_that_fit(engine: Engine, requests: Sequence[Request], levels: int, output: int) -> int:
+    """Samples of requests, of `output` tokens each, that fit together; as many of each request."""
     pool = engine.pool
     tree = tree_of(pool.block_size, levels)
     tree.insert(
@@ -115,8 +120,7 @@ def rows_that_fit(engine: Engine, job: Workload, levels: int) -> int:
         alone=[request.is_alone for request in requests],
     )
     samples = len(requests[0].samples)
-    fitting = fitting_sequences(tree, samples, job.output, pool.num_blocks, pool.width)
-    return max(1, fitting)
+    return max(1, fitting_sequences(tree, samples, output, pool.num_blocks, pool.width))
 
 
 def measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:

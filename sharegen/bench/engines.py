@@ -23,7 +23,8 @@ class Engines:
     """Makes them on one model, or with ranks on parts of one.
 
     shape: a known shape or a model folder (its config). quantization, kv_cache_dtype: as for
-    `bench decode`. ranks: GPUs that the model is cut among, from `device` on.
+    `bench decode`. ranks: GPUs that the model is cut among, from `device` on. kv_cache_memory:
+    bytes, by default what an engine finds for itself.
     """
 
     def __init__(
@@ -36,9 +37,12 @@ class Engines:
         kv_cache_dtype: str = "auto",
         compile_model: bool = True,
         ranks: int = 1,
+        kv_cache_memory: int | None = None,
     ) -> None:
+        self.ranks = ranks
         self._shape, self._dtype = shape, dtype
         self._compile, self._kv_cache_dtype = compile_model, kv_cache_dtype
+        self._kv_cache_memory = kv_cache_memory
         self._devices: list[str] = []
         if ranks > 1:
             setting = Setting(shape, None, EngineConfig(), device=device, ranks=ranks)
@@ -55,7 +59,10 @@ class Engines:
         """
         give_memory_back()
         config = EngineConfig(
-            max_sequences=rows, compile=self._compile, kv_cache_dtype=self._kv_cache_dtype
+            max_sequences=rows,
+            compile=self._compile,
+            kv_cache_dtype=self._kv_cache_dtype,
+            kv_cache_memory=self._kv_cache_memory,
         )
         tree = None if levels is None else tree_of(config.block_size, levels)
         if self._devices:

@@ -57,6 +57,29 @@ def paper(
         bool,
         typer.Option("--tables", help="Every cell of the paper's tables, not its figures alone."),
     ] = False,
+    problems: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Problems of the job.  [default: the paper's]"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model folder or hub id.  [default: the one that ships]")
+    ] = None,
+    document: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Plant the facts in this text.", parser=parse_path),
+    ] = None,
+    facts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON lines with fact, question and answer; the first are the examples.",
+            parser=parse_path,
+        ),
+    ] = None,
+    questions: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=1, help="Questions to ask at once (repeatable)."),
+    ] = None,
 ) -> None:
     from sharegen.bench.papers.run import bench_paper
 
@@ -73,4 +96,9 @@ def paper(
         shape=tuple(shape) if shape else None,
         tensor_parallel_size=tensor_parallel_size,
         tables=tables or None,
+        problems=problems,
+        model=model,
+        document=document,
+        facts=facts,
+        questions=tuple(questions) if questions else None,
     )

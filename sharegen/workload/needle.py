@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sharegen.errors import DataError
 from sharegen.workload.dataset import Row, Rows
@@ -46,20 +47,26 @@ _PLANTED = "The locker of {name} opens with the number {number}."
 _ASKED = "Which number opens the locker of {name}?"
 
 
+@dataclass(frozen=True)
+class Fact:
+    """A sentence to plant, what asks for it, and the answer."""
+
+    sentence: str
+    question: str
+    answer: str
+
+
 def needle_rows(needles: Needles, split: str) -> Rows:
     """The rows of a generated document: `document`, `question`, `answer`.
 
     split: "train" has the facts that the few-shot examples ask for, "test" the others. Raises
     DataError for more facts than there are names.
     """
-    total = needles.examples + needles.questions
-    names = [f"{first} {last}" for first in _FIRST.split() for last in _LAST.split()]
-    if total > len(names):
-        most = len(names) - needles.examples
-        raise DataError(f"dataset.needles.questions is {needles.questions}: at most {most}")
     chance = random.Random(f"needles {needles.seed}")
-    facts = [(name, chance.randrange(1000, 10000)) for name in chance.sample(names, total)]
-    document = _document(facts, needles.words, chance)
+    facts = made_facts(needles.examples, needles.questions, chance)
+    planted = [fact.sentence for fact in facts]
+    filler = made_sentences(needles.words - words_of(planted), chance)
+    document = in_paragraphs(plant(filler, planted, chance))
     # What is asked for first should not stand first.
     chance.shuffle(facts)
     asked = facts[: needles.examples] if split == "train" else facts[needles.examples :]
@@ -67,23 +74,44 @@ def needle_rows(needles: Needles, split: str) -> Rows:
         Row(
             index,
             f"needle {index}",
-            {"document": document, "question": _ASKED.format(name=name), "answer": str(number)},
+            {"document": document, "question": fact.question, "answer": fact.answer},
         )
-        for index, (name, number) in enumerate(asked)
+        for index, fact in enumerate(asked)
     ]
     return Rows(rows, hashlib.blake2b(document.encode(), digest_size=16).hexdigest())
 
 
-def _document(facts: list[tuple[str, int]], words: int, chance: random.Random) -> str:
-    """Filler of about `words` words with the facts spread evenly through it."""
-    planted = [_PLANTED.format(name=name, number=number) for name, number in facts]
-    filler = _filler(words - sum(len(sentence.split()) for sentence in planted), chance)
-    sentences: list[str] = []
+def made_facts(examples: int, questions: int, chance: random.Random) -> list[Fact]:
+    """Facts of our making, for examples and questions. Raises DataError for too many."""
+    names = [f"{first} {last}" for first in _FIRST.split() for last in _LAST.split()]
+    total = examples + questions
+    if total > len(names):
+        most = len(names) - examples
+        raise DataError(f"dataset.needles.questions is {questions}: at most {most}")
+    numbered = [(name, chance.randrange(1000, 10000)) for name in chance.sample(names, total)]
+    return [
+        Fact(_PLANTED.format(name=name, number=number), _ASKED.format(name=name), str(number))
+        for name, number in numbered
+    ]
+
+
+def words_of(sentences: list[str]) -> int:
+    return sum(len(sentence.split()) for sentence in sentences)
+
+
+def plant(sentences: list[str], planted: list[str], chance: random.Random) -> list[str]:
+    """The sentences with the planted ones spread evenly through them."""
+    found: list[str] = []
     for index, sentence in enumerate(planted):
-        start, end = (len(filler) * i // len(planted) for i in (index, index + 1))
-        passage = filler[start:end]
+        start, end = (len(sentences) * i // len(planted) for i in (index, index + 1))
+        passage = sentences[start:end]
         passage.insert(chance.randint(0, len(passage)), sentence)
-        sentences += passage
+        found += passage
+    return found
+
+
+def in_paragraphs(sentences: list[str]) -> str:
+    """Sentences as a text, a few in a line."""
     paragraphs = [
         " ".join(sentences[start : start + _SENTENCES_A_PARAGRAPH])
         for start in range(0, len(sentences), _SENTENCES_A_PARAGRAPH)
@@ -91,7 +119,9 @@ def _document(facts: list[tuple[str, int]], words: int, chance: random.Random) -
     return "\n".join(paragraphs)
 
 
-def _filler(words: int, chance: random.Random) -> list[str]:
+def made_sentences(words: int, chance: random.Random) -> list[str]:
+    """Sentences of about so many words that say nothing of note."""
+
     def sentences() -> Iterator[str]:
         left = words
         while left > 0:

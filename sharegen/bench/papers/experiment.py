@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sharegen.bench.papers.chart import Chart
+from sharegen.bench.papers.chart import Bars, Chart
 
 Row = dict[str, Any]
 """One measured point by plain names: numbers, texts, or None where something has no value."""
@@ -32,6 +33,11 @@ class Settings:
     shape: tuple[str, ...] | None = None
     tensor_parallel_size: int | None = None
     tables: bool | None = None
+    problems: int | None = None
+    model: str | None = None
+    document: Path | None = None
+    facts: Path | None = None
+    questions: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class Experiment:
     figures: tuple[Figure, ...]
     columns: tuple[Column, ...]
     rows: Callable[[Settings], Iterator[Row]]
-    charts: Callable[[Sequence[Row]], list[Chart]]
+    charts: Callable[[Sequence[Row]], Sequence[Chart | Bars]]
     takes: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     repeats: int = 3

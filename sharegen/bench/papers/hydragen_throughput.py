@@ -16,6 +16,7 @@ from statistics import fmean, stdev
 from sharegen.bench.decode import leave_attention_out, measure_again, rows_that_fit, run_job
 from sharegen.bench.engines import Engines
 from sharegen.bench.papers.chart import Chart, Series
+from sharegen.bench.papers.engine_ways import WAYS, Way
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from sharegen.bench.papers.fitting import shapes_that_fit
 from sharegen.bench.papers.hydragen import HYDRAGEN
@@ -23,7 +24,6 @@ from sharegen.bench.papers.hydragen_tables import PREFIXES, TABLES, cell, prefix
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine
 from sharegen.errors import CapacityError, UsageError
-from sharegen.kernels.cost import EACH_ROW
 
 _TEMPERATURE = 0.7
 
@@ -41,23 +41,6 @@ class Point:
         return Workload(self.prefix, 0, 1, self.batch, self.output)
 
 
-@dataclass(frozen=True)
-class Way:
-    """key: of its column. levels, is_read_by_each, has_attention: of the engine."""
-
-    key: str
-    name: str
-    levels: int = 2
-    is_read_by_each: bool = False
-    has_attention: bool = True
-
-
-WAYS = (
-    Way("sharegen", "sharegen"),
-    Way("each", "stored once, read by each row", is_read_by_each=True),
-    Way("nothing", "nothing shared", levels=0),
-    Way("ceiling", "no attention", has_attention=False),
-)
 _SHAPES = ("codellama-7b", "codellama-13b", "codellama-34b")
 _BATCHES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 _PAPER_BATCH, _PAPER_PREFIX, _PAPER_OUTPUT = 1024, 1, 128
@@ -126,8 +109,7 @@ def _add(
     found: dict[Point, Row],
 ) -> None:
     """Measure all points by one way; the engine is gone at the end."""
-    costs = EACH_ROW if way.is_read_by_each else None
-    engine = engines.make(max(point.batch for point in points), way.levels, costs)
+    engine = engines.make(max(point.batch for point in points), way.levels, way.costs)
     if not way.has_attention:
         leave_attention_out(engine)
     for point in points:

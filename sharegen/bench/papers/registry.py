@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 NAMES = {
     "hydragen-throughput": "tokens per second (figures 3, 4, tables 2 to 7)",
     "hydragen-attention": "one layer by batch, prefix and suffix (figures 5, 8)",
+    "hydragen-longdoc": "questions about needles in a long text (figure 6)",
+    "hydragen-apps": "one level shared and two, and the larger batch (figure 7)",
+    "hydragen-gsm8k": "self-consistency, nothing shared and all (table 1)",
     "chunk-kernel": "one layer by shared tokens, completion and batch",
     "chunk-arrivals": "requests that arrive by a Poisson process",
     "pat-trees": "one layer of 20 trees by 4 kinds of heads",
