@@ -50,7 +50,7 @@ def conversations(
     messages: Seq[Mapping[str, Any]] | Seq[Seq[Mapping[str, Any]]],
     tokenizer: Any,
     options: ChatOptions,
-) -> list[Seq[int]]:
+) -> list[Prompt]:
     """What the tokenizer's chat template makes of one conversation, or of each of several.
 
     Raises RequestError for what is none or without a template, ModelError where that refuses it.
@@ -60,22 +60,23 @@ def conversations(
         raise RequestError("the tokenizer has no chat template: use generate() with plain text")
     is_one = bool(messages) and isinstance(messages[0], Mapping)
     several: list[Any] = [messages] if is_one else list(messages)
-    found: list[Seq[int]] = []
+    found: list[Prompt] = []
     for index, turns in enumerate(several):
         with named(index, len(several) > 1):
-            found.append(_chat_ids(turns, tokenizer, options))
+            found.append(_chat_prompt(turns, tokenizer, options))
     return found
 
 
-def _chat_ids(turns: Any, tokenizer: Any, options: ChatOptions) -> list[int]:
+def _chat_prompt(turns: Any, tokenizer: Any, options: ChatOptions) -> Prompt:
     try:
         told = conversation("messages", list(turns))
         options.check(told)
     except (RenderError, TypeError) as error:
         raise RequestError(str(error)) from None
+    text = chat_text(tokenizer, told, options)
     # The template writes its own special tokens, the first one included.
-    [ids] = token_ids([chat_text(tokenizer, told, options)], tokenizer, begin=False)
-    return ids
+    [ids] = token_ids([text], tokenizer, begin=False)
+    return {"prompt": text, "prompt_token_ids": ids}
 
 
 def request_of(

@@ -282,6 +282,7 @@ def test_chat(llm: LLM) -> None:
     text = "<|system|>Be kind.\n<|user|>Tom?\n<|assistant|>"
     ids = llm.tokenizer(text)["input_ids"]
     assert output.prompt_token_ids == ids and ids.count(llm.tokenizer.bos_token_id) == 1
+    assert output.prompt == llm.tokenizer.bos_token + text
     both = llm.chat([messages, messages[1:]], GREEDY)
     assert both[0].outputs[0].text == output.outputs[0].text and len(both) == 2
 
@@ -336,7 +337,7 @@ def test_unknown_fields_are_type_errors(folder: Path) -> None:
      {"logit_bias": {3: float("inf")}}, {"logit_bias": {3: -3.4e38}}, {"logit_bias": [3]},
      {"frequency_penalty": -3e38}, {"temperature": 1e39}, {"stop_token_ids": 3}, {"stop": 3},
      {"stop_token_ids": ["a"]}, {"stop_token_ids": [2**63]}, {"bad_words": [" "]},
-     {"bad_words": [1]}],
+     {"bad_words": [1]}, {"stop": ""}, {"bad_words": ""}],
     ids=str,
 )  # fmt: skip
 def test_impossible_values(values: dict) -> None:

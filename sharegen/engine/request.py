@@ -39,7 +39,9 @@ def _number(value: Any, least: float, most: float) -> bool:
 
 
 def _all(values: Any, good: Callable[[Any], bool]) -> bool:
-    return values is None or (isinstance(values, Sequence) and all(map(good, values)))
+    """Whether it is a list of what is good, or None; a text is no list of its characters."""
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    return values is None or (is_list and all(map(good, values)))
 
 
 def _text(value: Any) -> bool:
