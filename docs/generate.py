@@ -246,7 +246,8 @@ def _signature(name: str, member: Any) -> str:
 def _parameter(value: inspect.Parameter) -> str:
     empty = inspect.Parameter.empty
     default = "" if value.default is empty else f" = {value.default!r}"
-    return f"{value.name}: {value.annotation}{default}"
+    stars = "**" if value.kind is inspect.Parameter.VAR_KEYWORD else ""
+    return f"{stars}{value.name}: {value.annotation}{default}"
 
 
 def _prose(docstring: str) -> str:
@@ -274,6 +275,11 @@ def vllm() -> str:
             vllm_names.CALL_NOT_HERE,
         ),
         ("SamplingParams", _arguments(SamplingParams), vllm_names.SAMPLING_NOT_HERE),
+        (
+            "StructuredOutputsParams",
+            _arguments(StructuredOutputsParams),
+            vllm_names.STRUCTURED_NOT_HERE,
+        ),
         ("RequestOutput", _fields(RequestOutput), vllm_names.OUTPUT_NOT_HERE),
         ("CompletionOutput", _fields(CompletionOutput), vllm_names.OUTPUT_NOT_HERE),
         ("Logprob", _fields(Logprob), {}),

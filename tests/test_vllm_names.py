@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sharegen import LLM, BeamSearchParams, SamplingParams
+from sharegen import LLM, BeamSearchParams, SamplingParams, StructuredOutputsParams
 from sharegen.common import vllm_names
 from sharegen.common.vllm_names import ALIASES, AS_ALWAYS, own_arguments
 from sharegen.engine.execute.memory import left_beside
@@ -43,6 +43,8 @@ def names_of(kind: Any) -> list[str]:
         ("LLM's methods", vars(LLM), vllm_names.METHODS_NOT_HERE),
         ("generate, chat", OF_CALLS, vllm_names.CALL_NOT_HERE),
         ("SamplingParams", names_of(SamplingParams), vllm_names.SAMPLING_NOT_HERE),
+        ("StructuredOutputsParams", names_of(StructuredOutputsParams),
+         vllm_names.STRUCTURED_NOT_HERE),
         ("RequestOutput", names_of(RequestOutput), vllm_names.OUTPUT_NOT_HERE),
         ("CompletionOutput", names_of(CompletionOutput), vllm_names.OUTPUT_NOT_HERE),
         ("Logprob", names_of(Logprob), ()),
@@ -68,6 +70,15 @@ def refused(call: Any, name: str, why: str) -> None:
 def test_sampling_parameters_that_are_not_here(name: str) -> None:
     why = vllm_names.SAMPLING_NOT_HERE[name]
     refused(lambda: SamplingParams(**{name: 1}), name, why)
+
+
+@pytest.mark.parametrize("name", vllm_names.STRUCTURED_NOT_HERE)
+def test_structured_outputs_that_are_not_here(name: str) -> None:
+    why = vllm_names.STRUCTURED_NOT_HERE[name]
+    refused(lambda: StructuredOutputsParams(choice=["a"], **{name: 1}), name, why)
+    with pytest.raises(UsageError) as raised:
+        SamplingParams(structured_outputs={name: 1})  # type: ignore[arg-type]
+    assert str(raised.value) == f"structured_outputs has no {name!r}: {why}"
 
 
 def test_beam_search_parameters_that_are_not_here() -> None:

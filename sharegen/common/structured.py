@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from sharegen.common.vllm_names import STRUCTURED_NOT_HERE, refusing
 from sharegen.errors import UsageError
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
@@ -22,6 +23,7 @@ _BYTES = (1 << 256) - 1  # the tokens of llguidance's tokenizer of bytes, withou
 _ANY_OBJECT = '{"type": "object"}'
 
 
+@refusing(STRUCTURED_NOT_HERE)
 @dataclass(frozen=True)
 class StructuredOutputsParams:
     """One of vLLM's kinds of structured output; the text of a completion that ends is of it.
@@ -90,9 +92,8 @@ class StructuredOutputsParams:
             )
         unknown = [name for name in value if name not in names]
         if unknown:
-            raise UsageError(
-                f"structured_outputs has no {unknown[0]!r:.80}: give one of {', '.join(_KINDS)}"
-            )
+            instead = STRUCTURED_NOT_HERE.get(unknown[0], f"give one of {', '.join(_KINDS)}")
+            raise UsageError(f"structured_outputs has no {unknown[0]!r:.80}: {instead}")
         return cls(**value)
 
     def as_dict(self) -> dict[str, Any]:

@@ -145,6 +145,14 @@ BEAM_NOT_HERE = {
 }
 """Fields of vLLM's BeamSearchParams and BeamSearchSequence that there are not -> what to use."""
 
+STRUCTURED_NOT_HERE = {
+    "disable_additional_properties": 'say "additionalProperties": false in the schema',
+    "whitespace_pattern": "use disable_any_whitespace, or a grammar",
+    "structural_tag": "use a grammar of the whole text",
+    "disable_fallback": "one library reads them all, and what it does not know is refused",
+}
+"""Fields of vLLM's StructuredOutputsParams that are refused -> why, or what to use."""
+
 OUTPUT_NOT_HERE = {
     "metrics": "LLM.engine.stats counts for all requests together",
     "lora_request": "an LLM has one adapter or none",
