@@ -149,12 +149,15 @@ def _logprob(token: int, value: float | None, spell: Callable[[int], str]) -> di
 def _text_logprobs(
     found: Sequence[Sequence[Any]], spell: Callable[[int], str]
 ) -> dict[str, list[Any]]:
-    """The four lists of the legacy endpoint; of tokens that read alike the likeliest counts."""
+    """The four lists of the legacy endpoint; of tokens that read alike the likeliest counts.
+
+    The token that was drawn is among the likeliest, too, behind them where it is none of them.
+    """
     texts = [spell(token) for token, _, _ in found]
     tops: list[dict[str, float]] = []
-    for _, _, top in found:
+    for drawn, its, top in found:
         best: dict[str, float] = {}
-        for token, value in top.items():
+        for token, value in [*top.items(), (drawn, its)]:
             best.setdefault(spell(int(token)), _UNLIKELY if value is None else value)
         tops.append(best)
     return {

@@ -12,7 +12,7 @@ SHOWN = 80
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The name that `name` was probably meant to be."""
     by_case = {known.casefold(): known for known in names}
-    found = difflib.get_close_matches(name[:SHOWN].casefold(), by_case, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name[:SHOWN].casefold(), by_case, n=1, cutoff=0.6)
     return by_case[found[0]] if found else None
 
 

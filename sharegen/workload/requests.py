@@ -150,6 +150,12 @@ class _Body(BaseModel):
 
 _SAMPLING = sorted(_Body.model_fields.keys() & Sampling.model_fields.keys())
 _FIELDS = {"samples": "n"}  # where the words of a recipe differ
+_INSTEAD = {
+    "best_of": "ask for n, and keep the best",
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar"), "use structured_outputs"
+    ),
+}
 _MOST_LOGPROBS = 20
 _TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats have no such bound
 
@@ -345,8 +351,9 @@ def _refused(error: ValidationError, model: type[BaseModel]) -> Refused:
     param = _FIELDS.get(name, name)
     if first["type"] == "extra_forbidden":
         near = nearest(name, list(model.model_fields))
-        hint = f": did you mean {near!r}?" if near else ""
-        return Refused(f"unknown field {name!r:.{SHOWN}}{hint}", param, "unknown_parameter")
+        hint = _INSTEAD.get(name, f"did you mean {near!r}?" if near else None)
+        said = f"unknown field {name!r:.{SHOWN}}" + (f": {hint}" if hint else "")
+        return Refused(said, param, "unknown_parameter")
     if first["type"] == "missing":
         return Refused(f"the field {name!r} is missing", param, "missing_required_parameter")
     said = f"{param} is {first['input']!r:.{SHOWN}}: {in_words(first)}"

@@ -101,7 +101,8 @@ def test_openais_own_types_read_every_answer(answer: Any, tmp_path: Path) -> Non
     legacy = texts["legacy"].choices[0].logprobs
     assert legacy and legacy.tokens and legacy.text_offset and legacy.top_logprobs
     assert legacy.text_offset == [0, *accumulate(map(len, legacy.tokens))][:3]
-    assert [len(top) for top in legacy.top_logprobs] == [2, 2, 2]
+    for token, top in zip(legacy.tokens, legacy.top_logprobs, strict=True):
+        assert token in top and len(top) in (2, 3)  # what was drawn, beside the two likeliest
     assert "99999" in found["absurd"]["body"]["error"]["message"]
     errors = {name: found[name]["body"]["error"] for name in ("bad", "long")}
     assert [found[name]["status_code"] for name in errors] == [400, 400]

@@ -136,6 +136,7 @@ def test_response_format_is_a_spelling_of_structured_outputs(requests: Any) -> N
         ({"stop_token_ids": [-1]}, "stop_token_ids is -1", "stop_token_ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids is []", "allowed_token_ids"),
         ({"n": 0}, "n is 0: it must be at least 1", "n"),
+        ({"guided_choice": ["a"]}, "'guided_choice': use structured_outputs", "guided_choice"),
         ({"n": "2"}, "n is '2'", "n"),
         (
             {"temprature": 1},
