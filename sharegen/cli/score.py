@@ -17,6 +17,7 @@ from sharegen.cli.code import SchemaOption
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path, parse_size
 from sharegen.common.printable import printable, visible
+from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def score(
             if stopped is not None:
                 _say_how(found.name, stopped)
             rows = _by_difficulty(pooled_verdicts(found, verdicts, stopped), stopped, wanted_ks)
+        _say_too_few(found.name, ks or (), rows)
         if as_json:
             jobs.append(_job(found, rows, verdicts))
         else:
@@ -327,6 +329,13 @@ def _job(found: Pool, rows: Rows, verdicts: Mapping[Path, list[Verdict]] | None)
             for estimate in estimates
         ],
     }
+
+
+def _say_too_few(title: str, ks: Sequence[int], rows: Rows) -> None:
+    """Name the k that were asked for, and that no problem has samples enough for."""
+    there = {estimate.k for _, estimates in rows for estimate in estimates}
+    for k in sorted(set(ks) - there):
+        remark(f"{title}: --k {k}: no problem with {k} samples or more can be scored")
 
 
 def _print_estimates(title: str, rows: Rows) -> None:

@@ -253,6 +253,9 @@ def test_mathematics_is_scored_from_answers_alone(sharegen: Command, tmp_path: P
     assert ran.code == 0, ran.err
     for word in ("pass@1", "40.0%", "pass@5", "maj@1", "maj@5", "100.0%"):
         assert word in ran.out
+    ran = sharegen("score", path, "--k", 5, "--k", 6)
+    assert ran.code == 0 and "pass@5" in ran.out
+    assert "--k 6: no problem with 6 samples or more can be scored" in ran.err
     assert not scores_path(tmp_path / "m.jsonl").exists()
 
 

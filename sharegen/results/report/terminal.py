@@ -32,7 +32,7 @@ def chart(runs: Sequence[Measured]) -> str:
         lines += [f"  {_mark(index)}  {name}" for index, (name, _) in enumerate(curves)]
         lines.append("")
     lines += _table(curves)
-    lines.append("95% intervals: bootstrap over problems.")
+    lines.append("95% intervals: bootstrap over problems; exact ones where all are right, or none.")
     lines += [found.in_words() for found in comparisons(runs)]
     if largest > 1 and any(run.majority is not None for run in runs):
         lines.append(f"maj@k between one and all samples: mean of {SUBSETS} random subsets.")

@@ -70,7 +70,8 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
     yield Picture(
         "curve",
         "Right answers against samples",
-        f"{'; '.join(meanings)}. Bands: 95% bootstrap intervals over problems.",
+        f"{'; '.join(meanings)}. Bands: 95% intervals over problems, "
+        "bootstrap or, where all are right, or none, exact.",
         ("run", "measure", "k", "mean", "95% interval"),
         tuple(
             (name, measure, str(k), f"{mean:.1%}", f"{low:.1%} to {high:.1%}")
