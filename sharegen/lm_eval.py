@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,9 @@ class SharegenLM(TemplateLM):
     sets none. add_bos_token, prefix_token_id, enable_thinking, chat_template_args and
     think_end_token: as for the harness's other models.
     journal: the file that results go to, by default one in runs/ for each model.
-    dtype, quantization, max_sequences, kv_cache_memory, workers and seed: as for LLM. device, too;
-        the harness says "cuda:0" where nobody says anything, which is the CPU where there is no
-        GPU.
+    revision, dtype, quantization, max_sequences, kv_cache_memory, gpu_memory_utilization, workers,
+        tensor_parallel_size and seed: as for LLM. device, too; the harness says "cuda:0" where
+        nobody says anything, which is the CPU where there is no GPU.
     batch_size, max_batch_size: the harness always gives them; everything is one batch here.
 
     Raises a SharegenError, one line each, for what a user can cause.
@@ -90,6 +91,7 @@ class SharegenLM(TemplateLM):
         pretrained: str,
         *,
         tokenizer: str | None = None,
+        revision: str | None = None,
         peft: str | None = None,
         dtype: str = "auto",
         quantization: str | None = None,
@@ -105,15 +107,24 @@ class SharegenLM(TemplateLM):
         journal: str | None = None,
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
+        gpu_memory_utilization: float | None = None,
         workers: int = 1,
+        tensor_parallel_size: int = 1,
         seed: int = 0,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
+        **others: Any,
     ) -> None:
         super().__init__()
+        if others:
+            taken = [name for name in signature(type(self)).parameters if name != "others"]
+            raise UsageError(
+                f"model_args: {', '.join(others)}: not known here: there are {', '.join(taken)}"
+            )
         self._llm = LLM(
             str(pretrained),
             tokenizer,
+            revision=revision,
             dtype=dtype,
             quantization=quantization,
             device="auto" if device in (None, _UNSAID) else device,
@@ -121,7 +132,9 @@ class SharegenLM(TemplateLM):
             trust_remote_code=bool(trust_remote_code),
             max_sequences=max_sequences,
             kv_cache_memory=kv_cache_memory,
+            gpu_memory_utilization=gpu_memory_utilization,
             workers=workers,
+            tensor_parallel_size=tensor_parallel_size,
             seed=seed,
         )
         self.tokenizer = self._llm.tokenizer

@@ -170,3 +170,7 @@ def test_what_cannot_be_asked(client: Any, tmp_path: Path) -> None:
         client._loglikelihood_tokens([(("", ""), [1], [5] * 3000)])
     with pytest.raises(UsageError, match="max_length is 9999: it must be from 2 to 2048"):
         SharegenLM(str(save_tiny_model(tmp_path)), max_length=9999)
+    with pytest.raises(
+        UsageError, match=r"^model_args: nope: not known here: there are pretrained"
+    ):
+        SharegenLM("model", nope=1)
