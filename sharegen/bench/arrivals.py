@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sharegen.engine.engine import Engine
+from sharegen.engine.execute.process import short_collections
 from sharegen.engine.request import Request
 
 
@@ -41,29 +43,27 @@ def replay(engine: Engine, requests: Sequence[Request], arrivals: Sequence[float
     Sharing is found as they come: each is added when it is due, and no sooner.
     """
     engine.check(*requests)
-    waiting = iter(zip(arrivals, requests, strict=True))
-    arrived = {request.key: at for at, request in zip(arrivals, requests, strict=True)}
+    waiting = deque(zip(arrivals, requests, strict=True))
+    arrived = {request.key: at for at, request in waiting}
     block_bytes = engine.model.kv_bytes_per_token * engine.config.block_size
     normalised: list[float] = []
     blocks = batch = 0
-    upcoming = next(waiting, None)
     engine.begin()
     start = time.perf_counter()
     try:
-        while upcoming is not None or engine.has_work:
-            now = time.perf_counter() - start
-            while upcoming is not None and upcoming[0] <= now:
-                engine.add([upcoming[1]])
-                upcoming = next(waiting, None)
-            if not engine.has_work:
-                assert upcoming is not None
-                time.sleep(upcoming[0] - now)
-                continue
-            for completion in engine.step():
-                took = time.perf_counter() - start - arrived[completion.request.key]
-                normalised.append(took / len(completion.token_ids))
-            blocks = max(blocks, engine.stats.blocks_used)
-            batch = max(batch, engine.stats.running)
+        with short_collections():
+            while waiting or engine.has_work:
+                now = time.perf_counter() - start
+                while waiting and waiting[0][0] <= now:
+                    engine.add([waiting.popleft()[1]])
+                if not engine.has_work:
+                    time.sleep(waiting[0][0] - now)
+                    continue
+                for completion in engine.step():
+                    took = time.perf_counter() - start - arrived[completion.request.key]
+                    normalised.append(took / len(completion.token_ids))
+                blocks = max(blocks, engine.stats.blocks_used)
+                batch = max(batch, engine.stats.running)
         seconds = time.perf_counter() - start
     finally:
         engine.end()
