@@ -14,6 +14,7 @@ MATRIX_RATE = 790e12  # operations a second that a matrix product in bf16 reache
 
 _FORM = "Q/KV,PREFIX,PROBLEM,PROBLEMSxSAMPLES,SUFFIX"
 _EXAMPLE = "32/8,1024,112,26x40,128"
+_PATTERN = re.sub("[A-Z]+", r"(-?\\d{1,12})", _FORM)
 
 
 class Tree(ABC):
@@ -130,7 +131,7 @@ NARROW = tuple(replace(TABLE[i], aim=None, narrow=True) for i in (0, 1, 3, 4, 5,
 
 def parse_case(text: str) -> Case:
     """A case from Q/KV,PREFIX,PROBLEM,PROBLEMSxSAMPLES,SUFFIX. Raises UsageError."""
-    numbers = re.fullmatch(r"(-?\d+)/(-?\d+),(-?\d+),(-?\d+),(-?\d+)x(-?\d+),(-?\d+)", text)
+    numbers = re.fullmatch(_PATTERN, text)
     if numbers is None:
         raise UsageError(f"--case {text!r} is not of the form {_FORM}, like {_EXAMPLE}")
     q, kv, prefix, problem, problems, samples, suffix = map(int, numbers.groups())

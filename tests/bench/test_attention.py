@@ -122,6 +122,7 @@ def test_refuses_a_picture_before_it_measures(
     [
         ("32/8,1024,112,26x40", "is not of the form Q/KV,PREFIX,"),
         ("4/2,0,0,1,8", "is not of the form Q/KV,PREFIX,"),
+        ("4/2,9,0,1x4,1234567890123", "is not of the form Q/KV,PREFIX,"),
         ("5/2,9,0,1x4,8", "5 query heads do not divide among 2 KV heads: Q must be a multiple"),
         ("4/0,9,0,1x4,8", "KV is 0: it must be at least 1"),
         ("4/2,9,-1,1x4,8", "PROBLEM is -1: it must be at least 0"),

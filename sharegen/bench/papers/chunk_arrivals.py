@@ -66,7 +66,7 @@ FULL = Sweep(
         Load(2048, 512, (0.6, 1.0, 2.0, 3.0, 4.0)),
         Load(4096, 512, (0.4,)),
     ),
-    count=60,
+    count=40,
     batch=32,
 )
 QUICK = Sweep("tiny", (Load(512, 32, (2.0, 8.0)),), count=16, batch=8)
