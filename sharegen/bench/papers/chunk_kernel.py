@@ -16,7 +16,7 @@ from sharegen.bench.attention_case import Case
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.chunk import CHUNK_ATTENTION
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
-from sharegen.bench.papers.ways import COLUMNS, WAYS, WORK, measure_layer
+from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
 from sharegen.bench.timer import timer_of
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Paper, Row, Settings
-from sharegen.bench.papers.ways import COLUMNS, WAYS, WORK, measure_layer
+from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
 from sharegen.bench.timer import timer_of
 
 TREES = (
