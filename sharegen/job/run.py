@@ -249,7 +249,7 @@ class _Job:
         self.watcher.planned(plan, self.path, sum(item.recorded for item in asked))
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
         pace = Pace(journal.run.timings, journal.run.stats)
-        started = time.monotonic()
+        started, cpu_started = time.monotonic(), time.process_time()
         ended: float | None = None
         verified = None
         drawn = 0
@@ -284,9 +284,10 @@ class _Job:
             verified = self._verify()
         finally:
             seconds = (ended or time.monotonic()) - started
+            cpu_seconds = time.process_time() - cpu_started
             begun = [item.recorded > 0 for item in asked]
             again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
-            self._close(journal, plan, drawn, seconds, pace, verified, again)
+            self._close(journal, plan, drawn, seconds, cpu_seconds, pace, verified, again)
         if journal.undrawn and journal.undrawn == journal.finished:
             failed = next(record for record in journal.records() if record.is_sample)
             raise all_failed(failed.key, failed.error)
@@ -430,11 +431,13 @@ class _Job:
         plan: Plan,
         drawn: int,
         seconds: float,
+        cpu_seconds: float,
         pace: Pace,
         verified: Verified | None,
         again: int,
     ) -> None:
-        """again: prompt tokens that an earlier run of the journal computed too."""
+        """cpu_seconds: of this process. again: prompt tokens that an earlier run of the journal
+        computed too."""
         before = journal.run.timings
         counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
         stats = added(journal.run.stats, counted, again) | {"plan": plan.to_json()}
@@ -448,6 +451,7 @@ class _Job:
             timings={
                 "loading_seconds": round(self.loading_seconds, 3),
                 "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
+                "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 3),
                 "progress": pace.close(seconds, self.engine.stats.generated_tokens),
             },
         )

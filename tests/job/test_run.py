@@ -84,6 +84,7 @@ def assert_progress(run: dict[str, Any]) -> None:
     points = run["timings"]["progress"]
     assert points == sorted(points) and 1 <= len(points) <= 100
     assert points[-1] == [run["timings"]["sampling_seconds"], run["stats"]["generated_tokens"]]
+    assert run["timings"]["cpu_seconds"] > 0
 
 
 def test_the_same_job_gives_the_same_lines(
