@@ -5,7 +5,8 @@
 Every run is a journal in the folder, so that the command goes on where it was stopped. Beside what
 was saved stands what could have been: the rule over the full journal in the order of its indices,
 as if nothing had been in flight. Accuracy is compared problem by problem, with the interval of the
-difference over all problems of all seeds.
+difference over all problems of all seeds. Where others use the cores, `--clock cpu` tells more: it
+takes the CPU seconds of the process for time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sharegen.common.stop_rule import StopRule
+from sharegen.errors import SharegenError
 from sharegen.job.run import run_job
 from sharegen.results.passk import bootstrap_interval
 from sharegen.results.pool import Pool, one_job
@@ -30,25 +32,30 @@ from sharegen.results.vote import tally
 from sharegen.workload.configuration import Configuration, resolve
 
 _RULES = ("decided", "confident", "window", "right=4")
+_CLOCKS = {"wall": "sampling_seconds", "cpu": "cpu_seconds"}  # as a run.json calls them
 
 
 @dataclass(frozen=True)
 class Measured:
     """One seed under one rule; shares of the full job's samples, seconds and speed.
 
-    saved: with those that were cancelled as drawn; possible: by the replay in index order.
+    drawn: samples, with those that were cancelled; saved: the share of all that they leave;
+    possible: by the replay in index order. seconds: that it took; time_saved: the share of the
+    full job's that they leave.
     gains: of each problem, how much more often the vote is right than that of all samples.
     """
 
+    drawn: int
     saved: float
     possible: float
     seconds: float
+    time_saved: float
     speed: float
     accuracy: float
     gains: tuple[float, ...]
 
 
-def measure(full: Path, path: Path, rule: StopRule, samples: int) -> Measured:
+def measure(full: Path, path: Path, rule: StopRule, samples: int, clock: str) -> Measured:
     """Compare a journal that a rule stopped with the full one of the same seed."""
     all_of, some_of = one_job(full), one_job(path)
     before, now = all_of.run, some_of.run
@@ -57,12 +64,15 @@ def measure(full: Path, path: Path, rule: StopRule, samples: int) -> Measured:
     asked = samples * len(replay.problems)
     drawn = sum(record.is_sample for record in some_of.records()) + now.stats["cancelled"]
     possible = sum(deciding.counted for deciding in replay.problems.values())
+    seconds, fully_seconds = _seconds(now, clock), _seconds(before, clock)
     right, fully = _right(some_of, Stopped.of(some_of)), _right(all_of, None)
     return Measured(
+        drawn=drawn,
         saved=1 - drawn / asked,
         possible=1 - possible / asked,
-        seconds=1 - _seconds(now) / _seconds(before),
-        speed=_speed(now, asked - drawn) / _speed(before, 0),
+        seconds=seconds,
+        time_saved=1 - seconds / fully_seconds,
+        speed=_tokens(now, asked - drawn) / seconds / (_tokens(before, 0) / fully_seconds),
         accuracy=float(np.mean(list(right.values()))),
         gains=tuple(right[problem] - fully[problem] for problem in sorted(fully)),
     )
@@ -74,13 +84,13 @@ def _right(found: Pool, stopped: Stopped | None) -> dict[str, float]:
     return {vote.problem_id: float(bool(vote.correct)) for vote in votes}
 
 
-def _seconds(run: RunFile) -> float:
-    return float(run.timings["sampling_seconds"])
+def _seconds(run: RunFile, clock: str) -> float:
+    return float(run.timings[_CLOCKS[clock]])
 
 
-def _speed(run: RunFile, undrawn: int) -> float:
-    """Tokens a second, without the first tokens of samples that were never begun."""
-    return (run.stats["generated_tokens"] - undrawn) / _seconds(run)
+def _tokens(run: RunFile, undrawn: int) -> int:
+    """Without the first tokens of samples that were never begun."""
+    return int(run.stats["generated_tokens"]) - undrawn
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,13 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rules", nargs="+", default=list(_RULES))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--max-sequences", type=int)
+    parser.add_argument("--clock", choices=list(_CLOCKS), default="wall")
     asked = parser.parse_args(arguments)
+    try:
+        for text in asked.rules:
+            _configure(asked, 0, text)
+    except SharegenError as error:
+        parser.error(str(error))
     found: dict[str, list[Measured]] = {rule: [] for rule in asked.rules}
     for seed in range(asked.seeds):
         full = _run(asked, seed, None)
         for text in asked.rules:
             path = _run(asked, seed, text)
-            found[text].append(measure(full, path, StopRule.parse(text), asked.samples))
+            rule = StopRule.parse(text)
+            found[text].append(measure(full, path, rule, asked.samples, asked.clock))
             _print(found)
 
 
@@ -124,25 +141,30 @@ def _configure(asked: argparse.Namespace, seed: int, rule: str | None) -> Config
 
 def _print(found: dict[str, list[Measured]]) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("rule", "seeds", "saved", "possible", "of it", "time saved", "of samples",
-                 "tokens/s", "vote right", "beside the full vote"):  # fmt: skip
+    for name in ("rule", "seeds", "drawn", "saved", "possible", "of it", "seconds", "saved",
+                 "of samples", "tokens/s", "vote right", "beside the full vote"):  # fmt: skip
         table.add_column(name, justify="left" if name == "rule" else "right")
     for rule, seeds in found.items():
         if not seeds:
             continue
-        saved, possible, seconds, speed, accuracy = (
+        drawn, saved, possible, seconds, time_saved, speed, accuracy = (
             float(np.mean([getattr(each, name) for each in seeds]))
-            for name in ("saved", "possible", "seconds", "speed", "accuracy")
+            for name in ("drawn", "saved", "possible", "seconds", "time_saved", "speed", "accuracy")
         )
         gains = [gain for each in seeds for gain in each.gains]
         low, high = bootstrap_interval(gains)
         table.add_row(
-            StopRule.parse(rule).named, str(len(seeds)), f"{saved:.1%}", f"{possible:.1%}",
-            f"{saved / possible:.2f}", f"{seconds:.1%}", f"{seconds / saved:.2f}",
-            f"{speed:.2f}x", f"{accuracy:.1%}",
+            StopRule.parse(rule).named, str(len(seeds)), f"{drawn:,.0f}", f"{saved:.1%}",
+            f"{possible:.1%}", _ratio(saved, possible), f"{seconds:,.1f}", f"{time_saved:.1%}",
+            _ratio(time_saved, saved), f"{speed:.2f}x", f"{accuracy:.1%}",
             f"{100 * float(np.mean(gains)):+.2f} points ({100 * low:+.2f} to {100 * high:+.2f})",
         )  # fmt: skip
-    Console(width=140).print(table)
+    Console(width=150).print(table)
+
+
+def _ratio(part: float, whole: float) -> str:
+    """Nothing is a part of nothing."""
+    return f"{part / whole:.2f}" if whole else ""
 
 
 if __name__ == "__main__":
