@@ -9,37 +9,71 @@ of rows are full where rows come in multiples of 16, and fewer than 16 keys are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels import reference
-from sharegen.kernels.partial import Partial, Parts
+from sharegen.kernels.partial import NOTHING, Common, Partial, Parts
 
 _LEAST = 16  # rows come in multiples of this, keys at least so many
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
-def dense(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
-) -> Partial:
-    """See partial.Dense."""
-    if visible is not None or not _serves(k, v, softcap):
-        return reference.dense(q, k, v, visible, softcap)
+def dense(q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial:
+    """See partial.Dense.
+
+    Rows are laid out once for all nodes, so that a node costs little beside the kernel's call: with
+    few rows under each, as when samples start in waves, there are many.
+    """
+    served = [node.visible is None and _serves(node.k, node.v, softcap) for node in nodes]
+    if not any(served):
+        return reference.dense(q, nodes, softcap)
     num_rows, num_heads, size = q.shape
-    num_kv_heads = k.shape[1]
+    num_kv_heads = nodes[0].k.shape[1]
+    group = num_heads // num_kv_heads
     # A query head's rows are as good as any: those of a group follow each other.
-    rows = q.view(num_rows, num_kv_heads, -1, size).transpose(0, 1).flatten(1, 2)
-    rows = pad(rows, (0, 0, 0, -rows.shape[1] % _LEAST))
-    keys, values = k.float().transpose(0, 1), v.float().transpose(0, 1)
-    out, lse = _flash(rows[None], keys[None], values[None], scale=1.0)
-    of_group = num_rows * (num_heads // num_kv_heads)
+    heads = q.view(num_rows, num_kv_heads, group, size).transpose(0, 1).flatten(1, 2)
+    heads = pad(heads, (0, 0, 0, _LEAST))[None]
+    none, no_lse = heads.new_zeros(1, num_kv_heads, 1, size), heads.new_full((1, 1, 1), NOTHING)
+    outs: list[Tensor] = []
+    lses: list[Tensor] = []
+    end = 0
 
-    def by_row(result: Tensor) -> Tensor:
-        heads = result[0, :, :of_group].unflatten(1, (num_rows, -1))
-        return heads.transpose(0, 1).flatten(1, 2)
+    def skip_to(first: int) -> None:
+        """Rows of no node that the kernel serves."""
+        if first > end:
+            outs.append(none.expand(-1, -1, first - end, -1))
+            lses.append(no_lse.expand(-1, num_kv_heads, first - end))
 
-    return _partial(by_row(out), by_row(lse))
+    for node, is_served in zip(nodes, served, strict=True):
+        if not is_served:
+            continue
+        first, last = node.rows.start * group, node.rows.stop * group
+        skip_to(first)
+        count = last - first
+        rows = heads.narrow(2, first, count + -count % _LEAST)  # the next ones fill it up
+        keys, values = (x.float().unsqueeze(0).transpose(1, 2) for x in (node.k, node.v))
+        out, lse = _flash(rows, keys, values, scale=1.0)
+        outs.append(out.narrow(2, 0, count))
+        lses.append(lse.narrow(2, 0, count))
+        end = last
+    skip_to(num_rows * group)
+
+    def by_row(parts: list[Tensor]) -> Tensor:
+        whole = torch.cat(parts, dim=2)[0]
+        return whole.unflatten(1, (num_rows, group)).transpose(0, 1).flatten(1, 2)
+
+    top = by_row(lses)
+    part = Partial(by_row(outs), top, (top != NOTHING).float())
+    for node, is_served in zip(nodes, served, strict=True):
+        if not is_served:
+            part[node.rows] = reference.dense_one(
+                q[node.rows], node.k, node.v, node.visible, softcap
+            )
+    return part
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:

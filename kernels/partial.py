@@ -6,6 +6,7 @@ sum, merged (Hydragen, section 3.1, equations 2-5).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,12 +60,26 @@ def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
     return partial.out / torch.where(total == 0, 1.0, total)[..., None]
 
 
-class Dense(Protocol):
-    """Rows q [T, num_heads, D], scaled, against common keys k [L, num_kv_heads, D], v."""
+@dataclass(frozen=True)
+class Common:
+    """Keys that a slice of rows has in common: k [L, num_kv_heads, D], v [L, num_kv_heads, *].
 
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
-    ) -> Partial: ...
+    visible: [rows, L] which of them a row sees; None: all.
+    """
+
+    rows: slice
+    k: Tensor
+    v: Tensor
+    visible: Tensor | None = None
+
+
+class Dense(Protocol):
+    """Rows q [T, num_heads, D], scaled, against what slices of them have in common, one at least.
+
+    The slices follow each other; a row of none of them gets a part over no keys.
+    """
+
+    def __call__(self, q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial: ...
 
 
 class Causal(Protocol):

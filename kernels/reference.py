@@ -16,6 +16,7 @@ and a level of the tree that a row does not have adds an exact zero.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from torch.nn.functional import pad
 
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.narrow import NAN, NarrowKV, largest_value, least_exponent, narrowed, widened
-from sharegen.kernels.partial import NOTHING, Partial, Parts, finish, merge
+from sharegen.kernels.partial import NOTHING, Common, Partial, Parts, finish, merge
 
 _LEAST = 16  # rows come in multiples of this, keys at least so many
 _SUFFIX_STEP = 32  # suffix tokens read at once
@@ -245,7 +246,7 @@ def prefill_attention(
         else:
             at = position[rows]
             visible = (at[None, :] <= at[:, None]) & (at[None, :] >= lowest[rows, None])
-            own = dense(queries[rows], k[rows], v[rows], visible, softcap)
+            own = dense_one(queries[rows], k[rows], v[rows], visible, softcap)
         out[rows] = finish(merge(above[rows], own), sinks)
     return out.to(q.dtype)
 
@@ -265,9 +266,10 @@ def _shared(
     shape = (len(q), q.shape[1], v_cache.shape[-1])
     merged = Partial.empty(*shape, q.device)
     for level in range(plan.num_levels):
-        nodes = [node for node in plan.nodes if node.level == level]
-        of_level = Partial.empty(*shape, q.device)
-        for node in nodes:
+        common: list[Common] = []
+        for node in plan.nodes:
+            if node.level != level:
+                continue
             if node.narrow:
                 assert narrow is not None and isinstance(node.slots, Tensor)
                 k, v = read_narrow(narrow, node.slots)
@@ -277,7 +279,8 @@ def _shared(
             if lowest is not None:
                 key_position = torch.arange(len(k), device=q.device) + node.position
                 visible = key_position[None, :] >= lowest[node.rows, None]
-            of_level[node.rows] = parts.dense(q[node.rows], k, v, visible, softcap)
+            common.append(Common(node.rows, k, v, visible))
+        of_level = parts.dense(q, common, softcap)
         merged = merge(merged, of_level) if level else of_level
     return merged
 
@@ -317,10 +320,18 @@ def _suffix(
     return partial
 
 
-def dense(
+def dense(q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial:
+    """See partial.Dense."""
+    part = Partial.empty(len(q), q.shape[1], nodes[0].v.shape[-1], q.device)
+    for node in nodes:
+        part[node.rows] = dense_one(q[node.rows], node.k, node.v, node.visible, softcap)
+    return part
+
+
+def dense_one(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
 ) -> Partial:
-    """See partial.Dense; visible: [T, L]."""
+    """Rows q against common keys k [L, num_kv_heads, D], v; visible: [T, L]."""
     num_rows, num_heads, _ = q.shape
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
@@ -350,7 +361,7 @@ def dense(
 def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
     """See partial.Causal."""
     visible = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device).tril()
-    return dense(q, k, v, visible, softcap)
+    return dense_one(q, k, v, visible, softcap)
 
 
 def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:

@@ -6,6 +6,7 @@ The oracle is the model itself, as for the others (test_exact.py, model/test_exa
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from sharegen.errors import CapacityError, ModelError
 from sharegen.llm import LLM
 from tests.engine.jobs import (
     CheckedEngine,
+    Result,
     assert_empty,
     forest,
     judge,
@@ -386,6 +388,32 @@ def test_compiled_layers_leave_mixers_to_the_one_who_runs_them(name: str) -> Non
     ran = run(make_engine(model), requests_of(forest()[:4], GREEDY))
     for completion in ran.completions.values():
         judge(completion, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2", "qwen3_5"])
+def test_cancelled_samples_leave_the_states_of_others_alone(name: str) -> None:
+    """In few slots and blocks: what stays draws what it draws alone, and all slots come back."""
+    rng = random.Random(name)
+    prompts = forest()
+    expected = run(make_engine(loaded(name)), requests_of(prompts, SAMPLED, 4)).results
+    engine = make_engine(loaded(name), blocks=70, max_sequences=7, state_slots=16)
+    ended: set[tuple[int, int]] = set()
+    done: dict[tuple[int, int], Result] = {}
+    engine.begin()
+    engine.add(requests_of(prompts, SAMPLED, 4))
+    while engine.has_work:
+        for c in engine.step():
+            done[c.request.key, c.sample] = (c.token_ids, c.cumulative_logprob, c.finish_reason)
+        if rng.random() < 0.2:
+            key = rng.randrange(len(prompts))
+            some = rng.choice([None, rng.sample(range(4), 2)])
+            ended |= {(key, sample) for sample in engine.cancel(key, some)}
+            engine.scheduler.check_integrity()
+    engine.end()
+    assert_empty(engine)
+    assert set(done) == set(expected) - ended and ended
+    assert all(expected[key] == result for key, result in done.items())
 
 
 @pytest.mark.slow

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from sharegen.kernels import flash, reference
-from sharegen.kernels.partial import Partial, finish
+from sharegen.kernels.partial import Common, Partial, finish
 
 HEADS = [(4, 1), (4, 4), (6, 2)]
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softcap: float | None = None
+) -> Partial:
+    return flash.dense(q, [Common(slice(0, len(q)), k, v)], softcap)
 
 
 def assert_same(part: Partial, expected: Partial) -> None:
@@ -27,11 +35,9 @@ def assert_same(part: Partial, expected: Partial) -> None:
 def test_common_keys(heads: tuple[int, int], rows: int, keys: int, softcap: float | None) -> None:
     q = normal(rows, heads[0], 24) / 4
     k, v = normal(keys, heads[1], 24, seed=1), normal(keys, heads[1], 24, seed=2)
-    assert_same(flash.dense(q, k, v, None, softcap), reference.dense(q, k, v, None, softcap))
+    assert_same(dense(q, k, v, softcap), reference.dense_one(q, k, v, None, softcap))
     other = normal(keys, heads[1], 8, seed=3)  # of another size than the keys
-    assert_same(
-        flash.dense(q, k, other, None, softcap), reference.dense(q, k, other, None, softcap)
-    )
+    assert_same(dense(q, k, other, softcap), reference.dense_one(q, k, other, None, softcap))
 
 
 @pytest.mark.parametrize("heads", HEADS)
@@ -63,7 +69,26 @@ def test_own_keys_among_those_of_others_that_are_not_finite(heads: tuple[int, in
 def test_a_row_is_computed_as_among_others(heads: tuple[int, int], keys: int) -> None:
     q = normal(210, heads[0], 64) / 8
     k, v = normal(keys, heads[1], 64, seed=1), normal(keys, heads[1], 64, seed=2)
-    whole = flash.dense(q, k, v, None, None)
+    whole = dense(q, k, v)
     for rows in (slice(0, 1), slice(17, 20), slice(60, 209), slice(193, 210)):
-        part = flash.dense(q[rows], k, v, None, None)
+        part = dense(q[rows], k, v)
         assert torch.equal(part.out, whole.out[rows]) and torch.equal(part.top, whole.top[rows])
+
+
+def test_nodes_of_one_level() -> None:
+    """Each as by itself: also with too few keys, and with some hidden."""
+    q = normal(90, 4, 24) / 4
+    nodes = []
+    for rows, keys in (((0, 3), 40), ((3, 7), 5), ((9, 50), 300), ((50, 51), 16), ((60, 90), 33)):
+        k, v = normal(keys, 2, 24, seed=keys), normal(keys, 2, 24, seed=keys + 1)
+        visible = normal(rows[1] - rows[0], keys) > 0 if keys == 33 else None
+        nodes.append(Common(slice(*rows), k, v, visible))
+    part = flash.dense(q, nodes, None)
+    assert_same(part, reference.dense(q, nodes, None))
+    for node in nodes:
+        own = q[node.rows]
+        alone = flash.dense(own, [replace(node, rows=slice(0, len(own)))], None)
+        assert torch.equal(part[node.rows].out, alone.out)
+        assert torch.equal(part[node.rows].top, alone.top)
+    none = part[7:9]
+    assert not none.out.any() and not none.total.any()  # rows of no node
