@@ -96,7 +96,7 @@ def _thinned(xs: Sequence[float]) -> list[tuple[float, str]]:
 def _scale(ys: Sequence[float], label: str, log: bool) -> Scale:
     high = max(ys)
     if not log:
-        ticks = [(tick, f"{tick:,.4g}") for tick in nice(high * _ROOM)]
+        ticks = [(tick, f"{tick:,.6g}") for tick in nice(high * _ROOM)]
         return Scale(0, high * _ROOM or 1.0, label, ticks)
     powers = range(math.floor(math.log10(min(ys))), math.ceil(math.log10(high)) + 1)
     if len(powers) < 2:
