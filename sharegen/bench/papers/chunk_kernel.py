@@ -102,12 +102,16 @@ def _there(row: Row | None) -> list[Row]:
 
 
 def with_rates(steps: Sequence[Row]) -> Iterator[Row]:
-    """All steps but the first, each with the tokens a second up to it, by way."""
+    """All steps but the first, each with the tokens a second up to it, by way.
+
+    A way has no more rates from a step on that it has no time for.
+    """
     seconds = dict.fromkeys(WAYS, 0.0)
     for before, row in pairwise(steps):
-        for way in WAYS:
+        for way in list(seconds):
             first, last = before.get(f"{way}_us"), row.get(f"{way}_us")
             if first is None or last is None:
+                del seconds[way]
                 continue
             tokens = row["completion"] - before["completion"]
             seconds[way] += 1e-6 * tokens * (first + last) / 2

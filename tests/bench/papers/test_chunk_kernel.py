@@ -55,13 +55,13 @@ def test_work_is_that_of_table_1() -> None:
 
 def test_rates_are_of_all_steps_so_far() -> None:
     steps: list[Row] = [
-        {"batch": 10, "completion": n, "sharegen_us": us, "torch_us": None}
-        for n, us in ((1, 100.0), (11, 300.0), (21, 300.0))
+        {"batch": 10, "completion": n, "sharegen_us": us, "torch_us": torch_us}
+        for n, us, torch_us in ((1, 100.0, None), (11, 300.0, 5.0), (21, 300.0, 5.0))
     ]
     first, second = with_rates(steps)
     assert first["sharegen_rate"] == pytest.approx(10 * 10 / (10 * 200e-6))
     assert second["sharegen_rate"] == pytest.approx(10 * 20 / (10 * 200e-6 + 10 * 300e-6))
-    assert "torch_rate" not in first
+    assert "torch_rate" not in first and "torch_rate" not in second
 
 
 def test_what_does_not_fit_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
