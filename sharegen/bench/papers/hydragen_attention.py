@@ -8,15 +8,16 @@ alone is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from sharegen.bench.attention_case import Case
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.papers.chart import Chart, Series
-from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
+from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from sharegen.bench.papers.hydragen import HYDRAGEN
 from sharegen.bench.timer import timer_of
+from sharegen.errors import CapacityError
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,10 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 
 def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
-    """A row for each case: microseconds of a layer by each way, and how many times as fast."""
+    """A row for each case: microseconds of a layer by each way, and how many times as fast.
+
+    A batch that does not fit is halved until it does.
+    """
     timer = timer_of(settings.device)
 
     def timed(step: Step) -> tuple[float, float]:
@@ -59,23 +63,56 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
         return fmean(times), stdev(times) if len(times) > 1 else 0.0
 
     for case in sweep.cases():
+        case, layer = _fitting(case, settings)
         row: Row = {
             "heads": f"{case.num_heads}/{case.num_kv_heads}",
             "batch": case.rows,
             "prefix": case.few,
             "suffix": case.suffix,
         }
-        layer = Layer(case, settings.device, settings.dtype)
-        ways = {"sharegen": layer.read_once(), "each": layer.read_by_each()}
-        for name, step in ways.items():
-            row[f"{name}_us"], row[f"{name}_spread"] = timed(step)
-        del layer, ways, step
-        apart = nothing_shared(case, settings.device, settings.dtype)
+        row["sharegen_us"], row["sharegen_spread"] = timed(layer.read_once())
+        row["each_us"], row["each_spread"] = timed(layer.read_by_each())
+        # FlashInfer's plan of the suffixes takes no empty ones.
+        peer = layer.flashinfer() if "flashinfer" in settings.peers and case.suffix else None
+        if peer is not None:
+            row["flashinfer_us"], row["flashinfer_spread"] = timed(peer)
+        del layer, peer
+        rows, apart = _apart(case, settings)
         if apart is not None:
             row["nothing_us"], row["nothing_spread"] = timed(apart)
-            row["speedup"] = row["nothing_us"] / row["sharegen_us"]
+            if rows == case.rows:
+                row["speedup"] = row["nothing_us"] / row["sharegen_us"]
+            else:
+                row["nothing_batch"] = rows
         del apart
         yield row
+
+
+def _fitting(case: Case, settings: Settings) -> tuple[Case, Layer]:
+    """A case and its layer, or those of the largest half, quarter, ... of its batch that fits.
+
+    Raises CapacityError where not even a single row does.
+    """
+    try:
+        return case, Layer(case, settings.device, settings.dtype)
+    except CapacityError as error:
+        if case.rows == 1:
+            raise
+        say(f"{error}: a batch of {case.rows // 2:,} is tried")
+        return _fitting(replace(case, samples=case.rows // 2), settings)
+
+
+def _apart(case: Case, settings: Settings) -> tuple[int, Step | None]:
+    """With nothing shared: the rows, and the step; of a case that does not fit the most that do."""
+    rows = case.rows
+    step = nothing_shared(case, settings.device, settings.dtype)
+    while step is None and rows > 1:
+        rows //= 2
+        step = nothing_shared(replace(case, samples=rows), settings.device, settings.dtype)
+    if rows < case.rows:
+        said = f"a batch of {case.rows:,} does not fit; one of {rows:,} does"
+        say(f"{case}, nothing shared: {said}")
+    return rows, step
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
@@ -107,6 +144,7 @@ EXPERIMENT = Experiment(
     machine="one A100-40GB, 8 query heads on 1, head size 128, against FlashAttention",
     figures=(
         Figure("section 1", "batch 4K, prefix 8K", "more than 12 times as fast"),
+        Figure("appendix D.2", "an H100 (figure 8, left)", "about as many times as on the A100"),
         Figure("section 4.2", "prefix 1K, batch 16 or less", "slower than FlashAttention"),
     ),
     columns=(
@@ -116,10 +154,13 @@ EXPERIMENT = Experiment(
         Column("suffix", "suffix"),
         Column("sharegen_us", "sharegen us", 1, "sharegen_spread"),
         Column("each_us", "read by each row us", 1, "each_spread"),
+        Column("flashinfer_us", "FlashInfer us", 1, "flashinfer_spread"),
         Column("nothing_us", "nothing shared us", 1, "nothing_spread"),
+        Column("nothing_batch", "its batch"),
         Column("speedup", "times as fast", 2),
     ),
     rows=rows,
     charts=charts,
+    peers=("flashinfer",),
     repeats=15,
 )

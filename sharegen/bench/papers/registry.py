@@ -14,7 +14,7 @@ NAMES = {
     "hydragen-throughput": "tokens per second (figures 3, 4, tables 2 to 7)",
     "hydragen-attention": "one layer by batch, prefix and suffix (figures 5, 8)",
     "hydragen-longdoc": "questions about needles in a long text (figure 6)",
-    "hydragen-apps": "one level shared and two, and the larger batch (figure 7)",
+    "hydragen-apps": "one level shared, two, and a larger batch (figure 7)",
     "hydragen-gsm8k": "self-consistency, nothing shared and all (table 1)",
     "chunk-kernel": "one layer by shared tokens, completion and batch",
     "chunk-arrivals": "requests that arrive by a Poisson process",

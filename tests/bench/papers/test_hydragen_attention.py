@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from sharegen.bench.attention_case import Case
 from sharegen.bench.layer import Layer
 from sharegen.bench.papers.experiment import Settings
 from sharegen.bench.papers.hydragen_attention import Sweep, charts, measure
+from sharegen.errors import CapacityError
 
 CPU = torch.device("cpu")
 
@@ -32,3 +34,19 @@ def test_every_point_has_its_numbers() -> None:
         assert row["speedup"] == row["nothing_us"] / row["sharegen_us"] and row["each_us"] > 0
     first, second = charts(rows)
     assert [len(series.points) for chart in (first, second) for series in chart.series] == [2, 2]
+
+
+def test_a_batch_that_does_not_fit_is_halved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 16 rows that share 64 tokens of 128 bytes 8 fit, and 2 that share nothing."""
+    monkeypatch.setattr("sharegen.bench.layer.room", lambda device: 30_000.0)
+    sweep = Sweep(((2, 1),), (16,), (64,), (16,), head_size=16)
+    [row] = measure(sweep, Settings(CPU, torch.float32, repeats=1))
+    assert (row["batch"], row["nothing_batch"]) == (8, 2) and "speedup" not in row
+    halved, apart = capsys.readouterr().err.splitlines()
+    assert "a batch of 8 is tried" in halved
+    assert "nothing shared: a batch of 8 does not fit" in apart and apart.endswith("one of 2 does")
+    monkeypatch.setattr("sharegen.bench.layer.room", lambda device: 1.0)
+    with pytest.raises(CapacityError):
+        list(measure(sweep, Settings(CPU, torch.float32, repeats=1)))
