@@ -127,6 +127,9 @@ class Engine:
             mix_together=on_gpu,
             host_slots=0 if prepared.swap_space is None else prepared.swap_space.num_slots,
             swap_cost=SwapCost(*prepared.swap_seconds),
+            # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ.
+            # And it reads what it puts into FP8 blocks as it was before that.
+            one_pass=on_gpu and cache.width == 1 and not self.model.mixers,
         )
         start = Start(costs, checked=asked())
         if self._others is not None:
@@ -315,9 +318,12 @@ class Engine:
 
         What the ranks do hangs on the times of rank 0 alone, which tells them their batches.
         """
-        swapping = self.scheduler.swapping
-        if self.scheduler.row_steps:
-            swapping.seconds_a_token = self.stats.decode_seconds / self.scheduler.row_steps
+        swapping, stats = self.scheduler.swapping, self.stats
+        seconds, tokens = stats.decode_seconds, self.scheduler.row_steps
+        if swapping.one_pass:
+            seconds = stats.prefill_seconds
+            tokens = stats.prompt_tokens_computed + swapping.tokens_filled
+        swapping.seconds_a_token = seconds / max(1, tokens)
         if swapping.refused and not self._said_full:
             self._said_full = True
             warnings.warn(

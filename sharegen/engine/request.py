@@ -186,6 +186,12 @@ class SamplingParams:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def looks_back(self) -> bool:
+        """Whether draws look at the sample's own tokens."""
+        penalties = self.presence_penalty or self.frequency_penalty
+        return bool(penalties or self.repetition_penalty != 1 or self.bad_words)
+
+    @property
     def reads_prompt(self) -> bool:
         """Whether the draws hang on the prompt's tokens beside its logits."""
         return self.repetition_penalty != 1 or bool(self.bad_words)

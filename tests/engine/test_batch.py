@@ -12,7 +12,15 @@ import pytest
 from sharegen.engine.batch import Batch, DecodeBatch, PrefillBatch
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.request import Request, SamplingParams
-from tests.engine.jobs import CheckedEngine, forest, hope_for_the_best, loaded, make_engine, run
+from tests.engine.jobs import (
+    CheckedEngine,
+    forest,
+    hope_for_the_best,
+    loaded,
+    make_engine,
+    run,
+    swap_always,
+)
 
 WAYS = [
     SamplingParams(temperature=1.1, max_tokens=25, stop_token_ids=[5, 50, 95]),
@@ -61,14 +69,18 @@ def recording(engine: CheckedEngine) -> list[tuple[bytes, Said]]:
 def test_batches_of_a_job_run_again_elsewhere(
     name: str, lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With preemption, compaction, penalties and log-probabilities; bit for bit."""
-    sizes = {"blocks": 64, "max_sequences": 64, "prefill_tokens": 24}
+    """With preemption, compaction, penalties and log-probabilities; bit for bit.
+
+    One of them swaps to host memory.
+    """
+    sizes = {"blocks": 64, "max_sequences": 64, "prefill_tokens": 24, "host_blocks": 400 * lag}
     engine = make_engine(loaded(name), **sizes)
     engine._lag = lag
+    swap_always(engine)
     hope_for_the_best(engine)
     written = recording(engine)
     run(engine, REQUESTS)
-    assert engine.stats.preemptions > 0
+    assert engine.stats.preemptions > 0 and bool(engine.stats.swaps) == bool(lag)
 
     runner = make_engine(loaded(name), **sizes).runner
     kinds = set()

@@ -106,6 +106,22 @@ def test_a_model_with_states_feeds_its_tokens_again() -> None:
     assert ran.stats.preemptions > ran.stats.swaps == 0 < ran.stats.tokens_replayed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
+def test_one_pass_fills_what_was_lost(name: str, lag: int) -> None:
+    """As on a GPU: the tokens are the same, their last bits need not be."""
+    requests = [request for request in job() if request.beam is None]
+    whole = run(make_engine(loaded(name), blocks=900), requests)
+    engine = tight(name, lag, host_blocks=0)
+    engine.scheduler.swapping.one_pass = True
+    ran = run(engine, requests)
+    assert ran.tokens == whole.tokens
+    for place, completion in ran.completions.items():
+        expected = whole.completions[place].cumulative_logprob
+        assert completion.cumulative_logprob == pytest.approx(expected, abs=1e-4)
+    assert engine.scheduler.swapping.tokens_filled > 0 == ran.stats.swaps
+
+
 def waiting(engine: CheckedEngine) -> list[tuple[int, int]]:
     """Who lies in host memory."""
     saved = engine.scheduler.swapping._saved

@@ -12,7 +12,7 @@ from sharegen.engine.batch import MixedChunks, PrefillBatch, WantedLogprobs
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked, asked_of
 from sharegen.engine.cache.stored import NodeKV
-from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import Chunk, PrefillStep
 from sharegen.kernels.layout import SharedLayout
 
@@ -74,6 +74,36 @@ def prefill_step(
         mixed=mixed(chunks),
     )
     return PrefillStep(batch, chunks, groups, asked)
+
+
+def fill_step(
+    sequences: Seq[Sequence], stored: Mapping[Node, NodeKV], block_size: int
+) -> PrefillStep:
+    """What samples have fed, into their blocks once more; nothing is drawn."""
+    starts = np.cumsum([0] + [sequence.fed for sequence in sequences])
+    tokens, positions, slots, queries = [], [], [], []
+    for sequence, first in zip(sequences, starts[:-1].tolist(), strict=True):
+        leaf, within = sequence.leaf, np.arange(sequence.fed, dtype=np.int64)
+        blocks = np.array(sequence.blocks, dtype=np.int64)
+        tokens.append(np.array(sequence.tokens[: sequence.fed], dtype=np.int64))
+        positions.append(within + leaf.end)
+        slots.append(blocks[within // block_size] * block_size + within % block_size)
+        queries.append(Queries(leaf, range(first, first + sequence.fed), leaf.length))
+    nothing = np.empty(0, dtype=np.int64)
+    batch = PrefillBatch(
+        token_ids=np.concatenate(tokens),
+        positions=np.concatenate(positions),
+        slots=np.concatenate(slots),
+        narrow=np.zeros(starts[-1], dtype=np.bool_),
+        chunk_starts=starts.tolist(),
+        layout=shared_layout(queries, stored),
+        logit_rows=nothing,
+        drawings=[],
+        prompts=nothing,
+        logprobs=None,
+        mixed=[],
+    )
+    return PrefillStep(batch, [], [], [])
 
 
 def one_by_one(chunks: list[Chunk]) -> list[MixedChunks]:

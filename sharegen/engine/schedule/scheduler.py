@@ -30,7 +30,7 @@ from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.request import Request
 from sharegen.engine.schedule.admission import Admission
 from sharegen.engine.schedule.beams import begin, go_on
-from sharegen.engine.schedule.packing import equals_together, one_by_one, prefill_step
+from sharegen.engine.schedule.packing import equals_together, fill_step, one_by_one, prefill_step
 from sharegen.engine.schedule.prefill import Prefill
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
@@ -52,7 +52,8 @@ class Scheduler:
     the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. tree: an
     empty one, which says what prompts share; by default all that is worth it. states: slots for a
     model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
-    host_slots: blocks that host memory holds for the preempted; swap_cost: of using them.
+    host_slots: blocks that host memory holds for the preempted; swap_cost: of using them; one_pass:
+    whether prefill may compute again what they have lost.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Scheduler:
         mix_together: bool = False,
         host_slots: int = 0,
         swap_cost: SwapCost | None = None,
+        one_pass: bool = False,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -82,7 +84,7 @@ class Scheduler:
         self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
         self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded, self.states)
         self.ready = Ready()  # first token drawn, no row
-        self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost())
+        self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
         self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens)
 
@@ -397,6 +399,9 @@ class Scheduler:
                 plan = self.prefill.plan_early(self.max_sequences)
         if plan.chunks:
             return self._with_swaps(self._prefill_step(plan))
+        if self.swapping.filling:
+            filled = self.swapping.fill(self.prefill.chunk_tokens)
+            return self._with_swaps(fill_step(filled, self.cache.stored, self.pool.block_size))
         if self.num_running:
             moves = self.rows.compact() if at_rest else []
             self.row_steps += self.num_running
@@ -450,7 +455,7 @@ class Scheduler:
         waiting = sequence.group.alive[sequence.sample]
         if may_save:
             self.swapping.save(waiting, self.rows.content)
-        if not self.swapping.fed(waiting):
+        if not self.swapping.is_saved(waiting):
             self.tokens_replayed += sum(each.fed for each in waiting.together)
         for each in sequence.together:
             self._vacate(each)

@@ -1,9 +1,13 @@
 """Preemption: whether the KV of a sample's own tokens is saved in host memory, or lost.
 
-A preempted sample whose blocks are saved goes on where it was; one whose blocks are lost feeds its
-tokens again. Which is cheaper a cost model says: seconds for the copies there and back against
-seconds of the steps in which a row would do nothing new. Tokens do not hang on it: what comes back
-are the bits that went out, and what is fed again gives them once more.
+A preempted sample whose blocks are saved goes on where it was. One whose blocks are lost feeds its
+tokens again, one a step; or, where last bits may differ, all of them in one prefill pass. Which is
+cheaper a cost model says: seconds for the copies there and back against seconds of tokens that are
+given to the model for nothing new. Tokens do not hang on it: what comes back are the bits that went
+out, and what is fed again gives them once more.
+
+Single samples make room, the youngest first, not whole requests: what these have in common lies in
+the nodes of the prompt, which stay, and each that goes needlessly has to come back, too.
 """
 
 from __future__ import annotations
@@ -45,16 +49,21 @@ class Saved:
 class Swapping:
     """Slots of host memory, each for one block, and who has them.
 
-    num_slots: 0 where nothing is ever saved. seconds_a_token: of a row in a step, as far as it is
-    known. swaps: samples that were saved; refused: those that would have been, had there been
-    slots.
+    num_slots: 0 where nothing is ever saved. one_pass: whether prefill may fill lost blocks.
+    seconds_a_token: of computing one again, as far as it is known. swaps: samples that were saved;
+    refused: those that would have been, had there been slots. filling: samples that have joined
+    with blocks that a prefill pass has still to fill. tokens_filled: by such passes.
     """
 
-    def __init__(self, pool: BlockPool, num_slots: int, cost: SwapCost) -> None:
+    def __init__(
+        self, pool: BlockPool, num_slots: int, cost: SwapCost, one_pass: bool = False
+    ) -> None:
         self.num_slots = num_slots
+        self.one_pass = one_pass
         self.cost = cost
         self.seconds_a_token = 0.0
-        self.swaps = self.refused = 0
+        self.swaps = self.refused = self.tokens_filled = 0
+        self.filling: list[Sequence] = []
         self._pool = pool
         self._free = list(range(self.num_slots))[::-1]
         self._saved: dict[Sequence, Saved] = {}  # by the sample that waits
@@ -71,6 +80,9 @@ class Swapping:
 
         content: of a block, which one holds what is going to be in it.
         """
+        if sequence in self.filling:
+            self.filling.remove(sequence)
+            return
         if not self.num_slots:
             return
         beams, size = sequence.together, self._pool.block_size
@@ -100,7 +112,9 @@ class Swapping:
         return slot
 
     def forget(self, sequence: Sequence) -> None:
-        """A sample that waits does not come back, or has to feed its tokens again."""
+        """A sample ends, or has to feed its tokens again."""
+        if sequence in self.filling:
+            self.filling.remove(sequence)
         saved = self._saved.pop(sequence, None)
         if saved is None:
             return
@@ -112,30 +126,51 @@ class Swapping:
 
     # -- back ---------------------------------------------------------------------------------
 
+    def is_saved(self, sequence: Sequence) -> bool:
+        """Whether a sample that waits, or its beams, lie in host memory."""
+        return sequence in self._saved
+
     def fed(self, sequence: Sequence) -> int:
-        """How many of its tokens a sample that waits need not feed again."""
-        return sequence.fed if sequence in self._saved else 0
+        """How many of its tokens a sample that waits need not feed again, one a step."""
+        if sequence in self._saved:
+            return sequence.fed
+        fed = len(sequence.tokens) - 1
+        return fed if self._fills(sequence) and fed >= self._pool.block_size else 0
+
+    def _fills(self, sequence: Sequence) -> bool:
+        """Whether a prefill pass gives a sample all that it had.
+
+        Not one whose penalties look back at its tokens, which decoding steps alone write down; and
+        beams would each need a pass of their own for what they have in common.
+        """
+        params, group = sequence.group.request.params, sequence.group
+        was_seated = sequence.joined >= 0
+        return self.one_pass and was_seated and group.search is None and not params.looks_back
 
     def blocks_to_join(self, sequence: Sequence) -> int:
         """Blocks of the pool for all that was saved, and for the next input of every beam."""
         saved = self._saved.get(sequence)
         beams = len(sequence.together)
         if saved is None:
-            return beams
+            return beams * (self.fed(sequence) // self._pool.block_size + 1)
         starts_block = sequence.fed % self._pool.block_size == 0
         return len(saved.distinct) + beams * starts_block
 
     def restore(self, sequence: Sequence) -> list[list[int]]:
         """Take blocks, which must be free, for a sample that joins: of each of its beams.
 
-        What was saved is on its way into them, and its slots are free from the next batch on.
-        Without it nothing has been fed.
+        What was saved is on its way into them, and its slots are free from the next batch on; what
+        was lost is going to be filled in, or nothing has been fed.
         """
+        fed = self.fed(sequence)
         saved = self._saved.pop(sequence, None)
         if saved is None:
+            if fed:
+                self.filling.append(sequence)
             for beam in sequence.together:
-                beam.fed = 0
-            return [[self._take()] for _ in sequence.together]
+                beam.fed = fed
+            count = fed // self._pool.block_size + 1
+            return [[self._take() for _ in range(count)] for _ in sequence.together]
         starts_block = sequence.fed % self._pool.block_size == 0
         blocks: dict[int, int] = {}  # by slot
         restored = []
@@ -158,6 +193,17 @@ class Swapping:
         assert block is not None, "a checked request does not fit the empty pool"
         return block
 
+    def fill(self, most: int) -> list[Sequence]:
+        """Samples whose blocks the next batch fills, of about so many tokens together."""
+        tokens, count = 0, 0
+        while count < len(self.filling) and (not count or tokens + self.filling[count].fed <= most):
+            tokens += self.filling[count].fed
+            count += 1
+        filled, self.filling = self.filling[:count], self.filling[count:]
+        self._coming += filled
+        self.tokens_filled += tokens
+        return filled
+
     # -- the copies ---------------------------------------------------------------------------
 
     def next_batch(self) -> Swaps | None:
@@ -173,12 +219,13 @@ class Swapping:
     def take_back(self) -> list[Sequence]:
         """The last batch did not run, or only in part: what was to be saved by it is lost.
 
-        Returns those who were to come back by it: they have blocks, with nothing in them.
+        Returns those who were to come back by it, or later: they have blocks, with nothing in them.
         """
         leaving, coming = self._last
         for sequence in leaving:
             self.forget(sequence)
-        self._last = ([], [])
+        coming = [*coming, *self.filling]
+        self._last, self.filling = ([], []), []
         return coming
 
     def clear(self) -> None:
@@ -186,7 +233,7 @@ class Swapping:
         self._free = list(range(self.num_slots))[::-1]
         self._saved.clear()
         self._out, self._back = [], []
-        self._leaving, self._coming = [], []
+        self._leaving, self._coming, self.filling = [], [], []
         self._last = ([], [])
 
     def check_integrity(self, waiting: Iterable[Sequence]) -> None:

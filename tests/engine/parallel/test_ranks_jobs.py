@@ -14,7 +14,8 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import followers
 from sharegen.engine.request import Completion, SamplingParams
-from tests.engine.jobs import hope_for_the_best
+from sharegen.engine.schedule.swapping import SwapCost
+from tests.engine.jobs import hope_for_the_best, swap_always
 from tests.engine.parallel import forked
 from tests.engine.parallel.test_ranks import CONFIG, Results, alone, job, led, results
 from tests.tiny import save_tiny_model
@@ -52,9 +53,10 @@ def one(folder: Path) -> Engine:
 
 
 def _tight(folder: Path, ranks: int) -> EngineConfig:
-    """Forty blocks, whatever a block is on a rank."""
+    """Forty blocks, whatever a block is on a rank; several ranks have host memory beside them."""
     size = load_model(folder, device="cpu", weights=False).kv_bytes_per_token * 4 // ranks
-    return replace(CONFIG, kv_cache_memory=40 * size)
+    swap_space = 0.01 if ranks > 1 else 0
+    return replace(CONFIG, kv_cache_memory=40 * size, swap_space=swap_space)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -64,14 +66,19 @@ def test_ways_of_drawing(way: str, two: Engine, one: Engine) -> None:
 
 
 def test_preemption_and_resume(two: Engine, one: Engine) -> None:
-    """Samples that make room replay what they had; those that are on record are not drawn."""
+    """Samples that make room go to the host memory of all ranks, or replay what they had; those
+    that are on record are not drawn."""
     for engine in (one, two):
         hope_for_the_best(engine)
     requests = job(SamplingParams(max_tokens=40, ignore_eos=True))
+    swap_always(two)
     whole = results(list(one.generate(requests)))
-    before = two.stats.preemptions
+    swaps, replayed = two.stats.swaps, two.stats.tokens_replayed
     assert results(list(two.generate(requests))) == whole
-    assert two.stats.preemptions > before
+    assert one.stats.swaps == 0 and two.stats.swaps > swaps
+    two.scheduler.swapping.cost = SwapCost(fixed=1e9)
+    assert results(list(two.generate(requests))) == whole
+    assert two.stats.tokens_replayed > replayed
     some = [replace(request, samples=[1, 3]) for request in requests]
     left = {key: result for key, result in whole.items() if key[1] in (1, 3)}
     assert results(list(two.generate(some))) == left
