@@ -105,9 +105,14 @@ class _EndsNow(Survival):
         return (blocks <= known).astype(np.float64)
 
 
+def ends_now(_: object = None) -> Survival:
+    """What a job has learnt where admission is to leave no room for growth."""
+    return _EndsNow()
+
+
 def hope_for_the_best(engine: Engine) -> None:
     """Admission leaves no room for growth."""
-    engine.scheduler.admission.survival = _EndsNow  # type: ignore[method-assign]
+    engine.scheduler.admission.survival = ends_now  # type: ignore[method-assign]
 
 
 def swap_always(engine: Engine) -> None:

@@ -10,7 +10,7 @@ import torch
 from sharegen.errors import CapacityError
 
 _GPU_SHARE = 0.85  # of what is free once the model is loaded, where no step has been measured
-_MARGIN_SHARE = 0.015  # of a GPU, for what comes later: graphs, kernels, plans that grow
+_MARGIN_SHARE = 0.015  # of a GPU, for what comes later: graphs, kernels, plans that grow, swaps
 _LEAST_MARGIN = 512 << 20
 _CPU_SHARE = 0.25
 _CPU_MOST = 4 << 30
