@@ -26,6 +26,7 @@ from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
 from sharegen.kernels.cost import EACH_ROW
 from sharegen.kernels.layout import SharedLayout
+from sharegen.results.kv_use import wasted_share
 
 _ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
 MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best
@@ -145,6 +146,7 @@ def measure_again(engine: Engine, job: Workload, levels: int, temperature: float
     }
     spent = clock.seconds() if clock is not None else stats
     read = Counter(engine.stats.steps_by_levels) - Counter(before["steps_by_levels"])
+    places = Counter(engine.stats.kv_in_steps) - Counter(before["kv_in_steps"])
     decoded = tokens - job.problems * job.samples  # prefill draws the first one of each sample
     return {
         "seconds": seconds,
@@ -159,6 +161,8 @@ def measure_again(engine: Engine, job: Workload, levels: int, temperature: float
         "prefill_steps": stats["prefill_steps"],
         "prompt_tokens_computed": stats["prompt_tokens_computed"],
         "preemptions": stats["preemptions"],
+        **{f"peak_kv_{name}_bytes": count for name, count in engine.stats.peak_kv.items()},
+        "wasted_blocks": wasted_share(places),
         "steps_by_levels": dict(read),
     }
 

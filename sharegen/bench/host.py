@@ -23,6 +23,7 @@ from sharegen.engine.execute.padding import graph_rows
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep, Step
+from sharegen.engine.schedule.usage import Meter, Usage
 
 PROMPTS, PROMPT_TOKENS, ROWS, ENDS, STEPS = 1030, 4096, 1024, 1001, 200
 _VOCABULARY, _BLOCK_SIZE, _CHUNK = 32_000, 16, 8192
@@ -63,13 +64,14 @@ def host() -> dict[str, float]:
             tokens[ends], ended[ends] = 7, True
         return Drawn(tokens, torch.zeros(count), ended)
 
-    times = Times()
+    times, meter = Times(), Meter()
     while len(times.collect) < STEPS:
         started = time.perf_counter()
         step = scheduler.schedule(at_rest=True)
-        scheduled = time.perf_counter()
         assert step is not None
         steady = not isinstance(step, PrefillStep)
+        meter.note(Usage.of(scheduler.cache, scheduler.rows), decodes=steady)
+        scheduled = time.perf_counter()
         result = drawn(step, len(times.collect) if steady else None)
         ready = time.perf_counter()
         collector.collect(step, result)

@@ -23,6 +23,7 @@ from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.place import places
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import SharegenError
+from sharegen.results.kv_use import wasted_share
 
 
 def decode_on_workers(
@@ -41,7 +42,8 @@ def decode_on_workers(
 
     Prints a table to stderr, and the stages as they pass. As for `decode`; max_sequences: rows of
     each engine. Each job is run once before it is timed, from the first request sent to the last
-    completion received.
+    completion received. Peaks of the KV cache are those of all engines, each at a step of its own,
+    added up.
     """
     job = workload(load)
     params = SamplingParams(
@@ -60,6 +62,8 @@ def decode_on_workers(
         start_seconds = time.perf_counter() - started
         _say(f"they stand after {start_seconds:.1f} s")
         many = _measure(driver, requests, workers)
+        peak = {f"peak_kv_{name}_bytes": count for name, count in driver.stats.peak_kv.items()}
+        wasted = wasted_share(driver.stats.kv_in_steps)
         driver.dismiss(but=1)
         one = _measure(driver, requests, 1)
     alone = PrefixTree.build(prompts, config.block_size).num_tokens
@@ -68,6 +72,7 @@ def decode_on_workers(
     result["start_seconds"] = start_seconds
     result |= {f"one_{name}": value for name, value in one.items()} | many
     result["prompt_tokens_duplicated"] = many["prompt_tokens_computed"] - alone
+    result |= peak | {"wasted_blocks": wasted}
     result["speedup"] = one["seconds"] / many["seconds"]
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value

@@ -96,6 +96,9 @@ class EngineStats:
     others gave to the model a second time.
     shrinks: how often a step found no memory, and the next ones were made smaller.
     idle: of several engines under one driver, the numbers of those that have nothing to do now.
+    peak_kv: bytes of the KV cache at the step with most of it in use, on all GPUs of the engine;
+    kv_in_steps: places for tokens, summed over the decoding steps. Of both what was "reserved" and
+    "used", and what was wasted: "ahead", "internal", "external" (`schedule/usage.py` says how).
     states_total, peak_states: slots for the states of mixers, and how many were taken at once;
     mixers: what computes these, of a model that has any.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't, and plain
@@ -124,6 +127,8 @@ class EngineStats:
     blocks_total: int = 0
     blocks_used: int = 0
     peak_blocks: int = 0
+    peak_kv: dict[str, int] = field(default_factory=dict)
+    kv_in_steps: dict[str, int] = field(default_factory=dict)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     steps_by_levels: dict[str, int] = field(default_factory=dict)

@@ -35,8 +35,9 @@ from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
-from sharegen.engine.schedule.step import PrefillStep, Step
+from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 from sharegen.engine.schedule.swapping import SwapCost
+from sharegen.engine.schedule.usage import Meter, Usage
 from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, Decided, load_costs
 
@@ -140,6 +141,8 @@ class Engine:
             blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow,
             states_total=prepared.num_slots or 0, mixers=kernels_of(self.model.mixers),
         )  # fmt: skip
+        self.meter = Meter()
+        self._place_bytes = prepared.place_bytes
         self.collector = Collector(
             self.scheduler, self.stats, self.tokenizer, self.model.eos_token_ids
         )
@@ -301,6 +304,8 @@ class Engine:
             if step is None:
                 finished += self._collect(leave=0)
             elif self._run(step):
+                usage = Usage.of(self.scheduler.cache, self.scheduler.rows)
+                self.meter.note(usage, decodes=isinstance(step, DecodeStep))
                 finished += self._collect(leave=self._lag)
             else:
                 finished += self._shrink(step)
@@ -539,6 +544,8 @@ class Engine:
         stats.waiting = scheduler.prefill.num_waiting + len(scheduler.ready)
         stats.blocks_used = self.pool.num_used - scheduler.cache.idle_blocks
         stats.peak_blocks = self.pool.peak_used
+        stats.peak_kv = self.meter.peak.counts(self._place_bytes)
+        stats.kv_in_steps = self.meter.in_steps
         stats.peak_states = scheduler.states.peak_used
 
 

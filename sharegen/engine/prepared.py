@@ -70,9 +70,10 @@ class Prepared:
     """A model compiled where it may be, beside as much KV cache as there is room for.
 
     max_sequences: rows of a batch, which is run with padded(rows). chunk_tokens: of a prefill
-    batch. cache: of num_blocks. states: of num_slots, where the model keeps any. swap_space: host
-    memory for blocks of the preempted, if any; swap_seconds: what its use costs, a fixed part and
-    of each block. threads: of torch, for every step. Of several ranks' sizes each is the least.
+    batch. cache: of num_blocks; place_bytes: of one token's place in a block, on all ranks
+    together. states: of num_slots, where the model keeps any. swap_space: host memory for blocks of
+    the preempted, if any; swap_seconds: what its use costs, a fixed part and of each block.
+    threads: of torch, for every step. Of several ranks' sizes each is the least.
     """
 
     def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
@@ -108,6 +109,7 @@ class Prepared:
         bundles = bundles if model.ranks is None else model.ranks.least(bundles)
         bundles = bundles if model.layers else min(bundles, _MOST_BLOCKS_OF_IDS)
         self.num_blocks = bundles * blocks.width
+        self.place_bytes = blocks.token_bytes * (1 if model.ranks is None else model.ranks.size)
         self.cache = KVCache(
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
             blocks.width,

@@ -14,6 +14,7 @@ from rich.table import Table
 from sharegen.common.printable import visible
 from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
 from sharegen.results.equality import equality_used
+from sharegen.results.kv_use import kv_rows, mib
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile
 from sharegen.results.savings import stopping_rows
@@ -109,11 +110,13 @@ def _numbers(
     if plan:
         apart, shared = plan["kv_unshared_bytes"], plan["kv_shared_bytes"]
         table.add_row("[dim]KV of the prompts[/]",
-                      f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
+                      f"{mib(apart)} unshared, [bold]{mib(shared)} shared[/]")  # fmt: skip
         if state := plan.get("state_bytes"):
             apart, shared = plan["samples"] * state, plan["nodes"] * state
             table.add_row("[dim]state of the prompts[/]",
-                          f"{_mib(apart)} unshared, [bold]{_mib(shared)} shared[/]")  # fmt: skip
+                          f"{mib(apart)} unshared, [bold]{mib(shared)} shared[/]")  # fmt: skip
+    for name, value in kv_rows(stats):
+        table.add_row(f"[dim]{name}[/]", value)
     if stats.get("mixers"):
         table.add_row("[dim]mixers[/]", visible(str(stats["mixers"])))
     if stats.get("preemptions"):
@@ -287,7 +290,3 @@ def _print_next(console: Console, path: Path, commands: Sequence[str]) -> None:
     for index, command in enumerate(commands):
         name = "next  " if index == 0 else "      "
         console.print(f"[dim]{name}[/]   sharegen {visible(command)}", soft_wrap=True)
-
-
-def _mib(number: int) -> str:
-    return f"{number / 2**20:,.1f} MiB"

@@ -10,6 +10,7 @@ from sharegen.results.run_file import RunFile
 
 _LATEST = ("slots", "blocks_total", "blocks_used", "states_total", "running", "waiting")
 _PEAKS = ("peak_blocks", "peak_states")
+_MOMENT = "peak_kv"  # numbers of one step, of which there are no sums
 
 
 def add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -17,7 +18,10 @@ def add(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     total = dict(now)
     for name, value in now.items():
         earlier = before.get(name)
-        if isinstance(value, dict):
+        if name == _MOMENT:
+            both = [of_run for of_run in (earlier, value) if of_run]
+            total[name] = max(both, key=lambda of_run: of_run["reserved"], default=value)
+        elif isinstance(value, dict):
             section = earlier if isinstance(earlier, dict) else {}
             total[name] = section | add(section, value)
         elif _is_number(value) and _is_number(earlier) and name not in _LATEST:

@@ -34,6 +34,12 @@ def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
         assert result["preemptions"] == 0
         assert result["steps_by_levels"] == {("", "0", "0 1")[levels]: 5}
         assert result["decode_steps"] == 5
+        # The node of 20 tokens leaves 12 places empty, and all three levels end in part of a block.
+        used = {0: 12 * 60, 1: 40 + 12 * 20, 2: 40 + 3 * 20}[levels] + 12 * 5
+        blocks = {0: 12 * 4, 1: 3 + 12 * 2, 2: 3 + 3 * 2}[levels] + 12
+        assert result["peak_kv_used_bytes"] / used == result["peak_kv_reserved_bytes"] / blocks / 16
+        written = 5 * (used - 12 * 5) + 12 * (1 + 2 + 3 + 4 + 5)
+        assert result["wasted_blocks"] == pytest.approx(1 - written / (5 * blocks * 16))
     apart = decode(
         shape, "40,20,3,4,6", read_by_each=True, device="cpu", dtype="float32", ceiling=False
     )

@@ -14,7 +14,13 @@ RUN = RunFile(
     stats={
         "prompt_tokens_asked": 9000, "prompt_tokens_computed": 300, "generated_tokens": 450,
         "preemptions": 2, "shrinks": 3,
-        "plan": {"kv_shared_bytes": 1 << 20, "kv_unshared_bytes": 30 << 20},
+        "peak_kv": {"reserved": 3 << 20, "used": 2 << 20},
+        "kv_in_steps": {"reserved": 400, "used": 300},
+        "peak_states": 6, "states_total": 34,
+        "plan": {
+            "kv_shared_bytes": 1 << 20, "kv_unshared_bytes": 30 << 20, "samples": 10, "nodes": 2,
+            "state_bytes": 1 << 19,
+        },
     },
     timings={"sampling_seconds": 4.5},
 )  # fmt: skip
@@ -46,6 +52,8 @@ def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
         "10, 100 tokens (stop 10)", "100 tokens/s", "9,000 asked, 300 computed (30.0x fewer)",
         "30.0 MiB unshared, 1.0 MiB shared", "preemptions", "one sample  20.0%",
         "3 times: it went on",
+        "3.0 MiB reserved, 2.0 MiB used", "25.0% of blocks in a mean step",
+        "6 of 34 slots, 3.0 MiB",
         "the vote    50.0% (+30.0 points)",
         "(problem p)", "How [many]?", "7 ✓ gold", "a right sample (sample 1)",
         "a wrong sample (sample 0)", "gold answer 7", "--problem p", "vote", "--at 1",

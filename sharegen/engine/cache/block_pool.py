@@ -9,6 +9,9 @@ Where the KV of one sample alone is narrower than what several read, a block is 
 kind, and `width` neighbours of them, a *bundle*, are one of full width. There is one pool of both:
 bundles that are free and blocks that are free are counted apart, and a sequence takes what is left
 of a broken bundle before it breaks another.
+
+A block has `block_size` places, one for each token of the narrow kind. Places that nobody is going
+to fill are noted with their block, and forgotten when it is free.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ class Room(NamedTuple):
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in bundles of `width`."""
+    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in bundles of `width`.
+
+    wasted: places that nobody is going to fill, in blocks that are in use.
+    """
 
     def __init__(self, num_blocks: int, block_size: int, width: int = 1) -> None:
         assert num_blocks > 0 and block_size > 0 and num_blocks % width == 0
@@ -43,6 +49,8 @@ class BlockPool:
         self.num_free = num_blocks
         self.num_free_bundles = num_blocks // width
         self.peak_used = 0
+        self.wasted = 0
+        self._wasted = np.zeros(num_blocks, dtype=np.int32)  # of these, by block
         self._owners = np.zeros(num_blocks, dtype=np.int32)
         self._used = np.zeros(num_blocks // width, dtype=np.int32)  # blocks in use, by bundle
         self._bundles = _Highest(range(len(self._used)), len(self._used))  # whole ones
@@ -51,6 +59,11 @@ class BlockPool:
     @property
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
+
+    @property
+    def stranded(self) -> int:
+        """Places that are free and that no bundle can have, for want of the block beside it."""
+        return (self.num_free - self.num_free_bundles * self.width) * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks of one kind hold `num_tokens` tokens."""
@@ -139,6 +152,12 @@ class BlockPool:
         assert self._owners[block] > 0, "only a block in use can be shared"
         self._owners[block] += 1
 
+    def waste(self, block: int, places: int) -> None:
+        """So many places of a block in use, or of the bundle that it ends, stay empty."""
+        assert self._owners[block] > 0 and self._wasted[block] == 0
+        self._wasted[block] = places
+        self.wasted += places
+
     def free(self, blocks: Seq[int] | Blocks) -> None:
         """Give up one ownership of each block, all different; one without owners is free again."""
         given = np.asarray(blocks, dtype=np.int32)
@@ -146,6 +165,8 @@ class BlockPool:
         self._owners[given] -= 1
         free = given[self._owners[given] == 0]
         self.num_free += len(free)
+        self.wasted -= int(self._wasted[free].sum())
+        self._wasted[free] = 0
         bundles = free // self.width
         np.subtract.at(self._used, bundles, 1)
         whole = np.unique(bundles[self._used[bundles] == 0])
@@ -166,6 +187,8 @@ class BlockPool:
         free = self._owners == 0
         used = (~free).reshape(-1, self.width).sum(1)
         assert self.num_free == int(free.sum()), "free count is off"
+        assert self.wasted == int(self._wasted.sum()), "wasted places are off"
+        assert not self._wasted[free].any(), "a free block wastes nothing"
         assert self._used.tolist() == used.tolist(), "blocks in use are off"
         assert self.num_free_bundles == int((used == 0).sum()), "free bundles are off"
         whole = np.repeat(used == 0, self.width)

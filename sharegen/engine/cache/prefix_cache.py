@@ -29,15 +29,13 @@ Kept = TypeVar("Kept", bound=Suffix)
 class PrefixCache(Generic[Kept]):
     """The tree, and what is stored of its nodes.
 
-    states: slots for the states of nodes, and of rows. stored: the KV of every node that someone
-    holds. kept: suffixes of samples that have ended, there for forks, the oldest first.
-    tokens_computed: of prompts, so far; tokens_recomputed: of these, the ones whose KV had been
-    given up.
+    states: slots for the states of nodes, and of rows.
     stored: the KV of every node that someone holds, and of the idle. idle: nodes that nobody holds,
     the least recently used first, a child before its parent. kept: suffixes of samples that have
     ended, there for forks, the oldest first. tokens_computed: of prompts, so far;
     tokens_recomputed: of these, the ones whose KV had been given up. tokens_found: of nodes that
-    were idle when someone came for them.
+    were idle when someone came for them. awaited: places of nodes that have their blocks and whose
+    tokens are still to be computed.
     """
 
     def __init__(
@@ -52,7 +50,9 @@ class PrefixCache(Generic[Kept]):
         self.tokens_computed = 0
         self.tokens_recomputed = 0
         self.tokens_found = 0
+        self.awaited = 0
         self._idle_bundles = 0
+        self._idle_tokens = 0
         self._placed: dict[Node, None] = {}  # the nodes that have blocks, in the order of placing
         self._moved: dict[Node, int] = {}  # of the last batch's nodes the slots before
 
@@ -113,6 +113,7 @@ class PrefixCache(Generic[Kept]):
             if is_shared and kv.computed == node.length and not self.states.are_kept:
                 self.idle[node] = None
                 self._idle_bundles += len(kv.blocks) // self.pool.width
+                self._idle_tokens += node.length
             else:
                 self._remove(node)
 
@@ -121,9 +122,16 @@ class PrefixCache(Generic[Kept]):
         """Blocks of nodes that nobody holds."""
         return self._idle_bundles * self.pool.width
 
+    @property
+    def idle_wasted(self) -> int:
+        """Places of these that nobody is going to fill."""
+        places = self._idle_bundles * self.pool.block_size - self._idle_tokens
+        return places * self.pool.width
+
     def _wake(self, node: Node) -> None:
         del self.idle[node]
         self._idle_bundles -= len(self.stored[node].blocks) // self.pool.width
+        self._idle_tokens -= node.length
 
     def forget_idle(self) -> None:
         """Nothing stays that nobody holds."""
@@ -144,7 +152,7 @@ class PrefixCache(Generic[Kept]):
             self._give_up(node)
         self.stored.clear()
         self.idle.clear()
-        self._idle_bundles = 0
+        self._idle_bundles = self._idle_tokens = 0
         self.tree.clear()
 
     def _remove(self, node: Node) -> None:
@@ -182,9 +190,13 @@ class PrefixCache(Generic[Kept]):
         if node not in self._placed:
             kv = self.stored[node]
             allocate = self.pool.allocate_node if kv.narrow else self.pool.allocate_bundles
-            found = allocate(self.pool.blocks_for(node.length))
+            count = self.pool.blocks_for(node.length)
+            found = allocate(count)
             assert found is not None, "a checked request does not fit the empty pool"
             kv.blocks, kv.contiguous = found
+            left = count * self.pool.block_size - node.length
+            self.pool.waste(int(kv.blocks[-1]), left * kv.width)
+            self.awaited += (node.length - kv.computed) * kv.width
             self._placed[node] = None
 
     def missing_states(self, leaf: Node) -> int:
@@ -219,6 +231,7 @@ class PrefixCache(Generic[Kept]):
         kv = self.stored[node]
         self.tokens_computed += end - kv.computed
         self.tokens_recomputed += max(0, min(end, kv.lost) - kv.computed)
+        self.awaited -= (end - kv.computed) * kv.width
         kv.computed = end
 
     def forget_computed(self, node: Node, start: int) -> None:
@@ -226,6 +239,7 @@ class PrefixCache(Generic[Kept]):
         kv = self.stored[node]
         self.tokens_computed -= kv.computed - start
         self.tokens_recomputed -= max(0, min(kv.computed, kv.lost) - start)
+        self.awaited += (kv.computed - start) * kv.width
         kv.computed = start
         if node in self._moved:
             self.states.give_back(kv.state)
@@ -252,6 +266,7 @@ class PrefixCache(Generic[Kept]):
         if node in self._placed:
             del self._placed[node]
             kv = self.stored[node]
+            self.awaited -= (node.length - kv.computed) * kv.width
             self.pool.free(kv.give_up())
             self.states.give_back(self._moved.pop(node, NO_SLOT))
             self.states.give_back(kv.state)
@@ -355,6 +370,9 @@ class PrefixCache(Generic[Kept]):
         for kv in self.stored.values():
             assert (kv.state != NO_SLOT) == (self.states.are_kept and kv.computed > 0)
         assert self.idle_blocks == sum(len(self.stored[node].blocks) for node in self.idle)
+        assert self._idle_tokens == sum(node.length for node in self.idle)
+        placed = [(node, kv) for node, kv in self.stored.items() if kv.placed]
+        assert self.awaited == sum((node.length - kv.computed) * kv.width for node, kv in placed)
         assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
         for node, kv in self.stored.items():
             assert (kv.users == 0) == (node in self.idle)

@@ -27,7 +27,8 @@ class Rows:
     block_tables: [capacity, widest]; prefix_length, position, last_position: [capacity]: of the
         prompt, of the row's next input, and of the last input that its limit allows. A hole has
         prefix_length 0, position -1 and scratch_block in its table; nothing reads what is written
-        there. replay: [capacity] tokens that the sequence had when it joined.
+        there. replay: [capacity] tokens that the sequence had when it joined; num_blocks:
+        [capacity] that it has.
     num_beams: rows that are part of a beam search.
     states: [capacity, 2] slots that the next step reads states from and writes them to; of a hole
         the zero and the scratch slot.
@@ -52,6 +53,7 @@ class Rows:
         self.position = np.full(capacity, -1, dtype=np.int32)
         self.last_position = np.full(capacity, -1, dtype=np.int32)
         self.replay = np.zeros(capacity, dtype=np.int32)
+        self.num_blocks = np.zeros(capacity, dtype=np.int32)
         self.num_beams = 0
         self._no_states = (slots.zero, slots.scratch)
         self.states = np.tile(np.array(self._no_states, dtype=np.int32), (capacity, 1))
@@ -116,6 +118,7 @@ class Rows:
         column = len(sequence.blocks)
         sequence.blocks.append(block)
         self.block_tables[sequence.row, column] = block
+        self.num_blocks[sequence.row] = column + 1
         self._growth.append((sequence.row, column, block))
 
     def rewrite(self, sequence: Sequence, blocks: list[int], written: int | None) -> None:
@@ -161,6 +164,7 @@ class Rows:
     def _empty(self, row: int) -> None:
         self.sequences[row] = None
         self.block_tables[row] = self.scratch_block
+        self.num_blocks[row] = 0
         self.prefix_length[row] = 0
         self.position[row] = -1
         self.last_position[row] = -1
@@ -184,7 +188,7 @@ class Rows:
             assert sequence is not None
             self.sequences[target] = sequence
             sequence.row = target
-            for table in (self.block_tables, self.prefix_length, self.position,
+            for table in (self.block_tables, self.num_blocks, self.prefix_length, self.position,
                           self.last_position, self.replay, self.states):  # fmt: skip
                 table[target] = table[source]
             self._empty(source)
@@ -221,6 +225,19 @@ class Rows:
         fed, _, last = self._progress()
         blocks = fed // self.block_size, last // self.block_size
         return int(blocks[0].sum()) + len(fed), int(blocks[1].sum()) + len(last)
+
+    def empty_places(self) -> tuple[int, int]:
+        """Places of the rows' blocks that no token is in: all, and those that may still be filled.
+
+        The beams of a search have only full blocks in common, so that none is counted twice.
+        """
+        live = len(self.sequences)
+        position = self.position[:live]
+        fed = position - self.prefix_length[:live]
+        empty = self.num_blocks[:live] * self.block_size - fed
+        fillable = np.minimum(empty, self.last_position[:live] + 1 - position)
+        holes = len(self._holes)  # of which each counts as one
+        return int(empty.sum()) - holes, int(fillable.sum()) - holes
 
     def kinds(self) -> tuple[Int64, Int64, Int64, Int64]:
         """Running sequences by whole blocks: those fed, those drawn, those before the last input's.
@@ -329,6 +346,7 @@ class Rows:
             assert self.block_tables[row, : len(sequence.blocks)].tolist() == sequence.blocks
             assert self.prefix_length[row] == sequence.group.leaf.end
             assert self.position[row] == sequence.group.leaf.end + sequence.fed
+            assert self.num_blocks[row] == len(sequence.blocks)
             assert self.states[row, 1] == sequence.state
             own = self.states[row, 0] == sequence.state
             assert own or sequence.fed == 0 or sequence.group.search is not None

@@ -470,6 +470,9 @@ class Scheduler:
         self.rows.vacate(sequence)
         self.states.give_back(sequence.state)
         sequence.state = NO_SLOT
+        # A fork, or who keeps them, may hold the blocks longer.
+        left = len(sequence.blocks) * self.pool.block_size - sequence.fed
+        self.pool.waste(sequence.blocks[-1], left)
         if keep and not self.states.are_kept:
             self.cache.keep(sequence)
         else:

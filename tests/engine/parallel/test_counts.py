@@ -18,6 +18,14 @@ def test_the_last_word_of_each_counts() -> None:
     assert total.decode_seconds == 0.5 and total.prompt_tokens_asked == 9
 
 
+def test_peaks_of_the_kv_cache_are_added_up() -> None:
+    total = EngineStats()
+    counts = Counts(total)
+    for name, most in (("a", 5), ("b", 7), ("a", 6)):
+        counts.update(name, EngineStats(peak_kv={"reserved": most}, kv_in_steps={"used": 1}))
+    assert (total.peak_kv, total.kv_in_steps) == ({"reserved": 13}, {"used": 2})
+
+
 def test_one_that_is_gone_runs_nothing() -> None:
     total = EngineStats()
     counts = Counts(total)
