@@ -99,7 +99,8 @@ schema, which editors take: begin a recipe with
 ```
 
 Beside the keys of a job a recipe may have `description`, `presets` (a mapping from a name to keys
-that it sets) and `default`, the preset that is used where `--dataset` names none. Templates are
+that it sets) and `default`, the preset that is used where `--dataset` names none. The section
+`machine` is no part of a recipe: flags say it, or `--set machine.KEY=VALUE`. Templates are
 [Jinja](https://jinja.palletsprojects.com/) in a sandbox, over the row's fields.
 """
 
@@ -193,7 +194,8 @@ def schema() -> str:
     holes = {key: value for key, value in job.items() if key not in ("required", "title")}
     for section in holes["$defs"].values():
         section.pop("required", None)  # a preset or a flag may fill it
-    preset = {"type": "object", "properties": dict(holes["properties"])}
+    keys = dict(holes["properties"])
+    preset = {"type": "object", "properties": keys, "additionalProperties": False}
     holes["properties"] |= {
         "description": {"type": "string"},
         "default": {"type": "string"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from sharegen.workload import template
 
@@ -41,7 +41,13 @@ Place = Annotated[str, Field(max_length=4_000), AfterValidator(_check_place)]
 Revision = Annotated[str, Field(min_length=1, max_length=250)]
 """A branch, tag or commit on the hub."""
 
-Names = Annotated[list[str], BeforeValidator(_as_list)]
+_TEXT = {"type": "string"}
+
+Names = Annotated[
+    list[str],
+    BeforeValidator(_as_list),
+    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}),
+]
 """One name, or several of which the first that is there counts."""
 
 Template = Annotated[str, AfterValidator(template.check)]
