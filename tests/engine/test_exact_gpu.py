@@ -17,8 +17,10 @@ from tests.engine.jobs import (
     engine_config,
     first_difference_is_a_tie,
     forest,
+    hope_for_the_best,
     requests_of,
     run,
+    swap_always,
 )
 from tests.engine.test_exact import ARCHITECTURES
 from tests.engine.tiny_models import TINY, make_tiny
@@ -70,6 +72,33 @@ def test_greedy_tokens_equal_generate(
             if tokens != expected:
                 assert first_difference_is_a_tie(model, prompt, tokens, expected), (key, sample)
     assert ended
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("host_blocks", [0, 9, 400])
+def test_preempted_samples_go_on_as_they_were(name: str, host_blocks: int) -> None:
+    """Swapped to host memory on a stream beside the steps, or computed again in one pass."""
+    model = make_tiny(name).to("cuda")
+    loaded = load_model(model)
+    sizes = {"blocks": 48, "max_sequences": 24, "host_blocks": host_blocks}
+    params = replace(GREEDY, temperature=1.0, max_tokens=40)
+    requests = requests_of([prompt[:20] for prompt in PROMPTS], params, SAMPLES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of host memory for nine blocks
+        whole = Engine(loaded, None, engine_config(loaded, blocks=600, max_sequences=24))
+        expected = run(whole, requests)
+        engine = Engine(loaded, None, engine_config(loaded, compile=False, **sizes))
+        hope_for_the_best(engine)
+        swap_always(engine)
+        ran = run(engine, requests)
+    stats, swapping = engine.stats, engine.scheduler.swapping
+    assert stats.preemptions > 0
+    assert (stats.swaps > 0) == (host_blocks > 0)
+    assert (swapping.tokens_filled > 0) == (host_blocks < 400)
+    same = [ran.tokens[place] == tokens for place, tokens in expected.tokens.items()]
+    assert sum(same) >= 0.9 * len(same)  # a draw that rounding moves to the next token
+    engine.close()
+    whole.close()
 
 
 def test_a_model_that_cannot_be_captured_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ _CPU_MOST = 4 << 30
 _LEAST_SLOTS = 3  # of one prompt that moves on, where from and where to; and of one row
 _SLOTS_A_ROW = 2  # its own, and one for nodes: samples of one prompt share its own
 _TOKENS_ALONE = 16  # of memory one part is for the ids of tokens, where there is no KV
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")  # of version 2, as a container sees its own
 _TOO_LITTLE = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -70,13 +72,21 @@ def memory_of_cpu() -> int:
 
 
 def free_memory_of_cpu() -> int:
-    """Bytes of this machine that can be had, those of files that it keeps at hand included."""
+    """Bytes of this machine that can be had, or of what its container may use.
+
+    Files that are kept at hand make room.
+    """
     try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        said = dict(line.split()[:2] for line in _MEMINFO.read_text("ascii").splitlines())
+        free = int(said["MemAvailable:"]) << 10
     except OSError:
         return memory_of_cpu()
-    [available] = [line for line in lines if line.startswith("MemAvailable:")]
-    return int(available.split()[1]) << 10
+    try:
+        limit = (_CGROUP / "memory.max").read_text("ascii").strip()
+        used = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    except OSError:
+        return free
+    return free if limit == "max" else max(0, min(free, int(limit) - int(used["anon"])))
 
 
 def blocks_in(memory: int, block_bytes: int) -> int:

@@ -76,7 +76,7 @@ class SwapSpace:
         width, on_gpu = ends[-1], cache.device.type == "cuda"
         self._chunk = max(1, _CHUNK // (width * dtype.itemsize))
         self._host = [
-            torch.zeros(
+            torch.empty(
                 (min(self._chunk, num_slots - first), width), dtype=dtype, pin_memory=on_gpu
             )
             for first in range(0, num_slots, self._chunk)
@@ -101,7 +101,7 @@ class SwapSpace:
     def seconds(self) -> tuple[float, float]:
         """Of blocks that go out and come back: the fixed part, and what each of them adds."""
         many = min(_TIMED, self.num_slots)
-        self._trial(many)  # touches the pages, and compiles nothing later
+        self._trial(many)  # touches the pages
         of_one, of_many = self._trial(1), self._trial(many)
         a_block = (of_many - of_one) / (many - 1) if many > 1 else of_one
         return max(0.0, of_one - a_block), max(0.0, a_block)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +14,13 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute import headroom
 from sharegen.engine.execute.headroom import largest_step
-from sharegen.engine.execute.memory import blocks_in, check_fits, estimate, left_beside
+from sharegen.engine.execute.memory import (
+    blocks_in,
+    check_fits,
+    estimate,
+    free_memory_of_cpu,
+    left_beside,
+)
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import CapacityError
@@ -96,3 +104,16 @@ def test_a_gpu_keeps_room_for_the_largest_steps() -> None:
     request = Request(0, [5, 6, 7], SamplingParams(max_tokens=8), range(64))
     assert len(list(engine.generate([request]))) == 64 and engine.stats.shrinks == 0
     model.release()
+
+
+def test_a_container_has_less_than_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 4000 kB\nMemAvailable: 3000 kB\nHugepages: 0\n")
+    monkeypatch.setattr("sharegen.engine.execute.memory._MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr("sharegen.engine.execute.memory._CGROUP", tmp_path)
+    assert free_memory_of_cpu() == 3000 << 10
+    (tmp_path / "memory.stat").write_text("anon 700000\nfile 900000\n")
+    for limit, free in (("max", 3000 << 10), ("1700000", 1_000_000), ("9", 0)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert free_memory_of_cpu() == free

@@ -14,25 +14,30 @@ from sharegen.engine.model.probe import LayerSpec
 
 LAYERS = [LayerSpec(2, 2, 8, 4, 1.0), LayerSpec(1, 1, 16, 16, 1.0)]
 CPU = torch.device("cpu")
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, NO_GPU])]
 
 
 def pairs(*values: tuple[int, int]) -> np.ndarray:
     return np.array(values, dtype=np.int64).reshape(-1, 2)
 
 
-def filled(block_size: int, width: int) -> KVCache:
-    cache = KVCache(LAYERS, 12, block_size, torch.float32, CPU, width)
+def filled(block_size: int, width: int, device: torch.device = CPU) -> KVCache:
+    cache = KVCache(LAYERS, 12, block_size, torch.float32, device, width)
     for tensor in cache.by_block:
         size = torch.iinfo(tensor.dtype)
         tensor.random_(size.min, size.max)
     return cache
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("block_size", [1, 3, 16])
-def test_all_layers_come_back(block_size: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_layers_come_back(
+    block_size: int, width: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scales of FP8 and tokens, too; in pieces of two blocks, and chunks of three slots."""
-    cache = filled(block_size, width)
+    cache = filled(block_size, width, torch.device(device))
     block = sum(layer.shape[1] * layer.dtype.itemsize for layer in cache.by_block)
     monkeypatch.setattr(swap_space, "_PIECE", 2 * block + 1)
     monkeypatch.setattr(swap_space, "_CHUNK", 3 * block + 1)
@@ -44,11 +49,13 @@ def test_all_layers_come_back(block_size: int, width: int, monkeypatch: pytest.M
         tensor[:12] = 0
     space.begin(None)
     space.begin(Swaps(pairs(), pairs(*zip(slots, others, strict=True))))
+    space.begin(None)
     for tensor, was in zip(cache.by_block, before, strict=True):
         assert torch.equal(tensor[others], was[blocks])
         untouched = sorted({*range(12)} - {*others})
         assert not tensor[untouched].any() and torch.equal(tensor[12:], was[12:])
     space.begin(Swaps(pairs((7, 6)), pairs((6, 1))))  # out before back, in one batch
+    space.begin(None)
     assert all(torch.equal(tensor[1], tensor[7]) for tensor in cache.by_block)
     fixed, a_block = space.seconds()
     assert fixed >= 0 and a_block >= 0 and fixed + a_block > 0
