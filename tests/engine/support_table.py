@@ -25,6 +25,7 @@ from tests.engine.tiny_models import (
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 VERSIONS = ("5.17", "5.23")  # of transformers, that the whole table was run with
 NEWER = {"flint", "iquestcoder", "kolibri1"}  # architectures that only the last of them has
+NEWER |= {"inkling_text", "inkling2_text", "qwen4_exp_text", "zaya"}
 NEWER |= {model_type for model_type, _ in HYBRIDS.values()}  # or hands the states over of
 
 HEAD = f"""# Models
@@ -61,6 +62,12 @@ What is refused, and what to take instead:
   out of its values. Take llama, qwen3 or another exact one; for the model itself, `generate()`.
 - minimax, recurrent_gemma and xlstm keep states in a cache of their own, or in the module itself,
   where no prompt's state can be shared: take minimax_m2, or one with *states* below.
+- zaya keeps its states within the projections of its attention, which give queries, keys and values
+  at once, where a mixer gives one result. Take bamba, qwen3_next or another one with *states*.
+- inkling and inkling2 add to every score a bias by distance that hangs on the query, which attention
+  here does not take. In qwen4_exp and glm5_next every query chooses which keys it reads, so that
+  rows do not read a shared prefix alike (and transformers has no causal language model of glm5_next
+  to load, only one with images). Take qwen3_5, qwen3_next or kimi_linear.
 - bert and encoder-decoder models do not go on from a prompt. Take any decoder below.
 
 This page is written by `python -m tests.engine.support_table`; a test compares it.
@@ -99,8 +106,10 @@ def refused_row(name: str) -> str:
             load_model(folder, weights=False)
         except ModelError as error:
             reason = str(error).partition("is not supported: ")[2]
-    versions = VERSIONS[-1] if "states" in reason else ", ".join(VERSIONS)
-    return f"| {name} | `{REFUSED[name][0]}` | refused | {reason} | | {versions} |"
+    model_type = REFUSED[name][0]
+    is_new = "states" in reason or model_type in NEWER
+    versions = VERSIONS[-1] if is_new else ", ".join(VERSIONS)
+    return f"| {name} | `{model_type}` | refused | {reason} | | {versions} |"
 
 
 def page() -> str:

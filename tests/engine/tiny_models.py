@@ -265,6 +265,12 @@ CUT_IN_FOUR = (
 """Lines whose parts the tests run on four ranks; on two they run those of all that are cut."""
 
 
+_HYBRID_WINDOWS: dict[str, Any] = {
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 8,
+    "sliding_window_size": 6,
+}
 _NO_INTERFACE = "it never calls transformers' attention interface"
 _OWN_CACHE = "it has linear_attention layers, whose states do not go through transformers' cache"
 
@@ -281,11 +287,20 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
                             "attention_types": [[["global", "local"], 1]]}, _NO_INTERFACE),
     "gptj": ("gptj", _HEADS, _NO_INTERFACE),
     "hrm_text": ("hrm_text", {}, "it calls the attention of a layer more than once"),
+    "inkling": ("inkling_text", _EXPERTS | _HYBRID_WINDOWS,
+                "it passes position_bias to its attention"),
+    "inkling2": ("inkling2_text", _EXPERTS | _HYBRID_WINDOWS,
+                 "it passes position_bias, sinks to its attention"),
     "mbart": ("mbart", {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4,
                         "decoder_ffn_dim": 48}, "it is an encoder-decoder model"),
     "minimax": ("minimax", _EXPERTS | {"layer_types": ["linear_attention", "full_attention"]},
                 _OWN_CACHE),
     "mpt": ("mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2}, _NO_INTERFACE),
+    "qwen4_exp": ("qwen4_exp_text", _EXPERTS | _DELTA | {
+        "layer_types": ["linear_attention", "indexed_attention"], "hc_lowrank": 8,
+        "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8,
+        "indexer_compress_ratio": 4},
+        "it has indexed_attention layers, in which every query chooses its keys"),
     "recurrent_gemma": ("recurrent_gemma", {
         "lru_width": 32, "attention_window_size": 8, "block_types": ["recurrent", "attention"]},
         _OWN_CACHE),
@@ -294,6 +309,11 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "xglm": ("xglm", {"d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
              _NO_INTERFACE),
     "xlstm": ("xlstm", {}, _NO_INTERFACE),
+    "zaya": ("zaya", _EXPERTS | {
+        "num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 6,
+        "router_hidden_size": 16},
+        "it has hybrid, hybrid_sliding layers, whose states are kept within an attention's "
+        "projections"),
 }
 # fmt: on
 

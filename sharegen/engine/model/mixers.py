@@ -195,12 +195,16 @@ class WholeSequences:
 
 
 class Watching(DynamicCache):
-    """transformers' own cache, which notes the module that asks for a state, or tells one."""
+    """transformers' own cache, which notes the module that asks for a state, or tells one.
+
+    several: of the modules that ran, those whose result is more than one tensor.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(config=model.config)
         self._running: list[nn.Module] = []
         self.layer_of: dict[nn.Module, int] = {}
+        self.several: set[nn.Module] = set()
 
     @contextmanager
     def over(self, model: PreTrainedModel) -> Iterator[None]:
@@ -220,6 +224,8 @@ class Watching(DynamicCache):
 
     def _leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
         self._running.pop()
+        if not isinstance(output, torch.Tensor):
+            self.several.add(module)
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any

@@ -31,6 +31,7 @@ from sharegen.errors import ModelError
 
 IMPLEMENTATION = "sharegen_probe"
 _ATTENTION_KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
+_CHOOSING = "indexed_attention"
 
 # Keyword arguments of attention functions that say nothing about the result in inference without
 # a cache, or that the recording reads by name.
@@ -228,6 +229,8 @@ def probe(model: PreTrainedModel, name: str) -> tuple[Recording, int]:
         text_config, "layers_block_type", None
     )
     others = sorted(set(kinds or ()) - _ATTENTION_KINDS)
+    if _CHOOSING in others:
+        raise refusal(name, f"it has {_CHOOSING} layers, in which every query chooses its keys")
     size = embedding_weight(model).shape[0]
     mixers = _mixers(model, name, others, [size // 3, size // 2]) if others else []
     with ExitStack() as undo:
@@ -276,6 +279,8 @@ def _mixers(model: PreTrainedModel, name: str, others: list[str], tokens: list[i
                 raise
     if not watching.layer_of:
         raise refusal(name, f"{layers}, whose states do not go through transformers' cache")
+    if watching.several & watching.layer_of.keys():
+        raise refusal(name, f"{layers}, whose states are kept within an attention's projections")
     return watching.mixers()
 
 
