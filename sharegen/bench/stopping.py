@@ -5,14 +5,15 @@
 Every run is a journal in the folder, so that the command goes on where it was stopped. Beside what
 was saved stands what could have been: the rule over the full journal in the order of its indices,
 as if nothing had been in flight. Accuracy is compared problem by problem, with the interval of the
-difference over all problems of all seeds. Where others use the cores, `--clock cpu` tells more: it
-takes the CPU seconds of the process for time.
+difference over all problems of all seeds; what counts of a stopped journal is that of the replay,
+by any run. With `--replay` the full journals are all that is run. Where others use the cores,
+`--clock cpu` tells more: it takes the CPU seconds of the process for time.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,45 +37,62 @@ _CLOCKS = {"wall": "sampling_seconds", "cpu": "cpu_seconds"}  # as a run.json ca
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One seed under one rule; shares of the full job's samples, seconds and speed.
+class Replayed:
+    """What one seed's full journal comes to under a rule, read in the order of its indices.
 
-    drawn: samples, with those that were cancelled; saved: the share of all that they leave;
-    possible: by the replay in index order. seconds: that it took; time_saved: the share of the
-    full job's that they leave.
+    asked: samples of the full job; possible: the share of them that the rule leaves undrawn.
     gains: of each problem, how much more often the vote is right than that of all samples.
     """
 
-    drawn: int
-    saved: float
+    asked: int
     possible: float
-    seconds: float
-    time_saved: float
-    speed: float
     accuracy: float
     gains: tuple[float, ...]
 
 
-def measure(full: Path, path: Path, rule: StopRule, samples: int, clock: str) -> Measured:
+@dataclass(frozen=True)
+class Run:
+    """What a run of one seed under a rule took.
+
+    drawn: samples, with those that were cancelled; saved: the share of all that they leave.
+    seconds: that it took; time_saved: the share of the full job's that they leave. speed: in
+    tokens a second, the full job's being 1.
+    """
+
+    drawn: int
+    saved: float
+    seconds: float
+    time_saved: float
+    speed: float
+
+
+def replay(full: Path, rule: StopRule, samples: int) -> Replayed:
+    """The rule over a full journal, as if nothing had been in flight."""
+    found = one_job(full)
+    stopped = Stopped.read(rule, samples, found)
+    asked = samples * len(stopped.problems)
+    right, fully = _right(found, stopped), _right(found, None)
+    return Replayed(
+        asked=asked,
+        possible=1 - sum(deciding.counted for deciding in stopped.problems.values()) / asked,
+        accuracy=float(np.mean(list(right.values()))),
+        gains=tuple(right[problem] - fully[problem] for problem in sorted(fully)),
+    )
+
+
+def measure(full: Path, path: Path, asked: int, clock: str) -> Run:
     """Compare a journal that a rule stopped with the full one of the same seed."""
-    all_of, some_of = one_job(full), one_job(path)
-    before, now = all_of.run, some_of.run
+    before, some_of = one_job(full).run, one_job(path)
+    now = some_of.run
     assert before is not None and now is not None
-    replay = Stopped.read(rule, samples, all_of)
-    asked = samples * len(replay.problems)
     drawn = sum(record.is_sample for record in some_of.records()) + now.stats["cancelled"]
-    possible = sum(deciding.counted for deciding in replay.problems.values())
     seconds, fully_seconds = _seconds(now, clock), _seconds(before, clock)
-    right, fully = _right(some_of, Stopped.of(some_of)), _right(all_of, None)
-    return Measured(
+    return Run(
         drawn=drawn,
         saved=1 - drawn / asked,
-        possible=1 - possible / asked,
         seconds=seconds,
         time_saved=1 - seconds / fully_seconds,
         speed=_tokens(now, asked - drawn) / seconds / (_tokens(before, 0) / fully_seconds),
-        accuracy=float(np.mean(list(right.values()))),
-        gains=tuple(right[problem] - fully[problem] for problem in sorted(fully)),
     )
 
 
@@ -105,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rules", nargs="+", default=list(_RULES))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--max-sequences", type=int)
+    parser.add_argument("--replay", action="store_true")
     parser.add_argument("--clock", choices=list(_CLOCKS), default="wall")
     asked = parser.parse_args(arguments)
     try:
@@ -112,14 +131,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _configure(asked, 0, text)
     except SharegenError as error:
         parser.error(str(error))
-    found: dict[str, list[Measured]] = {rule: [] for rule in asked.rules}
+    replayed: dict[str, list[Replayed]] = {rule: [] for rule in asked.rules}
+    runs: dict[str, list[Run]] = {rule: [] for rule in asked.rules}
     for seed in range(asked.seeds):
         full = _run(asked, seed, None)
         for text in asked.rules:
-            path = _run(asked, seed, text)
-            rule = StopRule.parse(text)
-            found[text].append(measure(full, path, rule, asked.samples, asked.clock))
-            _print(found)
+            known = replay(full, StopRule.parse(text), asked.samples)
+            replayed[text].append(known)
+            if not asked.replay:
+                runs[text].append(measure(full, _run(asked, seed, text), known.asked, asked.clock))
+            _print(replayed, runs)
 
 
 def _run(asked: argparse.Namespace, seed: int, rule: str | None) -> Path:
@@ -139,27 +160,37 @@ def _configure(asked: argparse.Namespace, seed: int, rule: str | None) -> Config
     return resolve(asked.recipe, asked.dataset, flags)
 
 
-def _print(found: dict[str, list[Measured]]) -> None:
+def _print(replayed: Mapping[str, list[Replayed]], runs: Mapping[str, list[Run]]) -> None:
+    """A line a rule: what its full journals allow, and what its runs took where there are any."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("rule", "seeds", "drawn", "saved", "possible", "of it", "seconds", "saved",
-                 "of samples", "tokens/s", "vote right", "beside the full vote"):  # fmt: skip
+    names = ["rule", "seeds", "possible", "vote right", "beside the full vote"]
+    if any(runs.values()):
+        names += ["drawn", "saved", "of it", "seconds", "saved", "of samples", "tokens/s"]
+    for name in names:
         table.add_column(name, justify="left" if name == "rule" else "right")
-    for rule, seeds in found.items():
+    for rule, seeds in replayed.items():
         if not seeds:
             continue
-        drawn, saved, possible, seconds, time_saved, speed, accuracy = (
-            float(np.mean([getattr(each, name) for each in seeds]))
-            for name in ("drawn", "saved", "possible", "seconds", "time_saved", "speed", "accuracy")
-        )
+        possible, accuracy = _mean(seeds, "possible"), _mean(seeds, "accuracy")
         gains = [gain for each in seeds for gain in each.gains]
         low, high = bootstrap_interval(gains)
-        table.add_row(
-            StopRule.parse(rule).named, str(len(seeds)), f"{drawn:,.0f}", f"{saved:.1%}",
-            f"{possible:.1%}", _ratio(saved, possible), f"{seconds:,.1f}", f"{time_saved:.1%}",
-            _ratio(time_saved, saved), f"{speed:.2f}x", f"{accuracy:.1%}",
+        row = [
+            StopRule.parse(rule).named, str(len(seeds)), f"{possible:.1%}", f"{accuracy:.1%}",
             f"{100 * float(np.mean(gains)):+.2f} points ({100 * low:+.2f} to {100 * high:+.2f})",
-        )  # fmt: skip
+        ]  # fmt: skip
+        if taken := runs[rule]:
+            saved, time_saved = _mean(taken, "saved"), _mean(taken, "time_saved")
+            row += [
+                f"{_mean(taken, 'drawn'):,.0f}", f"{saved:.1%}", _ratio(saved, possible),
+                f"{_mean(taken, 'seconds'):,.1f}", f"{time_saved:.1%}", _ratio(time_saved, saved),
+                f"{_mean(taken, 'speed'):.2f}x",
+            ]  # fmt: skip
+        table.add_row(*row)
     Console(width=150).print(table)
+
+
+def _mean(seeds: Sequence[Any], name: str) -> float:
+    return float(np.mean([getattr(each, name) for each in seeds]))
 
 
 def _ratio(part: float, whole: float) -> str:

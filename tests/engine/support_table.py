@@ -64,8 +64,8 @@ What is refused, and what to take instead:
   where no prompt's state can be shared: take minimax_m2, or one with *states* below.
 - zaya keeps its states within the projections of its attention, which give queries, keys and values
   at once, where a mixer gives one result. Take bamba, qwen3_next or another one with *states*.
-- inkling and inkling2 add to every score a bias by distance that hangs on the query, which attention
-  here does not take. In qwen4_exp and glm5_next every query chooses which keys it reads, so that
+- inkling and inkling2 add to every score a bias by distance that hangs on the query, which no
+  attention here takes. In qwen4_exp and glm5_next every query chooses which keys it reads, so that
   rows do not read a shared prefix alike (and transformers has no causal language model of glm5_next
   to load, only one with images). Take qwen3_5, qwen3_next or kimi_linear.
 - bert and encoder-decoder models do not go on from a prompt. Take any decoder below.
