@@ -43,6 +43,7 @@ class Engines:
         self._shape, self._dtype = shape, dtype
         self._compile, self._kv_cache_dtype = compile_model, kv_cache_dtype
         self._kv_cache_memory = kv_cache_memory
+        give_memory_back()
         self._devices: list[str] = []
         if ranks > 1:
             setting = Setting(shape, None, EngineConfig(), device=device, ranks=ranks)

@@ -49,8 +49,8 @@ class Engine:
     """One model, its KV cache, and the loop that keeps them busy.
 
     tree: an empty one, which says what prompts store once; costs: what decides which of its nodes
-    a GPU reads once for all rows. By default all that is worth it. others: the other ranks, where
-    the model is this rank's part of one.
+    a GPU reads once for all rows, by default all that is worth it; with EACH_ROW none, on a CPU
+    neither. others: the other ranks, where the model is this rank's part of one.
     """
 
     def __init__(

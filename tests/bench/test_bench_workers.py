@@ -45,7 +45,9 @@ def test_two_beside_one(
     assert result["speedup"] == pytest.approx(result["one_seconds"] / result["seconds"])
 
 
-@pytest.mark.parametrize("more", [["--levels", "1"], ["--ceiling"], ["--largest"]])
+@pytest.mark.parametrize(
+    "more", [["--levels", "1"], ["--read-by-each"], ["--ceiling"], ["--largest"]]
+)
 def test_what_is_not_compared(
     shape: str, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,11 +72,15 @@ def tables(shape: str) -> list[Point]:
 def rows(settings: Settings) -> Iterator[Row]:
     if settings.quick and settings.tables:
         raise UsageError("--quick has a few small points: leave out --tables")
+    shapes = settings.shape or _SHAPES
+    without = [shape for shape in shapes if not tables(shape)]
+    if settings.tables and without:
+        raise UsageError(f"--tables: the paper has none of --shape {without[0]}: leave one out")
     if settings.quick:
         yield from measure(settings.shape or ("tiny",), lambda shape: QUICK, settings)
     else:
         points = tables if settings.tables else lambda shape: FIGURES
-        yield from measure(settings.shape or _SHAPES, points, settings)
+        yield from measure(shapes, points, settings)
 
 
 def measure(
@@ -87,9 +91,11 @@ def measure(
         found: dict[Point, Row] = defaultdict(dict)
         ranks = settings.tensor_parallel_size or 1
         engines = Engines(shape, str(settings.device), settings.dtype, ranks=ranks)
-        for way in WAYS:
-            if way.has_attention or ranks == 1:
-                _add(way, shape, points(shape), engines, settings, found)
+        ways = [way for way in WAYS if way.has_attention or ranks == 1]
+        if len(ways) < len(WAYS):
+            say(f"{shape}: no ceiling is measured where a model is cut among GPUs")
+        for way in ways:
+            _add(way, shape, points(shape), engines, settings, found)
         for point in points(shape):
             row = found[point]
             if row.get("sharegen") and row.get("ceiling"):

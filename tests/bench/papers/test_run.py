@@ -88,6 +88,7 @@ def test_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:
         (["hydragen-attention", "--dtype", "int8"], "it must be auto, float32"),
         (["hydragen-attention", "--shape", "llama3-8b"], "takes no --shape"),
         (["hydragen-throughput", "--quick", "--tables"], "leave out --tables"),
+        (["hydragen-throughput", "--shape", "llama3-8b", "--tables"], "none of --shape llama3-8b"),
         (["hydragen-attention", "--plot", "a.png"], "must end in .svg"),
         (["hydragen-attention", "--plot", "none/a.svg"], "a folder that is there"),
     ],
