@@ -77,8 +77,8 @@ class MixedChunks:
 class Swaps:
     """Blocks of samples' own tokens that go to host memory before a step, and that come back.
 
-    out: [n, 2] (block, slot of the host); they are free for the step itself. back: [n, 2] (slot,
-    block), which no row reads in this step. The one that was out in a slot before is overwritten.
+    out: [n, 2] (block, slot of the host), of blocks that the step itself may write to. back: [n, 2]
+    (slot, block), after these; to blocks that only later steps read.
     """
 
     out: Int64

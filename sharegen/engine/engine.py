@@ -113,6 +113,7 @@ class Engine:
         """Everything that a job changes, as it is before the first one."""
         on_gpu = self.model.device.type == "cuda"
         cache = prepared.cache
+        is_plain = cache.width == 1 and not self.model.mixers
         self.pool = BlockPool(prepared.num_blocks, self.config.block_size, cache.width)
         self.scheduler = Scheduler(
             self.pool,
@@ -130,7 +131,7 @@ class Engine:
             swap_cost=SwapCost(*prepared.swap_seconds),
             # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ.
             # And it reads what it puts into FP8 blocks as it was before that.
-            one_pass=on_gpu and cache.width == 1 and not self.model.mixers,
+            one_pass=prepared.chunk_tokens if on_gpu and is_plain else 0,
         )
         start = Start(costs, checked=asked())
         if self._others is not None:
@@ -319,7 +320,7 @@ class Engine:
         return finished
 
     def _weigh_swaps(self) -> None:
-        """What a token costs that is fed again; and whether host memory is too small for a sample.
+        """See what a token costs that is computed again, and whether host memory was too small.
 
         What the ranks do hangs on the times of rank 0 alone, which tells them their batches.
         """

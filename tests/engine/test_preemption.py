@@ -109,11 +109,14 @@ def test_a_model_with_states_feeds_its_tokens_again() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
 def test_one_pass_fills_what_was_lost(name: str, lag: int) -> None:
-    """As on a GPU: the tokens are the same, their last bits need not be."""
+    """As on a GPU: the tokens are the same, their last bits need not be.
+
+    Of the longest, what is beyond one pass is fed again.
+    """
     requests = [request for request in job() if request.beam is None]
     whole = run(make_engine(loaded(name), blocks=900), requests)
     engine = tight(name, lag, host_blocks=0)
-    engine.scheduler.swapping.one_pass = True
+    engine.scheduler.swapping.one_pass = 12
     ran = run(engine, requests)
     assert ran.tokens == whole.tokens
     for place, completion in ran.completions.items():

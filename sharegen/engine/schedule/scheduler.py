@@ -53,7 +53,7 @@ class Scheduler:
     empty one, which says what prompts share; by default all that is worth it. states: slots for a
     model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
     host_slots: blocks that host memory holds for the preempted; swap_cost: of using them; one_pass:
-    whether prefill may compute again what they have lost.
+    tokens of one of them that a prefill pass may compute again, at most.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Scheduler:
         mix_together: bool = False,
         host_slots: int = 0,
         swap_cost: SwapCost | None = None,
-        one_pass: bool = False,
+        one_pass: int = 0,
     ) -> None:
         self.pool = pool
         self.max_sequences = max_sequences
@@ -333,6 +333,7 @@ class Scheduler:
             prefill.take_back(step)
             if prefill.chunk_tokens > LEAST_CHUNK:
                 prefill.chunk_tokens = max(LEAST_CHUNK, prefill.chunk_tokens // 2)
+                self.swapping.one_pass = min(self.swapping.one_pass, prefill.chunk_tokens)
                 return f"prompts are computed {prefill.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
         self._preempt_all()

@@ -49,15 +49,14 @@ class Saved:
 class Swapping:
     """Slots of host memory, each for one block, and who has them.
 
-    num_slots: 0 where nothing is ever saved. one_pass: whether prefill may fill lost blocks.
-    seconds_a_token: of computing one again, as far as it is known. swaps: samples that were saved;
-    refused: those that would have been, had there been slots. filling: samples that have joined
-    with blocks that a prefill pass has still to fill. tokens_filled: by such passes.
+    num_slots: 0 where nothing is ever saved. one_pass: tokens of a sample that a prefill pass may
+    fill in where they are lost, at most; 0: it feeds them all again. seconds_a_token: of computing
+    one again, as far as it is known. swaps: samples that were saved; refused: those that would have
+    been, had there been slots. filling: samples that have joined with blocks that a prefill pass
+    has still to fill. tokens_filled: by such passes.
     """
 
-    def __init__(
-        self, pool: BlockPool, num_slots: int, cost: SwapCost, one_pass: bool = False
-    ) -> None:
+    def __init__(self, pool: BlockPool, num_slots: int, cost: SwapCost, one_pass: int = 0) -> None:
         self.num_slots = num_slots
         self.one_pass = one_pass
         self.cost = cost
@@ -134,18 +133,18 @@ class Swapping:
         """How many of its tokens a sample that waits need not feed again, one a step."""
         if sequence in self._saved:
             return sequence.fed
-        fed = len(sequence.tokens) - 1
-        return fed if self._fills(sequence) and fed >= self._pool.block_size else 0
+        fed = min(len(sequence.tokens) - 1, self.one_pass)
+        return fed if fed >= self._pool.block_size and self._fills(sequence) else 0
 
     def _fills(self, sequence: Sequence) -> bool:
-        """Whether a prefill pass gives a sample all that it had.
+        """Whether a prefill pass gives a sample all that it had, if it had any.
 
         Not one whose penalties look back at its tokens, which decoding steps alone write down; and
         beams would each need a pass of their own for what they have in common.
         """
         params, group = sequence.group.request.params, sequence.group
         was_seated = sequence.joined >= 0
-        return self.one_pass and was_seated and group.search is None and not params.looks_back
+        return was_seated and group.search is None and not params.looks_back
 
     def blocks_to_join(self, sequence: Sequence) -> int:
         """Blocks of the pool for all that was saved, and for the next input of every beam."""
@@ -194,7 +193,7 @@ class Swapping:
         return block
 
     def fill(self, most: int) -> list[Sequence]:
-        """Samples whose blocks the next batch fills, of about so many tokens together."""
+        """Samples whose blocks the next batch fills, of up to so many tokens together."""
         tokens, count = 0, 0
         while count < len(self.filling) and (not count or tokens + self.filling[count].fed <= most):
             tokens += self.filling[count].fed
