@@ -224,8 +224,9 @@ def test_a_weight_that_is_missing_or_of_another_shape_is_named(folder: Path) -> 
     )
 
 
-def test_a_row_of_zeros_is_no_mistake(folder: Path) -> None:
-    change(folder, lambda tensors: tensors[f"{FUSED}.weight"][:16].zero_())
+@pytest.mark.parametrize("rows", [16, 32], ids=["some", "all"])
+def test_rows_of_zeros_are_no_mistake(folder: Path, rows: int) -> None:
+    change(folder, lambda tensors: tensors[f"{FUSED}.weight"][:rows].zero_())
     assert logits(read(folder, quantization="fp8")).isfinite().all()
 
 
