@@ -202,13 +202,28 @@ def _prompts(asked: Sequence[Asked | None]) -> Any:
 
 
 def _inferred(values: Sequence[Any]) -> Any:
-    """A column of whatever the values are; of JSON texts where they are of no one type."""
+    """A column of whatever the values are; of JSON texts where Parquet has no one type for them."""
     import pyarrow as pa
 
     try:
-        return pa.array(values)
+        column = pa.array(values)
+        if not _has_empty_object(column.type):
+            return column
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
-        return pa.array([None if value is None else _text(json.dumps(value)) for value in values])
+        pass
+    return pa.array([None if value is None else _text(json.dumps(value)) for value in values])
+
+
+def _has_empty_object(kind: Any) -> bool:
+    """Whether an object without fields is in it, which Parquet cannot write."""
+    import pyarrow as pa
+
+    if pa.types.is_list(kind):
+        return _has_empty_object(kind.value_type)
+    is_object = pa.types.is_struct(kind)
+    return is_object and (
+        not kind.num_fields or any(_has_empty_object(field.type) for field in kind)
+    )
 
 
 def _text(text: str | None) -> str | None:

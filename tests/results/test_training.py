@@ -130,6 +130,11 @@ def test_a_table_holds_what_the_lines_hold(tmp_path: Path) -> None:
     assert first["prompt"] == CHAT and second["prompt"] is None
     assert first["fields"] == {"level": 1, "odd": '"x"'}  # of two types: as JSON
     assert first["token_ids"] == [1, 2] and first["gold"] == "18"
+    call = {"type": "function", "function": {"name": "now", "arguments": {}}}
+    turns = [*CHAT, {"role": "assistant", "tool_calls": [call]}]
+    write_examples(path, "parquet", [example(0, turns, fields={"meta": {}, "level": 1})])
+    (row,) = load(path)  # what Parquet has no type for: as JSON
+    assert json.loads(row["prompt"]) == turns and row["fields"] == {"meta": "{}", "level": 1}
     write_examples(path, "parquet", TEXTS)
     table = load(path)
     assert table["prompt"][1] == QUESTION and "fields" not in table.column_names
