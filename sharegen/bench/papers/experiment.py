@@ -23,6 +23,9 @@ class Settings:
     quick: a tiny shape, which two cores finish in two minutes. repeats: timed runs of each point,
     after one that is not. peers: those of the experiment that are installed. The others are of the
     experiments that name them in `Experiment.takes`, and None where they are not given.
+    shape: names, of models with random weights, cut among tensor_parallel_size GPUs. tables: every
+    cell of the paper's. problems: of a job. model: with weights, a folder or hub id. document,
+    facts: files. questions: asked at once, one number after the other.
     """
 
     device: torch.device

@@ -54,7 +54,8 @@ def rows(settings: Settings) -> Iterator[Row]:
 def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
     """A row for each case: microseconds of a layer by each way, and how many times as fast.
 
-    A batch that does not fit is halved until it does.
+    A batch that does not fit is halved until it does. error, each_error: the largest of some rows,
+    against float32.
     """
     timer = timer_of(settings.device)
 
@@ -71,7 +72,9 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
             "suffix": case.suffix,
         }
         row["sharegen_us"], row["sharegen_spread"] = timed(layer.read_once())
+        row["error"] = layer.tensors.error()
         row["each_us"], row["each_spread"] = timed(layer.read_by_each())
+        row["each_error"] = layer.tensors.error()
         # FlashInfer's plan of the suffixes takes no empty ones.
         peer = layer.flashinfer() if "flashinfer" in settings.peers and case.suffix else None
         if peer is not None:

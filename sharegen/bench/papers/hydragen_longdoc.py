@@ -29,6 +29,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
+from sharegen.workload.prompt import Prompt, tokenise
 from sharegen.workload.recipe import RECIPES
 
 _BUNDLED = str(RECIPES / "tinymath" / "model")
@@ -71,9 +72,9 @@ def rows(settings: Settings) -> Iterator[Row]:
             f"{size.words:,} words with {size.facts + size.examples} facts"
         )
     hay = haystack(size, settings.document, settings.facts)
-    distinct = [
-        tokenizer(hay.prompt(i)).input_ids for i in range(min(max(questions), len(hay.asked)))
-    ]
+    different = min(max(questions), len(hay.asked))
+    asked = [Prompt(hay.prompt(i), own=hay.about(i).question) for i in range(different)]
+    distinct = [list(ids) for ids in tokenise(asked, tokenizer)]
     prompts = [distinct[i % len(distinct)] for i in range(max(questions))]
     job = _Job(hay, prompts, tokenizer)
     found: dict[int, Row] = defaultdict(dict)

@@ -32,6 +32,7 @@ def test_every_point_has_its_numbers() -> None:
     assert [(row["batch"], row["suffix"]) for row in rows] == [(1, 0), (3, 0), (1, 5), (3, 5)]
     for row in rows:
         assert row["speedup"] == row["nothing_us"] / row["sharegen_us"] and row["each_us"] > 0
+        assert max(row["error"], row["each_error"]) < 1e-5
     first, second = charts(rows)
     assert [len(series.points) for chart in (first, second) for series in chart.series] == [2, 2]
 
