@@ -136,6 +136,7 @@ def own_part(plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks) -> n
         data = data.to(device, copy=True, memory_format=torch.contiguous_format)
     own = nn.Parameter(data, requires_grad=False)
     own.__dict__.update(whole.__dict__)  # transformers' mark of what was read
+    own.__dict__.pop("source", None)  # of what was not
     return own
 
 

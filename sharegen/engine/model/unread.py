@@ -257,12 +257,17 @@ def _transpose(x: Unread, dim0: int, dim1: int) -> Unread:
 
 def _stack(parts: Sequence[torch.Tensor], dim: int = 0) -> Unread | None:
     sources = _sources(parts)
-    return None if sources is None else Unread(_Stacked(sources, dim % (parts[0].dim() + 1)))
+    if sources is None or len({source.shape for source in sources}) > 1:
+        return None
+    return Unread(_Stacked(sources, dim % (parts[0].dim() + 1)))
 
 
 def _join(parts: Sequence[torch.Tensor], dim: int = 0) -> Unread | None:
     sources = _sources(parts)
-    return None if sources is None else Unread(_Joined(sources, dim % parts[0].dim()))
+    dim = dim % parts[0].dim()
+    if sources is None or len({_with(source.shape, dim, 0) for source in sources}) > 1:
+        return None
+    return Unread(_Joined(sources, dim))
 
 
 def _sources(parts: Sequence[torch.Tensor]) -> tuple[_Source, ...] | None:

@@ -76,6 +76,14 @@ def test_what_does_more_than_move_numbers_reads_them(tensors: Tensors, unread: T
         unread["a"].zero_()
 
 
+def test_what_does_not_fit_together_is_an_error(unread: Tensors) -> None:
+    short = unread["b"][:4]
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        torch.stack([unread["a"], short])
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        torch.cat([unread["a"], short], dim=1)
+
+
 def test_what_is_cut_away_is_not_read(unread: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     fill = Stored.fill
@@ -104,7 +112,8 @@ def test_parts_hold_the_numbers_of_the_whole(name: str, tmp_path: Path) -> None:
         ranks = Ranks(rank, 2, CPU)
         part = read_own_parts(source, config, type(on_meta), torch.bfloat16, plan, ranks)
         found = dict(part.named_parameters()) | dict(part.named_buffers())
-        assert not any(isinstance(tensor, Unread) for tensor in found.values())
+        for tensor in found.values():
+            assert not isinstance(tensor, Unread) and not hasattr(tensor, "source")
         for path, wanted in (dict(whole.named_parameters()) | dict(whole.named_buffers())).items():
             cut = plan.cuts.get(path)
             own = wanted.data if cut is None else cut.part(wanted.data, rank, 2)
