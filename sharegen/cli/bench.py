@@ -18,7 +18,9 @@ app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True
 def decode(
     shape: Annotated[
         str,
-        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
+        typer.Option(
+            help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
+        ),
     ] = "llama3-8b",
     workload: Annotated[
         str,
@@ -169,7 +171,9 @@ def attention(
 def mixed(
     shape: Annotated[
         str,
-        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
+        typer.Option(
+            help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
+        ),
     ] = "llama3-8b",
     rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
     output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
@@ -203,7 +207,9 @@ def mixed(
 def preempt(
     shape: Annotated[
         str,
-        typer.Option(help="llama3-8b, llama2-7b, codellama-13b, llama3-70b, or a folder's config."),
+        typer.Option(
+            help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
+        ),
     ] = "llama3-8b",
     block_size: Annotated[
         list[int] | None,
