@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,9 @@ def hybrid(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Path
 
 def run_in_pieces(folder: Path, path: Path, rule: str | None, **machine: Any) -> None:
     """A job that is interrupted twice, after a few samples of each run."""
-    for _ in range(2):
+    for samples in (3, 8):
         with pytest.raises(Interrupted):
-            run_job(configure(folder, rule, **machine), path, watcher=Stop(random.randint(3, 9)))
+            run_job(configure(folder, rule, **machine), path, watcher=Stop(samples))
     run_job(configure(folder, rule, **machine), path)
 
 
