@@ -1,25 +1,112 @@
-"""The parts of a row's attention by torch's own flash kernel for CPUs, exact like the reference.
+"""Attention by torch's own flash kernel for CPUs, exact like the reference, and faster.
 
-It gives a result and its log-sum-exp, which merge as any other part does, and is faster than two
-products and a softmax, most where few rows read many keys. What it cannot do is the reference's:
-soft caps, masks over common keys, and values of another size than keys. So is what it would round
-by how many rows there are, for the arithmetic of a row must not hang on its neighbours: its blocks
-of rows are full where rows come in multiples of 16, and fewer than 16 keys are too few for it.
+It gives a result and its log-sum-exp, which merge as any other parts do. What it cannot do is the
+reference's: windows, soft caps, and values of another size than keys. So is what it would round by
+how many rows there are, for the arithmetic of a row must not hang on its neighbours: its blocks of
+rows are full where rows come in multiples of 16, and fewer than 16 keys are too few for it. A
+row's own keys are read as many at once as its own number says, rounded up, and rows with the same
+number together; so many rows at a time that what is gathered of them stays in the cache of a core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels import reference
-from sharegen.kernels.partial import NOTHING, Common, Partial, Parts
+from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels.partial import NOTHING, Common, Partial, Parts, finish, merge
+from sharegen.kernels.reference import ReferencePlan
 
 _LEAST = 16  # rows come in multiples of this, keys at least so many
+_STEP = 32  # own keys are read in multiples of about this
+_GATHERED = 1 << 17  # numbers of own keys at a time: half a MiB, and as much of values
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+@dataclass(frozen=True)
+class _OwnKeys:
+    """Rows whose own keys are read together.
+
+    rows: of those in tree order. blocks: [rows * blocks read], flat. bias: [rows, 1, 1, keys], 0
+    for a key that the row has, -inf beyond its last.
+    """
+
+    rows: Tensor | slice
+    blocks: Tensor
+    bias: Tensor
+
+
+class SuffixPlan:
+    """Which rows' own blocks are read together in this step; made once, used by every layer.
+
+    block_tables: [rows, max_blocks]; prefix_length, position: [rows] of the batch, on a CPU. A dead
+    row is not in the order. token_numbers: of one token's keys in a layer, at most.
+    """
+
+    def __init__(
+        self,
+        plan: ReferencePlan,
+        block_size: int,
+        block_tables: Tensor,
+        prefix_length: Tensor,
+        position: Tensor,
+        token_numbers: int,
+    ) -> None:
+        tables = block_tables[plan.order]
+        length = (position - prefix_length)[plan.order] + 1
+        wide = max(1, _STEP // block_size) * block_size
+        same: dict[int, list[int]] = {}
+        for row, tokens in enumerate(length.tolist()):
+            if tokens > 0:  # else it has ended, and the host does not know yet
+                same.setdefault(_rounded(-(-tokens // wide)) * wide, []).append(row)
+        self.parts: list[_OwnKeys] = []
+        for width, of_width in same.items():
+            most = max(1, _GATHERED // (width * token_numbers))
+            beyond = torch.arange(width)
+            for first in range(0, len(of_width), most):
+                rows = _as_slice(of_width[first : first + most])
+                blocks = tables[rows, : width // block_size]
+                blocks = pad(blocks, (0, width // block_size - blocks.shape[1]))
+                hidden = beyond >= length[rows, None]
+                bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+                self.parts.append(_OwnKeys(rows, blocks.flatten(), bias[:, None, None]))
+
+
+def serves_layer(
+    key_size: int, value_size: int, softcap: float | None, *limits: int | None
+) -> bool:
+    """Whether `decode_attention` can compute a layer. limits: its window and chunk of attention."""
+    return key_size == value_size and softcap is None and all(limit is None for limit in limits)
+
+
+def decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    plan: ReferencePlan,
+    suffix: SuffixPlan,
+    *,
+    narrow: NarrowKV | None = None,
+    scale: float,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """One decoding step of a layer that `serves_layer` allows: see reference.decode_attention.
+
+    q: [rows, num_heads, size]. All parts of a row (its levels of the tree, its own keys) are merged
+    in one pass; one that a row does not have adds an exact zero.
+    """
+    ordered = q.index_select(0, plan.order).float().mul_(scale)
+    shared = reference.by_level(ordered, k_cache, v_cache, narrow, plan, None, None, PARTS)
+    own = _own(ordered, k_cache, v_cache, narrow, suffix, masked=narrow is not None)
+    if own.top.isnan().any():  # the bias is added: a key that is not a row's own may be NaN
+        own = _own(ordered, k_cache, v_cache, narrow, suffix, masked=True)
+    merged = finish(merge(*shared, own), sinks)
+    return q.new_zeros(q.shape).index_copy_(0, plan.order, merged.to(q.dtype))
 
 
 def dense(q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial:
@@ -93,21 +180,6 @@ def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
     )
 
 
-def each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """See partial.Each."""
-    if not _serves(k[0], v[0], softcap):
-        return reference.dense_each(q, k, v, visible, softcap)
-    num_rows, num_heads, size = q.shape
-    rows = q.view(num_rows, k.shape[2], -1, size)
-    keys, values = k.float().transpose(1, 2), v.float().transpose(1, 2)
-    bias = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))[:, None, None]
-    out, lse = _flash(rows, keys, values, attn_mask=bias, scale=1.0)
-    if lse.isnan().any():  # the mask is added: a key that is not a row's own may be NaN
-        keys = keys.masked_fill(~visible[:, None, :, None], 0.0)
-        out, lse = _flash(rows, keys, values, attn_mask=bias, scale=1.0)
-    return _partial(out.reshape(num_rows, num_heads, -1), lse.reshape(num_rows, num_heads))
-
-
 def _serves(k: Tensor, v: Tensor, softcap: float | None) -> bool:
     return softcap is None and k.shape == v.shape and len(k) >= _LEAST
 
@@ -116,4 +188,50 @@ def _partial(out: Tensor, lse: Tensor) -> Partial:
     return Partial(out, lse, torch.ones_like(lse))
 
 
-PARTS = Parts(dense, causal, each)
+def _own(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    narrow: NarrowKV | None,
+    suffix: SuffixPlan,
+    masked: bool,
+) -> Partial:
+    """Each row's attention to its own keys. q: [rows, num_heads, size] in tree order, scaled.
+
+    masked: whether what a block holds beyond its row's last key, which is what its memory held
+    before, is made 0 first: it may not be finite, values of a narrow block neither.
+    """
+    queries = q.view(len(q), k_cache.shape[2], -1, q.shape[2])
+    out, lse = torch.zeros(queries.shape), torch.full(queries.shape[:-1], NOTHING)
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    for part in suffix.parts:
+        if narrow is None:
+            k, v = k_cache.index_select(0, part.blocks), v_cache.index_select(0, part.blocks)
+        else:
+            inside = torch.arange(block_size)
+            slots = part.blocks.long()[:, None] * block_size + inside
+            k, v = reference.read_narrow(narrow, slots.flatten())
+        shape = (len(part.bias), -1, num_kv_heads, k_cache.shape[3])
+        k, v = k.view(shape).float().transpose(1, 2), v.view(shape).float().transpose(1, 2)
+        if masked:
+            hidden = part.bias.view(len(part.bias), 1, -1, 1) < 0
+            k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+        out[part.rows], lse[part.rows] = _flash(
+            queries[part.rows], k, v, attn_mask=part.bias, scale=1.0
+        )
+    return _partial(out.flatten(1, 2), lse.flatten(1, 2))
+
+
+def _rounded(steps: int) -> int:
+    """Up to one of few numbers: all up to 16, then eight of each power of two."""
+    unit = 1 << max(0, (steps - 1).bit_length() - 4)
+    return -(-steps // unit) * unit
+
+
+def _as_slice(rows: list[int]) -> Tensor | slice:
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return slice(rows[0], rows[-1] + 1)
+    return torch.tensor(rows)
+
+
+PARTS = Parts(dense, causal)

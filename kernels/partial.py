@@ -6,6 +6,7 @@ sum, merged (Hydragen, section 3.1, equations 2-5).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -44,12 +45,15 @@ class Partial:
         self.out[rows], self.top[rows], self.total[rows] = part.out, part.top, part.total
 
 
-def merge(a: Partial, b: Partial) -> Partial:
-    """Two partials of the same rows as one (Hydragen, equation 5)."""
-    top = torch.maximum(a.top, b.top)
-    weight_a, weight_b = torch.exp(a.top - top), torch.exp(b.top - top)
-    out = torch.addcmul(a.out * weight_a[..., None], b.out, weight_b[..., None])
-    return Partial(out, top, a.total * weight_a + b.total * weight_b)
+def merge(*parts: Partial) -> Partial:
+    """Partials of the same rows as one (Hydragen, equation 5), added one after the other."""
+    top = functools.reduce(torch.maximum, (part.top for part in parts))
+    weights = [torch.exp(part.top - top) for part in parts]
+    out, total = parts[0].out * weights[0][..., None], parts[0].total * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        out.addcmul_(part.out, weight[..., None])
+        total = total + part.total * weight
+    return Partial(out, top, total)
 
 
 def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
@@ -88,21 +92,9 @@ class Causal(Protocol):
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial: ...
 
 
-class Each(Protocol):
-    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
-
-    visible: [T, L] which of the keys the row sees: the first, one at least.
-    """
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None
-    ) -> Partial: ...
-
-
 @dataclass(frozen=True)
 class Parts:
-    """How the parts of a row's attention are computed where no window cuts them."""
+    """How the parts of a prompt's attention are computed where no window cuts them."""
 
     dense: Dense
     causal: Causal
-    each: Each

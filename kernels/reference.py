@@ -15,6 +15,7 @@ and a level of the tree that a row does not have adds an exact zero.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -187,20 +188,17 @@ def decode_attention(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    parts: Parts | None = None,
 ) -> Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
     q: [rows, num_heads, key_size]; the step's keys and values are in the caches already. narrow:
-    the narrow blocks, where suffixes and the nodes that are marked so lie in these. parts: by
-    default PLAIN.
+    the narrow blocks, where suffixes and the nodes that are marked so lie in these.
     Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
     ordered = q[plan.order].float() * scale
     lowest = lowest_visible(suffix.position, window, attention_chunk)
-    parts = parts or PLAIN
-    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap, parts)
-    partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, parts, partial)
+    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap, PLAIN)
+    partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, partial)
     out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
     out[plan.order] = finish(partial, sinks).to(q.dtype)
     return out
@@ -261,10 +259,25 @@ def _shared(
     softcap: float | None,
     parts: Parts,
 ) -> Partial:
-    """All shared nodes, a level at a time from the root down. q: rows in tree order, scaled."""
+    """All shared nodes, merged from the root down."""
+    of_levels = by_level(q, k_cache, v_cache, narrow, plan, lowest, softcap, parts)
+    none = Partial.empty(len(q), q.shape[1], v_cache.shape[-1], q.device)
+    return functools.reduce(merge, of_levels) if of_levels else none
+
+
+def by_level(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    narrow: NarrowKV | None,
+    plan: ReferencePlan,
+    lowest: Tensor | None,
+    softcap: float | None,
+    parts: Parts,
+) -> list[Partial]:
+    """All rows' attention to the shared nodes of each level. q: rows in tree order, scaled."""
     keys, values = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
-    shape = (len(q), q.shape[1], v_cache.shape[-1])
-    merged = Partial.empty(*shape, q.device)
+    of_levels = []
     for level in range(plan.num_levels):
         common: list[Common] = []
         for node in plan.nodes:
@@ -280,9 +293,8 @@ def _shared(
                 key_position = torch.arange(len(k), device=q.device) + node.position
                 visible = key_position[None, :] >= lowest[node.rows, None]
             common.append(Common(node.rows, k, v, visible))
-        of_level = parts.dense(q, common, softcap)
-        merged = merge(merged, of_level) if level else of_level
-    return merged
+        of_levels.append(parts.dense(q, common, softcap))
+    return of_levels
 
 
 def _suffix(
@@ -293,12 +305,10 @@ def _suffix(
     suffix: SuffixPlan,
     lowest: Tensor | None,
     softcap: float | None,
-    parts: Parts,
     partial: Partial,
 ) -> Partial:
     """Each row's own blocks, in steps of fixed width, folded into `partial`."""
     offsets = torch.arange(suffix.num_keys, device=q.device)
-    each = parts.each if lowest is None else dense_each
     for step in suffix.steps:
         visible = has = offsets[None, :] < step.seen[:, None]
         if lowest is not None:
@@ -312,7 +322,7 @@ def _suffix(
             k, v = read_narrow(narrow, slots.flatten())
             # Beyond its end a block has what its memory held before, of another dtype maybe.
             v = v.masked_fill(~has.flatten()[:, None, None], 0.0)
-        own = each(q[step.rows], k.view(shape), v.view(shape), visible, softcap)
+        own = dense_each(q[step.rows], k.view(shape), v.view(shape), visible, softcap)
         if isinstance(step.rows, slice):
             partial = merge(partial, own)
         else:
@@ -365,7 +375,10 @@ def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
 
 
 def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """See partial.Each; here any of the keys may be visible, or none."""
+    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
+
+    visible: [T, L] which of the keys the row sees; it may be none.
+    """
     if len(q) == 1:  # one product alone would not be computed as one of many
         q, k, v, visible = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
         return dense_each(q, k, v, visible, softcap)[:1]
@@ -392,4 +405,4 @@ def _softmax(
     return torch.bmm(weights, values), top, weights.sum(dim=-1, keepdim=True)
 
 
-PLAIN = Parts(dense, causal, dense_each)
+PLAIN = Parts(dense, causal)

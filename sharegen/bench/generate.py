@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,14 @@ from rich.table import Table
 from transformers import GenerationConfig, PreTrainedModel
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.config import EngineConfig
+from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.place import as_many_as_pay, cores, places
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.job.plan import most_blocks
@@ -61,12 +66,15 @@ def bench_generate(
     device: str = "auto",
     dtype: str = "auto",
     max_sequences: int | None = None,
+    workers: int | None = None,
 ) -> dict[str, Any]:
     """Time one job both ways; prints a table to stderr and returns the numbers.
 
     model, dataset, few_shot_file: as `sharegen run self-consistency` takes them.
     batches: sequences in one call of generate(). limit_batches: time only so many calls of each
     size, spread evenly over the prompt lengths, instead of the whole job. temperature: above 0.
+    workers: engines of sharegen, whose start is not timed; by default as many as pay on a CPU, as
+    in a long job, and one on a GPU. max_sequences: of each.
     """
     flags: dict[str, Any] = {"dataset": {"limit": problems}}
     if model is not None:
@@ -87,6 +95,10 @@ def bench_generate(
     longest = max(map(len, prompts)) + max_tokens
     loaded.check_length(longest)
 
+    config = config_for(load_model(module), prompts, samples, max_tokens, max_sequences)
+    setting = Setting(configuration.model, None, config, device, dtype)
+    settings = None if workers is None else places(setting, workers)
+
     module.set_attn_implementation("sdpa")
     theirs = {
         size: _time_generate(module, prompts, samples, max_tokens, temperature, size, limit_batches)
@@ -96,13 +108,26 @@ def bench_generate(
     if not paces:
         raise UsageError("generate() runs out of memory at every batch size: ask for smaller ones")
     best = max(paces, key=lambda size: paces[size].tokens_per_second)
-    ours, stats = _time_sharegen(module, prompts, samples, max_tokens, temperature, max_sequences)
+    job = Job(prompts, samples, max_tokens, temperature)
+    on_gpu = module.device.type == "cuda"
+    if workers == 1 or (workers is None and (on_gpu or cores() == 1)):
+        loaded = load_model(module)
+        ours, stats = time_sharegen(Engine(loaded, None, config), job, loaded.device)
+        loaded.release()
+        workers = 1
+    else:
+        hired = as_many_as_pay(setting) if settings is None else Driver(settings)
+        with closing(hired) as driver:
+            driver.gather()
+            workers = len(driver.pids)
+            ours, stats = time_sharegen(driver, job, module.device)
     result = {
         "bench": "generate",
         "model": configuration.model,
         "device": torch.cuda.get_device_name() if module.device.type == "cuda" else "cpu",
         "dtype": str(module.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "workers": workers,
         "problems": problems,
         "samples": samples,
         "max_tokens": max_tokens,
@@ -195,37 +220,53 @@ def _generate(
     return drawn.numel()
 
 
-def _time_sharegen(
-    module: PreTrainedModel,
+@dataclass(frozen=True)
+class Job:
+    """So many samples of every prompt, all of the same length."""
+
+    prompts: list[list[int]]
+    samples: int
+    max_tokens: int
+    temperature: float
+
+    def draw(self, engine: Engine | Driver, max_tokens: int) -> int:
+        """Tokens drawn."""
+        params = SamplingParams(
+            temperature=self.temperature, max_tokens=max_tokens, ignore_eos=True
+        )
+        samples = range(self.samples)
+        requests = [Request(i, ids, params, samples) for i, ids in enumerate(self.prompts)]
+        return sum(len(completion.token_ids) for completion in engine.generate(requests))
+
+
+def config_for(
+    loaded: LoadedModel,
     prompts: list[list[int]],
     samples: int,
     max_tokens: int,
-    temperature: float,
     max_sequences: int | None,
-) -> tuple[Pace, dict[str, Any]]:
-    """The pace of the whole job, and what sharing saved of it."""
-    loaded = load_model(module)
-    rows = max_sequences or (1024 if loaded.device.type == "cuda" else 256)
+) -> EngineConfig:
+    """Of an engine that has room for all that the job may hold at once. Releases the model."""
+    rows = max_sequences or MAX_SEQUENCES[loaded.device.type]
     size = EngineConfig().block_size
     blocks = most_blocks(PrefixTree.build(prompts, size), samples, max_tokens, rows)
-    config = EngineConfig(
+    loaded.release()
+    return EngineConfig(
         max_sequences=rows, kv_cache_memory=blocks * size * loaded.kv_bytes_per_token
     )
-    engine = Engine(loaded, None, config)
 
-    def job(tokens: int) -> int:
-        params = SamplingParams(temperature=temperature, max_tokens=tokens, ignore_eos=True)
-        requests = [Request(i, p, params, range(samples)) for i, p in enumerate(prompts)]
-        return sum(len(completion.token_ids) for completion in engine.generate(requests))
 
-    job(_WARM_UP)
+def time_sharegen(
+    engine: Engine | Driver, job: Job, device: torch.device
+) -> tuple[Pace, dict[str, Any]]:
+    """The pace of the whole job, and what sharing saved of it."""
+    job.draw(engine, _WARM_UP)
     engine.reset_prefix_cache()
     asked, computed = engine.stats.prompt_tokens_asked, engine.stats.prompt_tokens_computed
-    start = _now(loaded.device)
-    drawn = job(max_tokens)
-    pace = Pace(drawn, _now(loaded.device) - start)
-    loaded.release()
-    assert drawn == len(prompts) * samples * max_tokens
+    start = _now(device)
+    drawn = job.draw(engine, job.max_tokens)
+    pace = Pace(drawn, _now(device) - start)
+    assert drawn == len(job.prompts) * job.samples * job.max_tokens
     return pace, {
         "prompt_tokens_asked": engine.stats.prompt_tokens_asked - asked,
         "prompt_tokens_computed": engine.stats.prompt_tokens_computed - computed,
@@ -244,7 +285,8 @@ def _show(result: dict[str, Any], theirs: dict[int, Pace | None], ours: Pace) ->
     for name in ("tokens", "seconds", "tokens/s"):
         table.add_column(name, justify="right")
     ways = {f"generate(), {size} sequences": pace for size, pace in theirs.items()}
-    for name, pace in {**ways, "sharegen": ours}.items():
+    engines = "1 worker" if result["workers"] == 1 else f"{result['workers']} workers"
+    for name, pace in {**ways, f"sharegen, {engines}": ours}.items():
         if pace is None:
             table.add_row(name, "out of memory")
         else:

@@ -82,12 +82,13 @@ class Layer:
         layout = tensors.layout if is_read_once else tensors.layout.row_by_row()
         plan = reference.ReferencePlan(layout, size, self._device)
         where = (tensors.block_tables, tensors.prefix_length, tensors.position)
-        suffix = reference.SuffixPlan(plan, size, *where)
+        token_numbers = tensors.k_cache[0, 0].numel()
+        suffix = flash.SuffixPlan(plan, size, *where, token_numbers)
 
         def step() -> None:
-            tensors.out = reference.decode_attention(
+            tensors.out = flash.decode_attention(
                 tensors.q, tensors.k_cache, tensors.v_cache, plan, suffix,
-                narrow=tensors.narrow, scale=tensors.scale, parts=flash.PARTS,
+                narrow=tensors.narrow, scale=tensors.scale,
             )  # fmt: skip
 
         return step

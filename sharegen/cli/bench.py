@@ -270,7 +270,11 @@ def generate(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     max_sequences: Annotated[
-        int | None, typer.Option(min=1, help="Sequences that sharegen decodes together.")
+        int | None, typer.Option(min=1, help="Sequences that an engine decodes together.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Engines of sharegen.  [as many as pay on a CPU, 1 on a GPU]"),
     ] = None,
 ) -> None:
     """One job through sharegen and through transformers' generate(), at its best batch size.
@@ -292,6 +296,33 @@ def generate(
         device=device,
         dtype=dtype,
         max_sequences=max_sequences,
+        workers=workers,
+    )
+    typer.echo(json.dumps(result))
+
+
+@app.command("llama.cpp", cls=Command)
+def llama_cpp(
+    model: Annotated[Path, typer.Option(help="A GGUF file.", metavar="FILE.gguf")],
+    prompt: Annotated[int, typer.Option(min=16, help="Tokens that all sequences share.")] = 752,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every sequence.")] = 128,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=256, help="Sequences together (repeatable). 20, 80 and 256."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of sharegen: float32 or bfloat16.")] = "float32",
+) -> None:
+    """One shared prompt through llama.cpp's llama-batched-bench and through sharegen, on the CPU.
+
+    Example: sharegen bench llama.cpp --model llama.gguf --batch 20
+    """
+    from sharegen.bench.llama_cpp import BATCHES, bench_llama_cpp
+    from sharegen.errors import UsageError
+
+    if dtype not in ("float32", "bfloat16"):
+        raise UsageError(f"--dtype {dtype}: it must be float32 or bfloat16")
+    result = bench_llama_cpp(
+        model, prompt_tokens=prompt, max_tokens=max_tokens, batches=batch or BATCHES, dtype=dtype
     )
     typer.echo(json.dumps(result))
 

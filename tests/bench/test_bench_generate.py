@@ -10,11 +10,23 @@ import torch
 
 from sharegen.bench.generate import _calls, _generate, bench_generate
 from sharegen.cli import main
+from sharegen.engine.parallel.place import cores
 from sharegen.errors import UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model
 
-SMALL = ["--problems", "3", "-n", "4", "--max-tokens", "6", "--limit-batches", "1"]
+SMALL = [
+    "--problems",
+    "3",
+    "-n",
+    "4",
+    "--max-tokens",
+    "6",
+    "--limit-batches",
+    "1",
+    "--workers",
+    "1",
+]
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict, str]:
@@ -36,6 +48,15 @@ def test_the_model_that_ships(capsys: pytest.CaptureFixture[str]) -> None:
     # Eight examples and three questions once, not twelve times.
     assert result["prompt_tokens_computed"] < result["prompt_tokens_asked"] / 8
     assert "generate(), 4 sequences" in table and "sharegen" in table
+
+
+@pytest.mark.slow
+def test_on_two_engines(capsys: pytest.CaptureFixture[str]) -> None:
+    if cores() < 2:
+        pytest.skip("one core has one engine")
+    result, table = run([*SMALL[:-1], "2", "--batch", "4"], capsys)
+    assert result["workers"] == 2 and "sharegen, 2 workers" in table
+    assert result["prompt_tokens_asked"] > 8 * result["prompt_tokens_computed"] / 2 > 0
 
 
 def test_another_model_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

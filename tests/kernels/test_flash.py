@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sharegen.kernels import flash, reference
 from sharegen.kernels.partial import Common, Partial, finish
+from tests.kernels.trees import Batch, make_shape, random_batch, random_tree
 
 HEADS = [(4, 1), (4, 4), (6, 2)]
 
@@ -48,20 +52,75 @@ def test_causal(heads: tuple[int, int], rows: int) -> None:
     assert_same(flash.causal(q, k, v, None), reference.causal(q, k, v, None))
 
 
+def decode(kernel: ModuleType, batch: Batch, **how: Tensor) -> Tensor:
+    """By the reference or by flash; a row's last own keys may lie among others that are NaN."""
+    plan = reference.ReferencePlan(batch.layout, batch.shape.block_size, batch.q.device)
+    tables = batch.block_tables, batch.prefix_length, batch.position
+    width = (batch.shape.num_kv_heads * batch.shape.key_size,) if kernel is flash else ()
+    suffix = kernel.SuffixPlan(plan, batch.shape.block_size, *tables, *width)
+    values = batch.v_cache.nan_to_num()  # an engine keeps them finite
+    return kernel.decode_attention(batch.q, batch.k_cache, values, plan, suffix, scale=0.2, **how)
+
+
 @pytest.mark.parametrize("heads", HEADS)
-def test_own_keys_among_those_of_others_that_are_not_finite(heads: tuple[int, int]) -> None:
-    q = normal(6, heads[0], 16) / 4
-    k, v = normal(6, 32, heads[1], 16, seed=1), normal(6, 32, heads[1], 16, seed=2)
-    visible = torch.arange(32) < torch.tensor([1, 32, 7, 20, 31, 2])[:, None]
-    expected = flash.each(q, k, v, visible, None)
-    assert_same(expected, reference.dense_each(q, k, v, visible, None))
-    for wrong in (torch.nan, torch.inf):
-        stale = k.masked_fill(~visible[..., None, None], wrong)
-        part = flash.each(q, stale, v, visible, None)
-        assert torch.equal(part.out, expected.out) and torch.equal(part.top, expected.top)
-    k[2, 3] = torch.nan  # its own: the row has no result, and the others have theirs
-    part = flash.each(q, k, v, visible, None)
-    assert part.top.isnan().any(1).tolist() == [False, False, True, False, False, False]
+@pytest.mark.parametrize("block_size", [5, 16, 64])
+def test_a_step(heads: tuple[int, int], block_size: int) -> None:
+    shape = make_shape(*heads, torch.float32, block_size=block_size)
+    rng = np.random.default_rng(block_size)
+    for rows in (1, 7, 40):
+        own = rng.integers(1, [2, 40, 300][rows % 3], rows).tolist()
+        nodes = [(700, 0, rows), *((n, s, e) for n, s, e in random_tree(rng, rows))][: rows + 1]
+        nodes = nodes if rows > 1 else []
+        batch = random_batch(shape, nodes, own, padding=3, scattered=(1,), seed=rows)
+        sinks = normal(heads[0])
+        for how in ({}, {"sinks": sinks}):
+            expected = decode(reference, batch, **how)
+            torch.testing.assert_close(decode(flash, batch, **how), expected, atol=3e-6, rtol=1e-5)
+
+
+def test_a_step_in_bfloat16() -> None:
+    batch = random_batch(make_shape(4, 2, torch.bfloat16), [(90, 0, 5)], [1, 3, 17, 40, 9])
+    expected = decode(reference, batch)
+    assert expected.dtype == torch.bfloat16
+    torch.testing.assert_close(decode(flash, batch), expected, atol=1e-2, rtol=1e-2)
+
+
+def test_a_row_of_a_step_is_computed_as_among_others() -> None:
+    """Also beside rows of other lengths, under a node of more rows, and where others are deeper."""
+    lengths = [1, 33, 64, 7, 200, 90, 31, 530, 32, 5, 64, 17] * 3
+    shape = make_shape(4, 1, torch.float32)
+    nodes = [(70, 0, 36), (20, 0, 9), (45, 9, 30), (16, 10, 20)]
+    batch = random_batch(shape, nodes, lengths)
+    whole = decode(flash, batch)
+    for row in (3, 12, 24, 35):  # in tree order
+        path = [node for node, (_, first, end) in enumerate(nodes) if first <= row < end]
+        layout = batch.layout
+        blocks = [layout.blocks[layout.block_start[n] : layout.block_start[n + 1]] for n in path]
+        alone = replace(
+            layout, order=layout.order[[row]], length=layout.length[path],
+            position=layout.position[path], level=layout.level[path],
+            row_start=np.zeros(len(path), np.int32), row_end=np.ones(len(path), np.int32),
+            block_start=np.cumsum([0, *map(len, blocks)]).astype(np.int32),
+            blocks=np.concatenate(blocks), contiguous=layout.contiguous[path],
+            narrow=layout.narrow[path],
+        )  # fmt: skip
+        place = int(layout.order[row])
+        assert torch.equal(decode(flash, replace(batch, layout=alone))[place], whole[place])
+
+
+def test_rows_that_have_ended_and_rows_without_a_result() -> None:
+    batch = random_batch(make_shape(4, 2, torch.float32), [(40, 0, 3)], [3, 50, 20, 9])
+    before = decode(flash, batch)
+    ended, wrong, other, unshared = batch.layout.order.tolist()
+    batch.position[ended] = -1  # on the device; the host does not know yet
+    own = batch.slots[wrong][-1]
+    batch.k_cache.view(-1, *batch.k_cache.shape[2:])[own] = torch.nan
+    after = decode(flash, batch)
+    assert after[ended].isfinite().all() and after[wrong].isnan().all()
+    for row in (other, unshared):
+        assert torch.equal(after[row], before[row])
+    batch.prefix_length[unshared], batch.position[unshared] = 0, -1
+    assert not decode(flash, batch)[unshared].any()  # neither shared nor own keys
 
 
 @pytest.mark.parametrize("keys", [5, 16, 515, 700])

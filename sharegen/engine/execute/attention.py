@@ -85,7 +85,10 @@ class ReferenceAttention:
         self.generation = 0
         self.variant: Hashable = None
         self.shared_levels: tuple[int, ...] = ()
-        self._parts = flash.PARTS if cache.device.type == "cpu" else reference.PLAIN
+        on_cpu = cache.device.type == "cpu"
+        self._parts = flash.PARTS if on_cpu else reference.PLAIN
+        self._flashed = [on_cpu and _is_flashed(spec) for spec in layers]
+        self._token_numbers = max(spec.num_kv_heads * spec.key_size for spec in layers)
         self._plan: reference.ReferencePlan | None = None
         self._is_read_by_each = costs == EACH_ROW
 
@@ -122,13 +125,24 @@ class ReferenceAttention:
         assert self._plan is not None
         plan = self._plan
         size = self.cache.block_size
-        suffix = reference.SuffixPlan(plan, size, block_tables, prefix_length, position)
+        tables = (block_tables, prefix_length, position)
+        plain = flashed = None
+        if not all(self._flashed):
+            plain = reference.SuffixPlan(plan, size, *tables)
+        if any(self._flashed):
+            flashed = flash.SuffixPlan(plan, size, *tables, self._token_numbers)
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                   values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
+                   values: torch.Tensor, *, window: int | None, attention_chunk: int | None,
+                   softcap: float | None, **how: Any) -> torch.Tensor:  # fmt: skip
+            sizes = keys.shape[-1], values.shape[-1]
+            if flashed is not None and flash.serves_layer(*sizes, softcap, window, attention_chunk):
+                return flash.decode_attention(q, keys, values, plan, flashed, **how)
+            assert plain is not None
             return reference.decode_attention(
-                q, keys, values, plan, suffix, parts=self._parts, **how
-            )
+                q, keys, values, plan, plain, window=window, attention_chunk=attention_chunk,
+                softcap=softcap, **how,
+            )  # fmt: skip
 
         return self._context(slots, attend)
 
@@ -138,3 +152,8 @@ class ReferenceAttention:
 
     def _plan_of(self, layout: SharedLayout) -> reference.ReferencePlan:
         return reference.ReferencePlan(layout, self.cache.block_size, self.cache.device)
+
+
+def _is_flashed(spec: LayerSpec) -> bool:
+    sizes = spec.key_size, spec.value_size
+    return flash.serves_layer(*sizes, spec.softcap, spec.window, spec.attention_chunk)
