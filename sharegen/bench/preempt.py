@@ -12,7 +12,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,31 +81,51 @@ def bench_preempt(
     Raises UsageError for a model that keeps states, or whose context is shorter than the lengths.
     """
     loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
-    longest = max(lengths)
-    if loaded.mixers:
-        raise UsageError(f"{shape}: a model with recurrent states is never swapped")
-    if _PROMPT + longest + 1 > loaded.context_length:
-        raise UsageError(
-            f"{shape} holds {loaded.context_length:,} tokens of context: lengths may be up to "
-            f"{loaded.context_length - _PROMPT - 1:,}"
-        )
+    check(loaded, shape, lengths)
     print(f"{'block':>6} {'tokens':>7} {'swap out':>10} {'swap in':>10} {'one pass':>10} "
           f"{'replay':>10}  cheapest  (ms)", file=sys.stderr)  # fmt: skip
     found: list[Costs] = []
-    for block_size in block_sizes:
-        measured = _Measured(loaded, block_size, rows, longest, repeats, compile_model)
-        for tokens in lengths:
-            costs = measured.costs(tokens)
-            found.append(costs)
-            numbers = (costs.swap_out_ms, costs.swap_in_ms, costs.one_pass_ms, costs.replay_ms)
-            print(f"{block_size:>6} {tokens:>7,} " + " ".join(f"{n:>10.3f}" for n in numbers)
-                  + f"  {costs.cheapest}", file=sys.stderr)  # fmt: skip
-        measured.close()
+    for costs in measure(
+        loaded, block_sizes, lengths, rows=rows, repeats=repeats, compile_model=compile_model
+    ):
+        found.append(costs)
+        numbers = (costs.swap_out_ms, costs.swap_in_ms, costs.one_pass_ms, costs.replay_ms)
+        print(f"{costs.block_size:>6} {costs.tokens:>7,} "
+              + " ".join(f"{n:>10.3f}" for n in numbers)
+              + f"  {costs.cheapest}", file=sys.stderr)  # fmt: skip
     return {
         "bench": "preempt", "shape": shape, "device": str(loaded.device), "dtype": dtype,
         "rows": rows, "kv_bytes_per_token": _token_bytes(loaded),
         "costs": [asdict(costs) | {"cheapest": costs.cheapest} for costs in found],
     }  # fmt: skip
+
+
+def check(loaded: LoadedModel, shape: str, lengths: Sequence[int]) -> None:
+    """Raise UsageError for a model that cannot be measured so."""
+    if loaded.mixers:
+        raise UsageError(f"{shape}: a model with recurrent states is never swapped")
+    if _PROMPT + max(lengths) + 1 > loaded.context_length:
+        raise UsageError(
+            f"{shape} holds {loaded.context_length:,} tokens of context: lengths may be up to "
+            f"{loaded.context_length - _PROMPT - 1:,}"
+        )
+
+
+def measure(
+    loaded: LoadedModel,
+    block_sizes: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    rows: int,
+    repeats: int,
+    compile_model: bool = True,
+) -> Iterator[Costs]:
+    """The costs of each block size and length, one after the other; as `bench_preempt`."""
+    for block_size in block_sizes:
+        measured = _Measured(loaded, block_size, rows, max(lengths), repeats, compile_model)
+        for tokens in lengths:
+            yield measured.costs(tokens)
+        measured.close()
 
 
 class _Measured:

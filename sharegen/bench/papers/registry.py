@@ -18,6 +18,8 @@ NAMES = {
     "hydragen-gsm8k": "self-consistency, nothing shared and all (table 1)",
     "chunk-kernel": "one layer by shared tokens, completion and batch",
     "chunk-arrivals": "requests that arrive by a Poisson process",
+    "paged-blocks": "block sizes, what they waste, what sharing saves",
+    "paged-preempt": "swap against recompute, by block size and length",
     "pat-trees": "one layer of 20 trees by 4 kinds of heads",
 }
 """In the order in which they are listed; the module has the same name with underscores."""

@@ -20,7 +20,8 @@ class Usage:
     """Places for tokens at one moment, of which each block has `block_size`.
 
     In use is what a request holds, or a sample that has ended keeps for forks; not what stays of
-    prompts in case others come for them. used: places with a token in them. ahead: empty ones in
+    prompts in case others come for them. used: places with a token in them, or one that is being
+    swapped in or computed again. ahead: empty ones in
     blocks in use that their prompt or sample may still fill. internal: empty ones there that nobody
     will fill. external: free ones that no shared prompt can have, though single samples can.
     """
