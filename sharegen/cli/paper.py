@@ -18,7 +18,7 @@ Without NAME the names are listed.
 \b
 {listing()}
 
-Example: sharegen bench paper hydragen-attention --quick --plot attention.svg
+Example: sharegen bench paper hydragen-attention --quick --plot layer.svg
 """
 
 
