@@ -127,7 +127,7 @@ class SpellingRunner:
         blocks = self.block_tables[np.arange(len(output)), output // self.size]
         slots = blocks * self.size + output % self.size
         live = [row for row in rows if self.position[row] >= 0]
-        holes = np.setdiff1d(np.arange(len(output)), live)
+        holes = np.setdiff1d(np.arange(len(output)), [*live, *batch.resting.tolist()])
         assert (self.position[holes] == -1).all() and (blocks[holes] == self.scratch).all()
         truths = {row: self._truth(row, int(output[row]) + 1) for row in live}
         for row, (context, _) in truths.items():
