@@ -49,7 +49,7 @@ Under the same name these differ:
   narrows what one sample alone reads.
 - `gpu_memory_utilization`: by default all of a GPU that is free is used, not nine tenths. On a
   CPU it is refused: give `kv_cache_memory`. `max_model_len` may not exceed the model's context.
-- `swap_space`: by default 4 GiB for each GPU, and 0 on a CPU, whose memory serves better as KV
+- `swap_space`: by default 0, not 4 GiB for each GPU; on a CPU the same memory serves better as KV
   cache. Where the machine has too little, samples compute their KV again, and a line says so.
 - `LLM(seed=)`: every call draws anew from the stream that the seed begins.
   `SamplingParams(seed=)` draws the same at every call. Neither hangs on what else runs.

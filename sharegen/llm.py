@@ -60,8 +60,8 @@ class LLM:
         memory, and of a GPU all that is free or, with gpu_memory_utilization, what model, steps and
         cache may take of it together. kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample
         alone reads, "auto" all of it in the model's dtype.
-    swap_space: GiB of host memory, for each GPU, that take the KV of samples that are preempted, by
-        default 4 for a GPU; 0, the default on a CPU: they compute it again.
+    swap_space: GiB of host memory, for each GPU, that take the KV of samples that are preempted;
+        0: they compute it again.
     max_model_len: tokens of prompt and output together, by default what the model's context holds.
     compile: whether the model's layers are compiled on a GPU; enforce_eager: neither that nor CUDA
         graphs.
@@ -93,7 +93,7 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
         max_model_len: int | None = None,
-        swap_space: float | None = None,
+        swap_space: float = 0.0,
         block_size: int = 16,
         compile: bool = True,
         enforce_eager: bool = False,

@@ -190,7 +190,7 @@ class JobOptions:
             "--swap-space",
             "Host memory for the KV of preempted samples; 0: they compute it again.",
             "GIB",
-            default="4 for each GPU, 0 on a CPU",
+            default="0",
         ),
     ] = None
     block_size: Annotated[

@@ -11,9 +11,6 @@ from sharegen.errors import UsageError
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Rows where nobody says: what saturates the device."""
 
-SWAP_SPACE = {"cpu": 0.0, "cuda": 4.0}
-"""GiB of host memory for preempted samples where nobody says: a CPU's serves better as KV cache."""
-
 KV_CACHE_DTYPES = ("auto", "fp8")
 
 _MOST_SEQUENCES = 1 << 16  # far beyond what is of use; every row has tables of its own
@@ -32,7 +29,7 @@ class EngineConfig:
     the model's dtype. state_slots: for the states of nodes and rows, where a model keeps any; by
     default two a row, in up to half of the memory.
     swap_space: GiB of host memory, for each GPU, that take the KV of preempted samples; 0: they
-    compute it again. By default as in SWAP_SPACE.
+    compute it again.
     lookahead: requests whose sharing is looked for together; the next so many are read when half of
     the last have been prefilled.
     """
@@ -50,7 +47,7 @@ class EngineConfig:
     enforce_eager: bool = False
     lookahead: int = LOOKAHEAD
     state_slots: int | None = None
-    swap_space: float | None = None
+    swap_space: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "max_model_len",
@@ -58,7 +55,7 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
-        if self.swap_space is not None and not 0 <= self.swap_space < math.inf:
+        if not 0 <= self.swap_space < math.inf:
             raise UsageError(f"swap_space is {self.swap_space}: it must be GiB, 0 or more")
         share = self.gpu_memory_utilization
         if share is not None and not 0 < share <= 1:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from sharegen.engine.batch import Batch
-from sharegen.engine.config import MAX_SEQUENCES, SWAP_SPACE, EngineConfig
+from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.drawn import Drawn
@@ -114,7 +114,6 @@ class Prepared:
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
             blocks.width,
         )  # fmt: skip
-        asked = SWAP_SPACE[model.device.type] if config.swap_space is None else config.swap_space
         # What a hybrid's sample has is not in its blocks alone: it feeds its tokens again, to bring
         # the states of its mixers to where they were.
         self.swap_space: SwapSpace | None = None
@@ -124,8 +123,10 @@ class Prepared:
                 "both again",
                 stacklevel=3,
             )
-        if asked and not model.mixers:
-            self.swap_space = open_swap_space(self.cache, self.num_blocks, asked, model.ranks)
+        elif config.swap_space:
+            self.swap_space = open_swap_space(
+                self.cache, self.num_blocks, config.swap_space, model.ranks
+            )
         self.swap_seconds = self.swap_space.seconds() if self.swap_space is not None else (0.0, 0.0)
         self.threads = _threads(model, self.max_sequences)
         has_graphs = on_gpu and not config.enforce_eager

@@ -56,7 +56,8 @@ class Machine(Strict):
     quantization: what large weights become as they are read; None leaves them as they are.
     max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
     kv_cache_dtype: "fp8" keeps in 8 bits what one sample alone reads, "auto" nothing.
-    swap_space: GiB of host memory that take the KV of preempted samples, for each engine.
+    swap_space: GiB of host memory that take the KV of preempted samples, for each engine; 0: they
+        compute it again.
     compile: whether the model's layers are compiled on a GPU.
     workers: engines that share the job, "auto" for all that the machine has room for.
     ray: the address of the Ray cluster that the workers are in.
@@ -69,7 +70,7 @@ class Machine(Strict):
     max_sequences: int | None = Field(default=None, ge=1)
     kv_cache_memory: int | None = Field(default=None, ge=1)
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
-    swap_space: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    swap_space: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     block_size: int = Field(default=16, ge=1)
     compile: bool = True
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
