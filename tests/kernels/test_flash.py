@@ -76,6 +76,11 @@ def test_a_step(heads: tuple[int, int], block_size: int) -> None:
         for how in ({}, {"sinks": sinks}):
             expected = decode(reference, batch, **how)
             torch.testing.assert_close(decode(flash, batch, **how), expected, atol=3e-6, rtol=1e-5)
+        stale, among_nan = batch.k_cache.isnan(), decode(flash, batch)
+        assert stale.any()
+        for other in (torch.inf, -torch.inf):
+            batch.k_cache[stale] = other
+            assert torch.equal(decode(flash, batch), among_nan)
 
 
 def test_a_step_in_bfloat16() -> None:
