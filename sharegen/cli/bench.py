@@ -142,6 +142,7 @@ def attention(
     case: Annotated[
         list[str] | None,
         typer.Option(
+            "--case",
             metavar="CASE",
             help="Only this one, on a CPU where there is no GPU (repeatable): "
             "Q/KV,PREFIX,PROBLEM,PROBLEMSxSAMPLES,SUFFIX.",

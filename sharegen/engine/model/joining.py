@@ -45,6 +45,11 @@ def join(model: PreTrainedModel, plan: Partition, ranks: Ranks) -> None:
 
 
 def _sum(module: nn.Module, ranks: Ranks) -> None:
+    if type(module) is nn.Linear and module.bias is None:
+        # Its product is computed where it is summed, which spares a copy.
+        module.forward = lambda x: ranks.linear_sum(x, module.weight)  # type: ignore[method-assign]
+        return
+
     def hook(module: nn.Module, args: Any, out: torch.Tensor) -> torch.Tensor:
         return ranks.all_reduce(out)
 

@@ -11,6 +11,7 @@ rank's own and is not used. NVLink multicast, which sums inside the switch, stay
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,10 @@ class Ranks:
         x = x.contiguous()
         torch.ops.sharegen.all_reduce_(x, self._name)
         return x
+
+    def linear_sum(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' products. x: [..., in]; weight: [out, in] -> [..., out]"""
+        return torch.ops.sharegen.linear_sum(x, weight, self._name)
 
     def gather_last(self, x: torch.Tensor, size: int) -> torch.Tensor:
         """x: [..., part] -> [..., size]: the parts of all ranks, in their order.
@@ -200,10 +205,27 @@ def _all_reduce(x: torch.Tensor, group: str) -> None:
     if _alone:
         return
     shared = _symmetric.get(group)
-    if shared is not None and shared.takes(x):
+    if shared is not None and shared.takes(x.numel(), x.dtype):
         shared.add_up(x)
     else:
         dist.all_reduce(x, group=_groups[group])
+
+
+@torch.library.custom_op("sharegen::linear_sum", mutates_args=())
+def _linear_sum(x: torch.Tensor, weight: torch.Tensor, group: str) -> torch.Tensor:
+    shared = None if _alone else _symmetric.get(group)
+    shape = (*x.shape[:-1], weight.shape[0])
+    if shared is not None and shared.takes(math.prod(shape), x.dtype):
+        return shared.add_up_products(x.reshape(-1, x.shape[-1]), weight).view(shape)
+    out = nn.functional.linear(x, weight)
+    if not _alone:
+        dist.all_reduce(out, group=_groups[group])
+    return out
+
+
+@_linear_sum.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, group: str) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())

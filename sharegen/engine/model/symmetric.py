@@ -32,12 +32,17 @@ class SymmetricSum:
         self._group_name = group.group_name
         self._buffer = symmetric_memory.empty(LARGEST, dtype=torch.uint8, device=device)
         self._memory = symmetric_memory.rendezvous(self._buffer, group)
+        # What `let_go` needs: a first fill is loaded onto the GPU, which waits for what runs there.
+        self._stream = torch.cuda.Stream(device)
+        with torch.cuda.device(device), torch.cuda.stream(self._stream):
+            torch.empty_like(self._signals(self._memory.rank)).fill_(1)
+            torch.cuda.current_stream().synchronize()
 
-    def takes(self, x: torch.Tensor) -> bool:
-        """Whether the kernel is for x: by its type and size, which are the same on all ranks."""
-        size = x.numel() * x.element_size()
+    def takes(self, count: int, dtype: torch.dtype) -> bool:
+        """Whether the kernel is for so many numbers, which are as many on all ranks."""
+        size = count * dtype.itemsize
         return (
-            x.dtype in (torch.bfloat16, torch.float32)
+            dtype in (torch.bfloat16, torch.float32)
             and 0 < size <= LARGEST
             and size % _ALIGNMENT == 0
         )
@@ -46,8 +51,22 @@ class SymmetricSum:
         """Write the sum of all ranks' x over x, which is contiguous."""
         shared = self._buffer.view(x.dtype)[: x.numel()]
         shared.copy_(x.view(-1))
-        torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
+        self._reduce(shared)
         x.view(-1).copy_(shared)
+
+    def add_up_products(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' x @ weight.T, which is computed where it is summed.
+
+        x: [rows, in]; weight: [out, in] -> [rows, out]
+        """
+        rows, out = x.shape[0], weight.shape[0]
+        shared = self._buffer.view(x.dtype)[: rows * out]
+        torch.mm(x, weight.t(), out=shared.view(rows, out))
+        self._reduce(shared)
+        return shared.view(rows, out).clone()
+
+    def _reduce(self, shared: torch.Tensor) -> None:
+        torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
 
     def let_go(self) -> None:
         """Have this rank's kernels go on that wait for a rank that is gone; their sums are wrong.
@@ -55,13 +74,16 @@ class SymmetricSum:
         A kernel waits until its own signal is 1, and before it sets another's until that is 0.
         """
         rank, size = self._memory.rank, self._memory.world_size
-        signals = [self._memory.get_signal_pad(i, dtype=torch.int32) for i in range(size)]
+        signals = [self._signals(i) for i in range(size)]
         end = time.monotonic() + _LONGEST
-        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             while not torch.cuda.default_stream().query() and time.monotonic() < end:
                 for i, signal in enumerate(signals):
                     signal.fill_(1 if i == rank else 0)
                 torch.cuda.current_stream().synchronize()
+
+    def _signals(self, rank: int) -> torch.Tensor:
+        return self._memory.get_signal_pad(rank, dtype=torch.int32)
 
 
 def shared_memory(devices: list[torch.device], rank: int) -> bool:
