@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers.integrations import hub_kernels
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -23,6 +25,7 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.model import probe
 from sharegen.engine.model.compiling import _allow_compilations
 from sharegen.engine.model.load import load_model
+from sharegen.engine.model.mixers import TORCH_CODE, kernels_of
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
@@ -374,6 +377,20 @@ def test_verified_against_the_models_own_forward(name: str) -> None:
     model = load_model(make_tiny(name))
     found = verified(model, 40)
     assert (found.steps, found.skipped) == (40, 0) and found.largest <= 1e-4
+
+
+def test_packages_that_compute_mixers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what transformers has chosen, whatever is installed."""
+
+    def sqrt(x: float) -> float:
+        raise AssertionError("where there is no package")
+
+    model = load_model(make_tiny("lfm2"))
+    assert kernels_of(model.mixers) == TORCH_CODE and kernels_of([]) is None
+    module = sys.modules[type(model.mixers[0].module).__module__]
+    choose = hub_kernels.use_kernel_func_from_hub_with_fallback
+    monkeypatch.setattr(module, "chosen", choose("sqrt", "math")(sqrt), raising=False)
+    assert kernels_of(model.mixers) == "kernels of math"
 
 
 @pytest.mark.slow

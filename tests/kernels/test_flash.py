@@ -12,9 +12,11 @@ from torch import Tensor
 
 from sharegen.kernels import flash, reference
 from sharegen.kernels.partial import Common, Partial, finish
-from tests.kernels.trees import Batch, make_shape, random_batch, random_tree
+from tests.kernels.trees import DEVICE, Batch, make_shape, random_batch, random_tree
 
 HEADS = [(4, 1), (4, 4), (6, 2)]
+
+pytestmark = pytest.mark.skipif(DEVICE.type != "cpu", reason="torch's kernel for CPUs")
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

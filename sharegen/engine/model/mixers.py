@@ -8,12 +8,13 @@ the model (`interface.py`), who calls the mixer's own on sequences, with a cache
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from inspect import isfunction
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -30,12 +31,6 @@ HANDS_STATES_OVER = hasattr(Cache, "get_recurrent_state")
 """Whether this transformers lets a mixer go on from any state: 5.23 does, 5.17 does not."""
 
 TORCH_CODE = "transformers' own torch code"
-_PACKAGES = {  # whose kernels transformers takes where it finds them, and for what
-    "fla": ("gated_delta_rule", "kda"),
-    "mamba_ssm": ("mamba_", "mamba2_"),
-    "causal_conv1d": ("causal_conv1d",),
-}
-
 Key = tuple[str, int]
 """Of one of a mixer's states: "conv" or "recurrent", and its number among those."""
 
@@ -149,14 +144,17 @@ def kernels_of(mixers: Sequence[Mixer]) -> str | None:
     """What computes the mixers: packages of kernels, or torch; None where there are no mixers."""
     if not mixers:
         return None
-    names = {name for mixer in mixers for name in vars(sys.modules[type(mixer.module).__module__])}
-    found = [
-        package
-        for package, words in _PACKAGES.items()
-        if any(word in name for name in names for word in words)
-        and importlib.util.find_spec(package) is not None
-    ]
-    return f"kernels of {', '.join(found)}" if found else TORCH_CODE
+    modules = [vars(sys.modules[type(mixer.module).__module__]) for mixer in mixers]
+    functions = [each for module in modules for each in module.values() if isfunction(each)]
+    chosen = [around for around in map(_closure, functions) if "implementation" in around]
+    found = {a["package"] for a in chosen if a["implementation"] is not a["torch_function"]}
+    return f"kernels of {', '.join(sorted(found))}" if found else TORCH_CODE
+
+
+def _closure(function: FunctionType) -> dict[str, Any]:
+    """What a function is wrapped around: transformers chooses a package's code, or torch's."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells}
 
 
 class FreshStates:

@@ -172,10 +172,13 @@ def abort() -> None:
     What was waited for is not there then. Returns when no captured graph holds a collective.
     """
     if dist.is_initialized() and dist.get_backend() == "nccl":
+        groups = list(_groups.values())
         _groups.clear()
         waiting = [Thread(target=shared.let_go) for shared in _symmetric.values()]
         for thread in waiting:  # beside, for each may wait for what the other lets go
             thread.start()
+        for group in groups:  # lets these threads run meanwhile, which torch's own order does not
+            group.abort()
         dist.distributed_c10d._abort_process_group()
         for thread in waiting:
             thread.join()

@@ -130,8 +130,9 @@ def top_logprobs(
         raw = logits[part] if logit_rows is None else logits[logit_rows[part]]
         best, ids = _largest(raw, min(top, logits.shape[1]))
         drawn, of_drawn = tokens[part, None], logprobs[part, None]
-        normaliser = raw.gather(-1, drawn).float() - of_drawn
-        parts.append((ids, torch.where(ids == drawn, of_drawn, best.float() - normaliser)))
+        logit = raw.gather(-1, drawn)
+        normaliser = logit.float() - of_drawn
+        parts.append((ids, torch.where(best == logit, of_drawn, best.float() - normaliser)))
     ids, best = (torch.cat(column) for column in zip(*parts, strict=True))
     return ids, best
 
