@@ -12,7 +12,9 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +26,16 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sharegen.bench.generate import Job, Pace, config_for, time_sharegen
+from sharegen.bench.gguf_file import write_gguf
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import quiet
 from sharegen.engine.model.load import load_model
 from sharegen.errors import SharegenError, UsageError
+from sharegen.workload.recipe import RECIPES
 
 BATCHES = (20, 80, 256)
 TOOL = "llama-batched-bench"
+BUNDLED = RECIPES / "tinymath" / "model"
 _MAGIC = b"GGUF"
 
 
@@ -48,7 +53,7 @@ class Measured:
 
 
 def bench_llama_cpp(
-    model: Path,
+    model: Path = BUNDLED,
     *,
     prompt_tokens: int = 752,
     max_tokens: int = 128,
@@ -57,19 +62,22 @@ def bench_llama_cpp(
 ) -> dict[str, Any]:
     """Time one shared prompt both ways; prints a table to stderr and returns the numbers.
 
-    model: a GGUF file, which transformers reads for sharegen. batches: sequences together, each of
-    max_tokens. dtype: of sharegen's weights, float32 or bfloat16; llama.cpp keeps the file's.
+    model: a GGUF file, which transformers reads for sharegen, or the folder of a Llama checkpoint,
+    which is written as one for the time of the benchmark. batches: sequences together, each of
+    max_tokens. dtype: of sharegen's weights, float32 or bfloat16, and of the file that is written;
+    llama.cpp keeps that of a file that is given.
 
-    Raises UsageError for a file or a tool that is not there, in one line that says what to do.
+    Raises UsageError for a model or a tool that is not there, in one line that says what to do.
     """
     tool = _tool()
-    module = _read(model, getattr(torch, dtype))
-    loaded = load_model(module)
-    loaded.check_length(prompt_tokens + max_tokens)
-    vocabulary = loaded.vocab_size
-    loaded.release()
+    with _as_gguf(model, getattr(torch, dtype)) as file:
+        module = _read(file, getattr(torch, dtype))
+        loaded = load_model(module)
+        loaded.check_length(prompt_tokens + max_tokens)
+        vocabulary = loaded.vocab_size
+        loaded.release()
+        theirs = run_tool(tool, file, prompt_tokens, max_tokens, batches)
     prompt = np.random.default_rng(0).integers(0, vocabulary, prompt_tokens).tolist()
-    theirs = run_tool(tool, model, prompt_tokens, max_tokens, batches)
     ours = {}
     for sequences in batches:
         config = config_for(load_model(module), [prompt], sequences, max_tokens, sequences)
@@ -140,15 +148,34 @@ def _tool() -> str:
     return found
 
 
+@contextmanager
+def _as_gguf(model: Path, dtype: torch.dtype) -> Iterator[Path]:
+    """The GGUF file: the one that is given, or a temporary one of the checkpoint in a folder."""
+    if model.is_dir():
+        _need_gguf()
+        with tempfile.TemporaryDirectory(prefix="sharegen-") as folder:
+            file = Path(folder) / "model.gguf"
+            write_gguf(model, file, dtype)
+            yield file
+        return
+    if not model.is_file():
+        raise UsageError(
+            f"--model {model}: there is no such file; give a GGUF file or a model folder"
+        )
+    with model.open("rb") as opened:
+        if opened.read(len(_MAGIC)) != _MAGIC:
+            raise UsageError(f"--model {model}: this is no GGUF file; llama.cpp reads no other")
+    _need_gguf()
+    yield model
+
+
+def _need_gguf() -> None:
+    if importlib.util.find_spec("gguf") is None:
+        raise UsageError("GGUF files are written and read with gguf: pip install 'sharegen[gguf]'")
+
+
 def _read(model: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The model of a GGUF file, in `dtype`, by transformers' own reader."""
-    if not model.is_file():
-        raise UsageError(f"--model {model}: there is no such file; give a GGUF file")
-    with model.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise UsageError(f"--model {model}: this is no GGUF file; llama.cpp reads no other")
-    if importlib.util.find_spec("gguf") is None:
-        raise UsageError("transformers reads GGUF files with the package gguf: pip install gguf")
     try:
         with quiet():
             module: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

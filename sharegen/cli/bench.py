@@ -304,7 +304,13 @@ def generate(
 
 @app.command("llama.cpp", cls=Command)
 def llama_cpp(
-    model: Annotated[Path, typer.Option(help="A GGUF file.", metavar="FILE.gguf")],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A GGUF file, or the folder of a Llama checkpoint, which is written as one.  "
+            "[the bundled model]"
+        ),
+    ] = None,
     prompt: Annotated[int, typer.Option(min=16, help="Tokens that all sequences share.")] = 752,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every sequence.")] = 128,
     batch: Annotated[
@@ -315,15 +321,21 @@ def llama_cpp(
 ) -> None:
     """One shared prompt through llama.cpp's llama-batched-bench and through sharegen, on the CPU.
 
+    Example: sharegen bench llama.cpp
+
     Example: sharegen bench llama.cpp --model llama.gguf --batch 20
     """
-    from sharegen.bench.llama_cpp import BATCHES, bench_llama_cpp
+    from sharegen.bench.llama_cpp import BATCHES, BUNDLED, bench_llama_cpp
     from sharegen.errors import UsageError
 
     if dtype not in ("float32", "bfloat16"):
         raise UsageError(f"--dtype {dtype}: it must be float32 or bfloat16")
     result = bench_llama_cpp(
-        model, prompt_tokens=prompt, max_tokens=max_tokens, batches=batch or BATCHES, dtype=dtype
+        model or BUNDLED,
+        prompt_tokens=prompt,
+        max_tokens=max_tokens,
+        batches=batch or BATCHES,
+        dtype=dtype,
     )
     typer.echo(json.dumps(result))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,4 +66,19 @@ def test_what_is_missing(
     assert "--dtype int8" in complaint(["--model", str(file), "--dtype", "int8"], capsys)
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(llama_cpp.importlib.util, "find_spec", lambda name: None)
-    assert "pip install gguf" in complaint(["--model", str(file)], capsys)
+    for model in (file, tmp_path):
+        assert "pip install 'sharegen[gguf]'" in complaint(["--model", str(model)], capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(TOOL) is None, reason=f"needs {TOOL}")
+@pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="needs gguf")
+def test_the_bundled_model_through_the_tool_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["bench", "llama.cpp", "--prompt", "32", "--max-tokens", "4", "--batch", "2"])
+    assert exit.value.code == 0
+    output = capsys.readouterr()
+    result = json.loads(output.out)
+    assert result["llama_cpp_tokens_per_second"]["2"] > 0
+    assert result["sharegen_tokens_per_second"]["2"] > 0
+    assert "2 sequences" in output.err
