@@ -1,7 +1,8 @@
 """`sharegen bench decode`: whole jobs of random prompts, against the ceiling of the same run.
 
-The ceiling is the same job with only the attention function replaced by one that copies
-(Hydragen's no-attention ceiling, section 4.1): projections, KV store, sampling and scheduling stay.
+The ceiling is the same job with only the attention function, and a hybrid's mixers, replaced by
+copies (Hydragen's no-attention ceiling, section 4.1): projections outside of mixers, KV store,
+sampling and scheduling stay.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import Workload, workload
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Slots, StoreAndAttend
+from sharegen.engine.execute.states import StatePool
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
@@ -211,10 +213,27 @@ def _synchronize(engine: Engine) -> None:
 
 
 def leave_attention_out(engine: Engine) -> None:
-    """From here on the engine's attention copies; its graphs are captured anew. Of one rank."""
+    """From here on the engine's attention copies; its graphs are captured anew. Of one rank.
+
+    So do a hybrid's mixers, and its states stay as they are.
+    """
     engine.runner.attention = Copies(engine)
+    if engine.runner.states is not None:
+        engine.runner.states.pool = Unmixed(engine.runner.states.pool)
     if engine.runner.graphs is not None:
         engine.runner.graphs.clear()
+
+
+class Unmixed(StatePool):
+    """The states of mixers that are left out."""
+
+    def __init__(self, pool: StatePool) -> None:
+        vars(self).update(vars(pool))
+
+    def mix(
+        self, index: int, hidden: torch.Tensor, read: torch.Tensor, write: torch.Tensor
+    ) -> torch.Tensor:
+        return hidden.clone()
 
 
 class Copies:

@@ -144,7 +144,8 @@ def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> 
     """Make the weights of a model without any, module by module."""
     found = places(model)
     check(found, model, f"of shape {shape}", device)
-    for name, module in list(model.named_modules()):
+    for name in [name for name, _ in model.named_modules()]:  # a list of modules would keep them
+        module = model.get_submodule(name)
         module.to_empty(device=device, recurse=False)
         model._init_weights(module)
         for place in (place for place in found if place.module == name):

@@ -8,6 +8,7 @@ time-out: `let_go` ends the waiting for one that is gone.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -32,11 +33,15 @@ class SymmetricSum:
         self._group_name = group.group_name
         self._buffer = symmetric_memory.empty(LARGEST, dtype=torch.uint8, device=device)
         self._memory = symmetric_memory.rendezvous(self._buffer, group)
-        # What `let_go` needs: a first fill is loaded onto the GPU, which waits for what runs there.
         self._stream = torch.cuda.Stream(device)
+        self._waited_for = list(self._signals())
         with torch.cuda.device(device), torch.cuda.stream(self._stream):
-            torch.empty_like(self._signals(self._memory.rank)).fill_(1)
-            torch.cuda.current_stream().synchronize()
+            # A first fill is loaded onto the GPU, which waits for what runs there.
+            for signal, value in self._waited_for:
+                torch.empty_strided(
+                    signal.shape, signal.stride(), dtype=signal.dtype, device=device
+                ).fill_(value)
+            self._stream.synchronize()
 
     def takes(self, count: int, dtype: torch.dtype) -> bool:
         """Whether the kernel is for so many numbers, which are as many on all ranks."""
@@ -69,21 +74,29 @@ class SymmetricSum:
         torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
 
     def let_go(self) -> None:
-        """Have this rank's kernels go on that wait for a rank that is gone; their sums are wrong.
-
-        A kernel waits until its own signal is 1, and before it sets another's until that is 0.
-        """
-        rank, size = self._memory.rank, self._memory.world_size
-        signals = [self._signals(i) for i in range(size)]
+        """Have this rank's kernels go on that wait for one that is gone; their sums are wrong."""
         end = time.monotonic() + _LONGEST
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             while not torch.cuda.default_stream().query() and time.monotonic() < end:
-                for i, signal in enumerate(signals):
-                    signal.fill_(1 if i == rank else 0)
-                torch.cuda.current_stream().synchronize()
+                for signal, value in self._waited_for:
+                    signal.fill_(value)
+                self._stream.synchronize()
 
-    def _signals(self, rank: int) -> torch.Tensor:
-        return self._memory.get_signal_pad(rank, dtype=torch.int32)
+    def _signals(self) -> Iterator[tuple[torch.Tensor, int]]:
+        """The numbers that this rank's kernels wait for in a barrier, and what frees them.
+
+        Each block of a kernel has one for each pair of ranks: it sets another rank's to 1, before
+        which that must be 0, then waits for its own to be 1 and sets it to 0. What a rank has with
+        itself it settles by itself, which setting it from outside would stop.
+        """
+        rank, size = self._memory.rank, self._memory.world_size
+        for other in set(range(size)) - {rank}:
+            own, theirs = (
+                self._memory.get_signal_pad(i, dtype=torch.int32).view(-1, size)
+                for i in (rank, other)
+            )
+            yield theirs[:, rank], 0
+            yield own[:, other], 1
 
 
 def shared_memory(devices: list[torch.device], rank: int) -> bool:
