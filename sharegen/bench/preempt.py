@@ -33,7 +33,7 @@ from sharegen.errors import UsageError
 
 BLOCK_SIZES = (1, 4, 16, 64, 256)
 LENGTHS = (64, 256, 1024)
-_PROMPT = 32  # tokens before those that are fed again
+PROMPT = 32  # tokens before those that are fed again
 
 
 @dataclass(frozen=True)
@@ -95,19 +95,23 @@ def bench_preempt(
               + f"  {costs.cheapest}", file=sys.stderr)  # fmt: skip
     return {
         "bench": "preempt", "shape": shape, "device": str(loaded.device), "dtype": dtype,
-        "rows": rows, "kv_bytes_per_token": _token_bytes(loaded),
+        "rows": rows, "kv_bytes_per_token": token_bytes(loaded),
         "costs": [asdict(costs) | {"cheapest": costs.cheapest} for costs in found],
     }  # fmt: skip
 
 
-def check(loaded: LoadedModel, shape: str, lengths: Sequence[int]) -> None:
-    """Raise UsageError for a model that cannot be measured so."""
+def check(loaded: LoadedModel, shape: str, lengths: Sequence[int], reach: int = 1) -> None:
+    """Raise UsageError for a model that cannot be measured so.
+
+    reach: how many times as long as a length says the longest sample is.
+    """
     if loaded.mixers:
         raise UsageError(f"{shape}: a model with recurrent states is never swapped")
-    if _PROMPT + max(lengths) + 1 > loaded.context_length:
+    most = (loaded.context_length - PROMPT - 1) // reach
+    if max(lengths) > most:
         raise UsageError(
             f"{shape} holds {loaded.context_length:,} tokens of context: lengths may be up to "
-            f"{loaded.context_length - _PROMPT - 1:,}"
+            f"{most:,}"
         )
 
 
@@ -140,11 +144,11 @@ class _Measured:
         repeats: int,
         compile_model: bool,
     ) -> None:
-        blocks = -(-_PROMPT // block_size) + (rows + 1) * (-(-longest // block_size) + 1)
+        blocks = -(-PROMPT // block_size) + (rows + 1) * (-(-longest // block_size) + 1)
         config = EngineConfig(
             max_sequences=rows,
             block_size=block_size,
-            kv_cache_memory=blocks * block_size * _token_bytes(loaded),
+            kv_cache_memory=blocks * block_size * token_bytes(loaded),
             compile=compile_model,
             swap_space=0,
         )
@@ -179,7 +183,7 @@ class _Measured:
 
     def _milliseconds_of_step(self) -> float:
         """Of all rows, over as many tokens as the longest sample has."""
-        prompt, stats = self._tokens(_PROMPT), self._engine.stats
+        prompt, stats = self._tokens(PROMPT), self._engine.stats
         self._generate(prompt, self._rows, 4)  # compiles, and captures graphs
         steps, seconds = stats.decode_steps, stats.decode_seconds
         self._generate(prompt, self._rows, self._longest + 1)
@@ -206,5 +210,6 @@ class _Measured:
         return statistics.median(times)
 
 
-def _token_bytes(loaded: LoadedModel) -> int:
+def token_bytes(loaded: LoadedModel) -> int:
+    """Of a token's keys and values in all layers."""
     return block_format(loaded.layers, loaded.dtype, "auto").token_bytes

@@ -214,14 +214,28 @@ def preempt(
     ] = "llama3-8b",
     block_size: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Tokens of a KV block (repeatable). 1, 4, 16, 64 and 256."),
+        typer.Option(
+            min=1, help="Tokens of a KV block (repeatable). 1, 4, 16, 64 and 256; --groups: 16."
+        ),
     ] = None,
     length: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Tokens of a sample (repeatable). 64, 256 and 1,024."),
+        typer.Option(
+            min=1,
+            help="Tokens of a sample (repeatable). 64, 256 and 1,024; --groups: 256 on average.",
+        ),
     ] = None,
+    groups: Annotated[
+        bool,
+        typer.Option(
+            "--groups",
+            help="A job whose blocks run out: single samples make room, or whole requests.",
+        ),
+    ] = False,
     rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="Of each copy and pass; the median.")] = 5,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Of each copy and pass (the median), or jobs (their mean).")
+    ] = 5,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
     compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
@@ -229,16 +243,20 @@ def preempt(
     """Preemption by swapping to host memory beside computing again, by block size and length.
 
     Example: sharegen bench preempt --block-size 16 --length 256
+
+    Example: sharegen bench preempt --groups
     """
-    from sharegen.bench.preempt import BLOCK_SIZES, LENGTHS, bench_preempt
+    from sharegen.bench import preempt, preempt_groups
     from sharegen.errors import UsageError
 
     if dtype not in ("bfloat16", "float16", "float32"):
         raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
-    result = bench_preempt(
+    measured = preempt_groups if groups else preempt
+    run = preempt_groups.bench_groups if groups else preempt.bench_preempt
+    result = run(
         shape,
-        block_sizes=block_size or BLOCK_SIZES,
-        lengths=length or LENGTHS,
+        block_sizes=block_size or measured.BLOCK_SIZES,
+        lengths=length or measured.LENGTHS,
         rows=rows,
         repeats=repeats,
         dtype=dtype,

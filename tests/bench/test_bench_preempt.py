@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,35 @@ def test_a_table_by_block_size_and_length(
     assert code == 2 and "2,048 tokens of context: lengths may be up to 2,015" in error
 
 
+@pytest.mark.slow
+def test_single_samples_and_whole_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu = ["--shape", str(save_tiny_model(tmp_path)), "--device", "cpu", "--dtype", "float32"]
+    job = ["--groups", "--block-size", "4", "--rows", "16", "--repeats", "1"]
+    capsys.readouterr()
+    code, out, table = run([*cpu, *job, "--length", "12"], capsys)
+    assert code == 0, table
+    result = json.loads(out)
+    assert (result["bench"], result["rows"], result["samples"]) == ("preempt groups", 16, 8)
+    assert len(table.splitlines()) == 1 + len(result["jobs"]) == 9
+    ways = [(job["lost"], job["lengths"], job["unit"]) for job in result["jobs"]]
+    assert ways == list(product(("again", "swapped"), ("learnt", "short"), ("sample", "request")))
+    # The same tokens whoever makes room, and the more of it the less admission knows.
+    assert len({job["tokens"] for job in result["jobs"]}) == 1
+    by_way = dict(zip(ways, result["jobs"], strict=True))
+    single, whole = (by_way["again", "short", unit] for unit in ("sample", "request"))
+    assert by_way["again", "learnt", "sample"]["preempted"] < single["preempted"]
+    assert single["preempted"] < whole["preempted"] and 0 < single["again"] < whole["again"]
+    assert all(job["swapped_bytes"] == 0 for job in result["jobs"] if job["lost"] == "again")
+    assert by_way["swapped", "short", "sample"]["preempted"] > 0
+
+    code, _, error = run([*cpu, "--groups", "--length", "600"], capsys)
+    assert code == 2 and "2,048 tokens of context: lengths may be up to 503" in error
+
+
 def test_what_it_cannot_measure(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, error = run(["--dtype", "int8"], capsys)
     assert (code, out) == (2, "") and "it must be bfloat16, float16 or float32" in error
+    code, out, error = run(["--groups", "--rows", "8"], capsys)
+    assert (code, out) == (2, "") and "--rows 8: --groups needs at least 16" in error

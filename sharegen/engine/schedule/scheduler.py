@@ -17,7 +17,7 @@ steps launched, never on the tokens that they will draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
 from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
-from sharegen.engine.schedule.swapping import SwapCost, Swapping
+from sharegen.engine.schedule.swapping import SwapCost, Swapping, youngest
 from sharegen.errors import CapacityError
 
 LEAST_CHUNK = 256
@@ -54,6 +54,8 @@ class Scheduler:
     model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
     host_slots: blocks that host memory holds for the preempted; swap_cost: of using them; one_pass:
     tokens of one of them that a prefill pass may compute again, at most.
+
+    victims: who of the running ones make room when blocks run out, in this order.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Scheduler:
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
         self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens)
 
+        self.victims: Callable[[Iterable[Sequence]], Seq[Sequence]] = youngest
         self.preemptions = 0
         self.row_steps = 0  # tokens given to the rows
         self.tokens_replayed = 0  # of these, the ones whose KV was lost by preemption
@@ -447,7 +450,8 @@ class Scheduler:
             return False
         if self.cache.drop(unless=(s.group.leaf for s in self.rows.running())):
             return False
-        self._preempt(max(self.rows.running(), key=lambda s: s.joined))
+        for sequence in self.victims(self.rows.running()):
+            self._preempt(sequence)
         return True
 
     def _preempt(self, sequence: Sequence, may_save: bool = True) -> None:

@@ -23,6 +23,11 @@ from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.schedule.sequence import Sequence
 
 
+def youngest(running: Iterable[Sequence]) -> Seq[Sequence]:
+    """Who makes room: the one of the running samples that joined last."""
+    return [max(running, key=lambda sequence: sequence.joined)]
+
+
 @dataclass(frozen=True)
 class SwapCost:
     """Seconds of one preemption by swapping, out and back: `fixed` and `a_block` for each block."""
@@ -51,9 +56,9 @@ class Swapping:
 
     num_slots: 0 where nothing is ever saved. one_pass: tokens of a sample that a prefill pass may
     fill in where they are lost, at most; 0: it feeds them all again. seconds_a_token: of computing
-    one again, as far as it is known. swaps: samples that were saved; refused: those that would have
-    been, had there been slots. filling: samples that have joined with blocks that a prefill pass
-    has still to fill. tokens_filled: by such passes.
+    one again, as far as it is known. swaps: samples that were saved, blocks_saved: theirs; refused:
+    those that would have been, had there been slots. filling: samples that have joined with blocks
+    that a prefill pass has still to fill. tokens_filled: by such passes.
     """
 
     def __init__(self, pool: BlockPool, num_slots: int, cost: SwapCost, one_pass: int = 0) -> None:
@@ -61,7 +66,7 @@ class Swapping:
         self.one_pass = one_pass
         self.cost = cost
         self.seconds_a_token = 0.0
-        self.swaps = self.refused = self.tokens_filled = 0
+        self.swaps = self.blocks_saved = self.refused = self.tokens_filled = 0
         self.filling: list[Sequence] = []
         self._pool = pool
         self._free = list(range(self.num_slots))[::-1]
@@ -104,6 +109,7 @@ class Swapping:
         self._saved[sequence] = Saved(slots)
         self._leaving.append(sequence)
         self.swaps += len(beams)
+        self.blocks_saved += count
 
     def _send(self, block: int) -> int:
         slot = self._free.pop()
