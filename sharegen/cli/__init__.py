@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,12 +22,11 @@ from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
 from sharegen.cli import score as score_command
-from sharegen.cli import streams
+from sharegen.cli import streams, wrong_usage
 from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
 from sharegen.common import remarks
 from sharegen.common.printable import printable
-from sharegen.common.wrong_value import in_words
 from sharegen.errors import NothingToDo, SharegenError
 from sharegen.job.interrupt import Interrupted
 
@@ -140,23 +139,10 @@ def _run(given: list[str], debug: bool) -> int:
 
 def _explain(error: Exception) -> int:
     """Say what was wrong in one line; returns the exit code."""
-    message = _usage(error) if isinstance(error, _PARSER_ERROR) else str(error)
+    message = wrong_usage.explain(error) if isinstance(error, _PARSER_ERROR) else str(error)
     what = "" if isinstance(error, Interrupted | NothingToDo) else "error: "
     _say(what + message)
     return error.exit_code  # type: ignore[attr-defined, no-any-return]
-
-
-def _usage(error: Any) -> str:
-    """What was wrong with the command line; without a subcommand, which there are."""
-    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "sharegen"
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return f"{command} needs a command: {', '.join(error.ctx.command.commands)}"
-    from pydantic import ValidationError
-
-    cause = error.__cause__
-    if isinstance(cause, ValidationError):
-        error.message = in_words(cause.errors(include_url=False)[0])
-    return f"{error.format_message().strip()} (see '{command} --help')"
 
 
 def _say(line: str) -> None:

@@ -9,8 +9,13 @@ from typer.core import TyperCommand
 
 _ARGUMENTS, _OTHER = "Arguments", "Options"
 
-_KINDS = {"int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
-"""What stands for a value whose option says nothing better -> typer's name of its type."""
+_KINDS = {
+    "int": "N", "float": "X", "str": "TEXT", "Path": "FILE",
+    "INTEGER": "N", "FLOAT": "X", "PATH": "FILE",  # before Typer 0.29
+}  # fmt: skip
+"""Typer's name of a type -> what stands for a value whose option says nothing better."""
+
+_KIND = re.compile(r"<(?:list\[)?(\w+)[^>]*>|\b(INTEGER|FLOAT|PATH)\b(?: RANGE)?")
 
 
 class Command(TyperCommand):
@@ -38,5 +43,6 @@ def _plain(param: Any, names: str, text: str) -> tuple[str, str]:
     """Names with one kind of placeholder, and a default in one pair of brackets."""
     if param.param_type_name == "argument":
         names = param.metavar or param.name.upper()
-    names = re.sub(r"<(?:list\[)?(\w+)[^>]*>", lambda kind: _KINDS.get(kind[1], "VALUE"), names)
+    names = _KIND.sub(lambda kind: _KINDS.get(kind[1] or kind[2], "VALUE"), names)
+    text = text.replace("\\[", "[")  # Typer 0.19 escapes brackets for rich, which has no part here
     return names, re.sub(r"\[default: \((.*?)\)([;\]])", r"[default: \1\2", text)
