@@ -94,7 +94,7 @@ def test_preempted_samples_go_on_as_they_were(name: str, host_blocks: int) -> No
     stats, swapping = engine.stats, engine.scheduler.swapping
     assert stats.preemptions > 0
     assert (stats.swaps > 0) == (host_blocks > 0)
-    assert (swapping.tokens_filled > 0) == (host_blocks < 400)
+    assert (swapping.tokens_filled > 0) == (stats.swaps < stats.preemptions)  # no slot is free
     same = [ran.tokens[place] == tokens for place, tokens in expected.tokens.items()]
     assert sum(same) >= 0.9 * len(same)  # a draw that rounding moves to the next token
     engine.close()

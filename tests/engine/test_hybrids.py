@@ -25,7 +25,7 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.model import probe
 from sharegen.engine.model.compiling import _allow_compilations
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.mixers import TORCH_CODE, kernels_of
+from sharegen.engine.model.mixers import TORCH_CODE, choose_by_device, kernels_of
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
@@ -379,18 +379,25 @@ def test_verified_against_the_models_own_forward(name: str) -> None:
     assert (found.steps, found.skipped) == (40, 0) and found.largest <= 1e-4
 
 
-def test_packages_that_compute_mixers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what transformers has chosen, whatever is installed."""
+def test_packages_that_compute_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are named by what transformers has chosen, and what is on a CPU goes by torch's code."""
 
-    def sqrt(x: float) -> float:
-        raise AssertionError("where there is no package")
+    def root(x: torch.Tensor) -> torch.Tensor:
+        assert x.device.type == "cpu"
+        return x.sqrt()
 
     model = load_model(make_tiny("lfm2"))
     assert kernels_of(model.mixers) == TORCH_CODE and kernels_of([]) is None
     module = sys.modules[type(model.mixers[0].module).__module__]
     choose = hub_kernels.use_kernel_func_from_hub_with_fallback
-    monkeypatch.setattr(module, "chosen", choose("sqrt", "math")(sqrt), raising=False)
-    assert kernels_of(model.mixers) == "kernels of math"
+    for name in ("neg", "no_such_function"):
+        monkeypatch.setattr(module, name, choose(name, "operator")(root), raising=False)
+    assert kernels_of(model.mixers) == "kernels of operator"
+    choose_by_device(model.model)
+    assert kernels_of(model.mixers) == "kernels of operator"
+    for name in ("neg", "no_such_function"):
+        assert vars(module)[name](torch.tensor([4.0])).equal(torch.tensor([2.0]))
+    assert vars(module)["neg"](torch.empty(3, device="meta")).shape == (3,)
 
 
 @pytest.mark.slow

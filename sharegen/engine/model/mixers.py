@@ -141,18 +141,55 @@ def _hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.
 
 
 def kernels_of(mixers: Sequence[Mixer]) -> str | None:
-    """What computes the mixers: packages of kernels, or torch; None where there are no mixers."""
+    """What computes the mixers on a GPU: packages of kernels, or torch; None without mixers."""
     if not mixers:
         return None
-    modules = [vars(sys.modules[type(mixer.module).__module__]) for mixer in mixers]
-    functions = [each for module in modules for each in module.values() if isfunction(each)]
-    chosen = [around for around in map(_closure, functions) if "implementation" in around]
-    found = {a["package"] for a in chosen if a["implementation"] is not a["torch_function"]}
+    found = {choice.package for mixer in mixers for _, choice in _choices(_code_of(mixer.module))}
     return f"kernels of {', '.join(sorted(found))}" if found else TORCH_CODE
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """A function for which transformers has taken a package's kernels in place of its own code."""
+
+    package: str
+    kernels: Callable[..., Any]
+    torch_function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """By where the tensors are: such kernels are for GPUs."""
+        tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+        on_cpu = next(tensors).device.type == "cpu"
+        return (self.torch_function if on_cpu else self.kernels)(*args, **kwargs)
+
+
+def choose_by_device(model: PreTrainedModel) -> None:
+    """From here on the model's code takes kernels on GPUs alone, and torch elsewhere.
+
+    transformers takes them wherever their package is installed, and they fail on a CPU.
+    """
+    for code in {id(code): code for code in map(_code_of, model.modules())}.values():
+        for name, choice in list(_choices(code)):
+            code[name] = choice
+
+
+def _code_of(module: nn.Module) -> dict[str, Any]:
+    return vars(sys.modules[type(module).__module__])
+
+
+def _choices(code: dict[str, Any]) -> Iterator[tuple[str, _Choice]]:
+    """By name, of the functions of a module's code."""
+    for name, value in code.items():
+        if isinstance(value, _Choice):
+            yield name, value
+        elif isfunction(value):
+            around = _closure(value)
+            if "package" in around and around["implementation"] is not around["torch_function"]:
+                yield name, _Choice(around["package"], value, around["torch_function"])
+
+
 def _closure(function: FunctionType) -> dict[str, Any]:
-    """What a function is wrapped around: transformers chooses a package's code, or torch's."""
+    """What a function is wrapped around."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: cell.cell_contents for name, cell in cells}
 

@@ -25,6 +25,7 @@ from sharegen.engine.model.mixers import (
     FreshStates,
     Mixer,
     Watching,
+    choose_by_device,
     install,
 )
 from sharegen.errors import ModelError
@@ -266,6 +267,7 @@ def _mixers(model: PreTrainedModel, name: str, others: list[str], tokens: list[i
             f"{layers}, whose states transformers {transformers.__version__} does not hand over: "
             "5.23 or later does",
         )
+    choose_by_device(model)
     watching = Watching(model)
     known = inspect.signature(model.forward).parameters
     argument = next((name for name in CACHE_ARGUMENTS if name in known), None)
