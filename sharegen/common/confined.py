@@ -33,6 +33,7 @@ MEMORY = 2**30
 """Bytes that one call may take on top of what the process has."""
 
 _PATIENCE = 10.0  # seconds that pass: a busy machine may need them for SECONDS of its own
+_END_SECONDS = 5.0  # for a process that was killed to be gone
 _OUT_OF_MEMORY = 77  # exit code
 _LENGTH = struct.Struct("<Q")
 _PACKAGES = str(Path(__file__).resolve().parents[2])  # the folder that sharegen is imported from
@@ -117,7 +118,9 @@ class _Process:
 
     def end(self) -> None:
         self._process.kill()
-        self._process.wait()
+        # Without a limit it would wait for a lock that Ctrl-C inside `poll` may have left taken.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
 
     def _read(self, source: IO[bytes]) -> None:
         while (reply := _read(source)) is not None:

@@ -283,11 +283,12 @@ class _Job:
                 stopping.finish()
             verified = self._verify()
         finally:
-            seconds = (ended or time.monotonic()) - started
-            cpu_seconds = time.process_time() - cpu_started
-            begun = [item.recorded > 0 for item in asked]
-            again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
-            self._close(journal, plan, drawn, seconds, cpu_seconds, pace, verified, again)
+            with held.held():
+                seconds = (ended or time.monotonic()) - started
+                cpu_seconds = time.process_time() - cpu_started
+                begun = [item.recorded > 0 for item in asked]
+                again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
+                self._close(journal, plan, drawn, seconds, cpu_seconds, pace, verified, again)
         if journal.undrawn and journal.undrawn == journal.finished:
             failed = next(record for record in journal.records() if record.is_sample)
             raise all_failed(failed.key, failed.error)

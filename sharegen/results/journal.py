@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import stat
 import threading
 from collections import Counter
@@ -77,7 +78,8 @@ class Journal:
         self._size = reader.end
         self._unsynced = True  # the lines of a writer that was killed may not be on disk yet
         self._sync_error: OSError | None = None
-        self._closing = threading.Event()
+        # Not an Event: Ctrl-C inside one may leave its lock taken for ever.
+        self._closing: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._syncer: threading.Thread | None = None
 
     @classmethod
@@ -263,7 +265,7 @@ class Journal:
         )
 
     def _sync(self) -> None:
-        while not self._closing.wait(_SYNC_SECONDS):
+        while not self._is_closing(_SYNC_SECONDS):
             if not self._unsynced:
                 continue
             self._unsynced = False
@@ -274,8 +276,16 @@ class Journal:
                 self._sync_error = error
                 return
 
+    def _is_closing(self, patience: float) -> bool:
+        """Whether the thread is to end, within so many seconds."""
+        try:
+            self._closing.get(timeout=patience)
+        except queue.Empty:
+            return False
+        return True
+
     def _stop_syncing(self) -> None:
-        self._closing.set()
+        self._closing.put(None)
         if self._syncer is not None:
             self._syncer.join()
 
@@ -287,8 +297,8 @@ class Journal:
         if self._unsynced:
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)
-        let_go(self._descriptor, self._lock)
-        self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        let_go(descriptor, self._lock)
 
 
 def _begun(environment: Mapping[str, Any]) -> dict[str, Any]:

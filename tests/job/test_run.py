@@ -19,6 +19,7 @@ from sharegen.job.dry_run import plan_job
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import Watcher, _Job, run_job
+from sharegen.results.journal import Journal
 from sharegen.results.record import read
 from sharegen.results.run_file import run_file_path
 from sharegen.workload.configuration import Configuration, resolve
@@ -307,11 +308,28 @@ def test_interrupted_and_continued(configure: Any, tmp_path: Path, number: int) 
     assert lines(path) == lines(tmp_path / "b.jsonl")
 
 
+def test_an_interrupt_while_the_journal_closes_waits_until_it_is_on_record(
+    configure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, close = tmp_path / "a.jsonl", Journal.close
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        close(*arguments, **options)
+
+    monkeypatch.setattr(Journal, "close", interrupted)
+    with pytest.raises(Interrupted, match="again to continue"):
+        run_job(configure(), path)
+    run = json.loads((tmp_path / ".sharegen" / "a.run.json").read_text())
+    assert run["counts"]["samples"] == len(lines(path)) == run["counts"]["samples_asked"]
+
+
 def _start(configure: Any, path: Path) -> subprocess.Popen[str]:
     """The same job in a process of its own, slow enough to be stopped."""
     settings = configure(samples=40, limit=9, max_tokens=64).model_dump_json()
     program = (
-        "import sys\nfrom pathlib import Path\nfrom sharegen.job.run import run_job\n"
+        "import faulthandler, signal, sys\nfaulthandler.register(signal.SIGUSR1)\n"
+        "from pathlib import Path\nfrom sharegen.job.run import run_job\n"
         "from sharegen.errors import SharegenError\n"
         "from sharegen.workload.configuration import Configuration\n"
         "job = Configuration.model_validate_json(sys.argv[1])\n"
@@ -324,9 +342,17 @@ def _start(configure: Any, path: Path) -> subprocess.Popen[str]:
     deadline = time.monotonic() + 120
     while not (path.exists() and path.stat().st_size > 2000):
         assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, _stacks(process)
         time.sleep(0.01)
     return process
+
+
+def _stacks(process: subprocess.Popen[str]) -> str:
+    """Where all threads of a process are that does not end; it is ended now."""
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(1)
+    process.kill()
+    return process.communicate()[1]
 
 
 def test_killed_and_continued(configure: Any, tmp_path: Path) -> None:
@@ -348,7 +374,10 @@ def test_killed_and_continued(configure: Any, tmp_path: Path) -> None:
 def test_sigterm_ends_a_process_with_130(configure: Any, tmp_path: Path) -> None:
     process = _start(configure, tmp_path / "a.jsonl")
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    try:
+        _, errors = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"two minutes after SIGTERM it was here:\n{_stacks(process)}")
     assert process.returncode == 130
     assert "run the same command again to continue" in errors
     for line in (tmp_path / "a.jsonl").read_text().splitlines():

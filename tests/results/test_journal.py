@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -513,6 +514,36 @@ def test_an_interrupted_append_closes_the_journal(
         journal.append(RECORDS[2])  # nothing may follow half a line
     with Journal.open(path, CONFIGURATION) as journal:
         assert journal.recovered == 20 and journal.finished == {RECORDS[0].key}
+
+
+def test_an_interrupt_at_any_moment_of_closing_leaves_nobody_waiting(tmp_path: Path) -> None:
+    """Also within Python's own modules, which may have taken a lock just then."""
+    moments, reached = 0, True
+    while reached:
+        moments += 1
+        left = moments
+        journal = Journal.open(tmp_path / f"{moments}.jsonl", CONFIGURATION)
+
+        def trace(*_: object) -> object:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt  # which also ends the tracing
+            return trace
+
+        def leave(journal: Journal = journal) -> None:
+            with contextlib.suppress(KeyboardInterrupt):
+                sys.settrace(trace)  # of this thread alone
+                journal.__exit__()
+                sys.settrace(None)
+            journal.__exit__()
+
+        leaving = threading.Thread(target=leave, daemon=True)
+        leaving.start()
+        leaving.join(20)
+        assert not leaving.is_alive(), moments
+        reached = left <= 0
+    assert moments > 20
 
 
 def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
