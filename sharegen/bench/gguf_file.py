@@ -95,6 +95,7 @@ def _write(file: Path, config: Any, weights: dict[str, torch.Tensor]) -> None:
             values = pairs_side_by_side(values, heads[part])
         kind = GGMLQuantizationType.BF16 if narrow and values.ndim > 1 else GGMLQuantizationType.F32
         written = names.get_name(name, try_suffixes=(".weight",))
+        assert written is not None, name
         writer.add_tensor(written, quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
