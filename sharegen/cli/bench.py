@@ -10,6 +10,7 @@ import typer
 
 from sharegen.cli.command import Command
 from sharegen.cli.paper import HELP, paper
+from sharegen.cli.parameters import parse_path
 
 app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True)
 
@@ -325,8 +326,10 @@ def llama_cpp(
     model: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="A GGUF file, or the folder of a Llama checkpoint, which is written as one.  "
-            "[the bundled model]"
+            "[the bundled model]",
+            parser=parse_path,
         ),
     ] = None,
     prompt: Annotated[int, typer.Option(min=16, help="Tokens that all sequences share.")] = 752,
@@ -335,7 +338,9 @@ def llama_cpp(
         list[int] | None,
         typer.Option(min=1, max=256, help="Sequences together (repeatable). 20, 80 and 256."),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of sharegen: float32 or bfloat16.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="Of sharegen, and of a file that is written: float32 or bfloat16.")
+    ] = "float32",
 ) -> None:
     """One shared prompt through llama.cpp's llama-batched-bench and through sharegen, on the CPU.
 
