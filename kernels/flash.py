@@ -10,7 +10,6 @@ number together; so many rows at a time that what is gathered of them stays in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,14 +17,121 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels import reference
+from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.narrow import NarrowKV
-from sharegen.kernels.partial import NOTHING, Common, Partial, Parts, finish, merge
+from sharegen.kernels.packing import LEAST, Level, pack
+from sharegen.kernels.partial import NOTHING, Partial, finish, merge
 from sharegen.kernels.reference import ReferencePlan
 
-_LEAST = 16  # rows come in multiples of this, keys at least so many
 _STEP = 32  # own keys are read in multiples of about this
 _GATHERED = 1 << 17  # numbers of own keys at a time: half a MiB, and as much of values
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+class FlashPlan(ReferencePlan):
+    """A ReferencePlan whose nodes and chunks the kernel reads wherever it can."""
+
+    def __init__(self, layout: SharedLayout, block_size: int, device: torch.device) -> None:
+        super().__init__(layout, block_size, device)
+        self._levels: dict[tuple[int, int], list[Level]] = {}
+
+    def by_level(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        narrow: NarrowKV | None,
+        lowest: Tensor | None,
+        softcap: float | None,
+    ) -> list[Partial]:
+        """See ReferencePlan.by_level."""
+        if lowest is not None or not serves_layer(q.shape[2], v_cache.shape[3], softcap):
+            return super().by_level(q, k_cache, v_cache, narrow, lowest, softcap)
+        num_rows, num_heads, size = q.shape
+        num_kv_heads = k_cache.shape[2]
+        group = num_heads // num_kv_heads
+        queries = q.view(num_rows, num_kv_heads, group, size).transpose(0, 1).flatten(1, 2)
+        queries = pad(queries, (0, 0, 0, LEAST))
+        of_levels = []
+        for level in self._packed(group, k_cache):
+            out, lse = _read(queries, k_cache, v_cache, narrow, level, masked=False)
+            if level.pieces and lse.isnan().any():  # the bias is added: others' keys may be NaN
+                out, lse = _read(queries, k_cache, v_cache, narrow, level, masked=True)
+            out, lse = (
+                x.narrow(1, 0, num_rows * group).unflatten(1, (num_rows, group))
+                .transpose(0, 1).flatten(1, 2) for x in (out, lse)
+            )  # fmt: skip
+            part = Partial(out, lse, (lse != NOTHING).float())
+            for node in level.few:
+                part[node.rows] = reference.one_node(q, k_cache, v_cache, narrow, node, None, None)
+            of_levels.append(part)
+        return of_levels
+
+    def _packed(self, group: int, k_cache: Tensor) -> list[Level]:
+        """How the levels are read in layers with so many query heads of a KV head."""
+        _, block_size, num_kv_heads, size = k_cache.shape
+        numbers = num_kv_heads * size
+        if (group, numbers) not in self._levels:
+            self._levels[group, numbers] = [
+                pack(self.level(level), len(self.order), group, block_size, numbers)
+                for level in range(self.num_levels)
+            ]
+        return self._levels[group, numbers]
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
+        """See ReferencePlan.causal."""
+        if softcap is not None or k.shape != v.shape or len(k) < LEAST:
+            return super().causal(q, k, v, softcap)
+        num_rows, num_heads, size = q.shape
+        num_kv_heads = k.shape[1]
+        rows = pad(q, (0, 0, 0, 0, 0, -num_rows % LEAST))
+        rows = rows.view(len(rows), num_kv_heads, -1, size).permute(1, 2, 0, 3)
+        group = num_heads // num_kv_heads
+        keys, values = (
+            x.float().transpose(0, 1)[:, None].expand(-1, group, -1, -1) for x in (k, v)
+        )
+        out, lse = _flash(rows, keys, values, is_causal=True, scale=1.0)
+        return _partial(
+            out[:, :, :num_rows].permute(2, 0, 1, 3).flatten(1, 2),
+            lse[:, :, :num_rows].permute(2, 0, 1).flatten(1),
+        )
+
+
+def _read(
+    queries: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    narrow: NarrowKV | None,
+    level: Level,
+    masked: bool,
+) -> tuple[Tensor, Tensor]:
+    """The rows of a level's nodes against these.
+
+    queries: [num_kv_heads, query rows and LEAST more, size]. masked: see _own. Returns the results,
+    [num_kv_heads, query rows or more, size], and their log-sum-exps; of no node 0 and NOTHING.
+    """
+    num_kv_heads, _, size = queries.shape
+    outs = [queries.new_zeros(num_kv_heads, 1, size)]
+    lses = [queries.new_full((num_kv_heads, 1), NOTHING)]
+    for pieces in level.pieces:
+        count = len(pieces.bias)
+        k, v = k_cache.index_select(0, pieces.blocks), v_cache.index_select(0, pieces.blocks)
+        k, v = _by_head(k, v, pieces.bias, masked)
+        rows = queries.index_select(1, pieces.queries).unflatten(1, (count, -1)).transpose(0, 1)
+        out, lse = _flash(rows, k, v, attn_mask=pieces.bias, scale=1.0)
+        outs.append(out.transpose(0, 1).flatten(1, 2))
+        lses.append(lse.transpose(0, 1).flatten(1, 2))
+    for each in level.alone:
+        rows = queries.narrow(1, each.first, each.padded)[None]  # the next ones fill it up
+        k, v = reference.read_node(k_cache, v_cache, narrow, each.node)
+        k, v = (x.float()[None].transpose(1, 2) for x in (k, v))
+        out, lse = _flash(rows, k, v, scale=1.0)
+        outs.append(out[0])
+        lses.append(lse[0])
+    if level.place is None:
+        return outs[-1], lses[-1]
+    out, lse = torch.cat(outs, 1), torch.cat(lses, 1)
+    return out.index_select(1, level.place), lse.index_select(1, level.place)
 
 
 @dataclass(frozen=True)
@@ -101,87 +207,12 @@ def decode_attention(
     in one pass; one that a row does not have adds an exact zero.
     """
     ordered = q.index_select(0, plan.order).float().mul_(scale)
-    shared = reference.by_level(ordered, k_cache, v_cache, narrow, plan, None, None, PARTS)
+    shared = plan.by_level(ordered, k_cache, v_cache, narrow, None, None)
     own = _own(ordered, k_cache, v_cache, narrow, suffix, masked=narrow is not None)
     if own.top.isnan().any():  # the bias is added: a key that is not a row's own may be NaN
         own = _own(ordered, k_cache, v_cache, narrow, suffix, masked=True)
     merged = finish(merge(*shared, own), sinks)
     return q.new_zeros(q.shape).index_copy_(0, plan.order, merged.to(q.dtype))
-
-
-def dense(q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial:
-    """See partial.Dense.
-
-    Rows are laid out once for all nodes, so that a node costs little beside the kernel's call: with
-    few rows under each, as when samples start in waves, there are many.
-    """
-    served = [node.visible is None and _serves(node.k, node.v, softcap) for node in nodes]
-    if not any(served):
-        return reference.dense(q, nodes, softcap)
-    num_rows, num_heads, size = q.shape
-    num_kv_heads = nodes[0].k.shape[1]
-    group = num_heads // num_kv_heads
-    # A query head's rows are as good as any: those of a group follow each other.
-    heads = q.view(num_rows, num_kv_heads, group, size).transpose(0, 1).flatten(1, 2)
-    heads = pad(heads, (0, 0, 0, _LEAST))[None]
-    none, no_lse = heads.new_zeros(1, num_kv_heads, 1, size), heads.new_full((1, 1, 1), NOTHING)
-    outs: list[Tensor] = []
-    lses: list[Tensor] = []
-    end = 0
-
-    def skip_to(first: int) -> None:
-        """Rows of no node that the kernel serves."""
-        if first > end:
-            outs.append(none.expand(-1, -1, first - end, -1))
-            lses.append(no_lse.expand(-1, num_kv_heads, first - end))
-
-    for node, is_served in zip(nodes, served, strict=True):
-        if not is_served:
-            continue
-        first, last = node.rows.start * group, node.rows.stop * group
-        skip_to(first)
-        count = last - first
-        rows = heads.narrow(2, first, count + -count % _LEAST)  # the next ones fill it up
-        keys, values = (x.float().unsqueeze(0).transpose(1, 2) for x in (node.k, node.v))
-        out, lse = _flash(rows, keys, values, scale=1.0)
-        outs.append(out.narrow(2, 0, count))
-        lses.append(lse.narrow(2, 0, count))
-        end = last
-    skip_to(num_rows * group)
-
-    def by_row(parts: list[Tensor]) -> Tensor:
-        whole = torch.cat(parts, dim=2)[0]
-        return whole.unflatten(1, (num_rows, group)).transpose(0, 1).flatten(1, 2)
-
-    top = by_row(lses)
-    part = Partial(by_row(outs), top, (top != NOTHING).float())
-    for node, is_served in zip(nodes, served, strict=True):
-        if not is_served:
-            part[node.rows] = reference.dense_one(
-                q[node.rows], node.k, node.v, node.visible, softcap
-            )
-    return part
-
-
-def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
-    """See partial.Causal."""
-    if not _serves(k, v, softcap):
-        return reference.causal(q, k, v, softcap)
-    num_rows, num_heads, size = q.shape
-    num_kv_heads = k.shape[1]
-    rows = pad(q, (0, 0, 0, 0, 0, -num_rows % _LEAST))
-    rows = rows.view(len(rows), num_kv_heads, -1, size).permute(1, 2, 0, 3)
-    group = num_heads // num_kv_heads
-    keys, values = (x.float().transpose(0, 1)[:, None].expand(-1, group, -1, -1) for x in (k, v))
-    out, lse = _flash(rows, keys, values, is_causal=True, scale=1.0)
-    return _partial(
-        out[:, :, :num_rows].permute(2, 0, 1, 3).flatten(1, 2),
-        lse[:, :, :num_rows].permute(2, 0, 1).flatten(1),
-    )
-
-
-def _serves(k: Tensor, v: Tensor, softcap: float | None) -> bool:
-    return softcap is None and k.shape == v.shape and len(k) >= _LEAST
 
 
 def _partial(out: Tensor, lse: Tensor) -> Partial:
@@ -203,7 +234,7 @@ def _own(
     """
     queries = q.view(len(q), k_cache.shape[2], -1, q.shape[2])
     out, lse = torch.zeros(queries.shape), torch.full(queries.shape[:-1], NOTHING)
-    block_size, num_kv_heads = k_cache.shape[1:3]
+    block_size = k_cache.shape[1]
     for part in suffix.parts:
         if narrow is None:
             k, v = k_cache.index_select(0, part.blocks), v_cache.index_select(0, part.blocks)
@@ -211,15 +242,24 @@ def _own(
             inside = torch.arange(block_size)
             slots = part.blocks.long()[:, None] * block_size + inside
             k, v = reference.read_narrow(narrow, slots.flatten())
-        shape = (len(part.bias), -1, num_kv_heads, k_cache.shape[3])
-        k, v = k.view(shape).float().transpose(1, 2), v.view(shape).float().transpose(1, 2)
-        if masked:
-            hidden = part.bias.view(len(part.bias), 1, -1, 1) < 0
-            k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+        k, v = _by_head(k, v, part.bias, masked)
         out[part.rows], lse[part.rows] = _flash(
             queries[part.rows], k, v, attn_mask=part.bias, scale=1.0
         )
     return _partial(out.flatten(1, 2), lse.flatten(1, 2))
+
+
+def _by_head(k: Tensor, v: Tensor, bias: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
+    """Gathered keys and values as [parts, num_kv_heads, keys, size]; bias: [parts, 1, 1, keys].
+
+    masked: whether what the bias hides is made 0.
+    """
+    shape = (len(bias), -1, *k.shape[-2:])
+    k, v = k.view(shape).float().transpose(1, 2), v.view(shape).float().transpose(1, 2)
+    if masked:
+        hidden = bias.transpose(2, 3) < 0
+        k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
+    return k, v
 
 
 def _rounded(steps: int) -> int:
@@ -232,6 +272,3 @@ def _as_slice(rows: list[int]) -> Tensor | slice:
     if rows[-1] - rows[0] == len(rows) - 1:
         return slice(rows[0], rows[-1] + 1)
     return torch.tensor(rows)
-
-
-PARTS = Parts(dense, causal)

@@ -7,9 +7,7 @@ sum, merged (Hydragen, section 3.1, equations 2-5).
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -62,39 +60,3 @@ def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
     if sinks is not None:
         total = total + torch.exp(sinks.float() - partial.top)
     return partial.out / torch.where(total == 0, 1.0, total)[..., None]
-
-
-@dataclass(frozen=True)
-class Common:
-    """Keys that a slice of rows has in common: k [L, num_kv_heads, D], v [L, num_kv_heads, *].
-
-    visible: [rows, L] which of them a row sees; None: all.
-    """
-
-    rows: slice
-    k: Tensor
-    v: Tensor
-    visible: Tensor | None = None
-
-
-class Dense(Protocol):
-    """Rows q [T, num_heads, D], scaled, against what slices of them have in common, one at least.
-
-    The slices follow each other; a row of none of them gets a part over no keys.
-    """
-
-    def __call__(self, q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial: ...
-
-
-class Causal(Protocol):
-    """Rows q [T, num_heads, D], scaled, against the keys k [T, num_kv_heads, D] up to their own."""
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial: ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """How the parts of a prompt's attention are computed where no window cuts them."""
-
-    dense: Dense
-    causal: Causal

@@ -17,28 +17,31 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from sharegen.kernels.dense import dense_each, dense_one
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.narrow import NAN, NarrowKV, largest_value, least_exponent, narrowed, widened
-from sharegen.kernels.partial import NOTHING, Common, Partial, Parts, finish, merge
+from sharegen.kernels.partial import Partial, finish, merge
 
-_LEAST = 16  # rows come in multiples of this, keys at least so many
 _SUFFIX_STEP = 32  # suffix tokens read at once
 
 
 @dataclass(frozen=True)
-class _Node:
+class Node:
     level: int
     rows: slice  # of the rows in tree order
+    length: int  # keys
     slots: Tensor | slice  # where the keys lie
+    blocks: npt.NDArray[np.int32]  # that hold them
     position: int  # absolute position of the first key
-    narrow: bool  # whether these are slots of narrow blocks
+    narrow: bool  # whether these are narrow blocks
 
 
 class ReferencePlan:
@@ -49,7 +52,7 @@ class ReferencePlan:
 
     def __init__(self, layout: SharedLayout, block_size: int, device: torch.device) -> None:
         self.order = torch.from_numpy(layout.order).to(device, torch.int64)
-        self.nodes: list[_Node] = []
+        self.nodes: list[Node] = []
         offsets = torch.arange(block_size, device=device)
         above: list[int] = []  # where the rows of the open nodes end
         for i in range(layout.num_nodes):
@@ -58,19 +61,56 @@ class ReferencePlan:
                 above.pop()
             blocks = layout.blocks[layout.block_start[i] : layout.block_start[i + 1]]
             length = int(layout.length[i])
+            needed = -(-length // block_size)  # of a node that is read in part
             slots: Tensor | slice
             position, narrow = int(layout.position[i]), bool(layout.narrow[i])
             if layout.contiguous[i]:
-                first = int(blocks[0]) * block_size
+                block = int(blocks[0])
+                blocks = np.arange(block, block + needed, dtype=np.int32)
+                first = block * block_size
                 slots = slice(first, first + length)
                 if narrow:
                     slots = torch.arange(first, first + length, device=device)
             else:
+                blocks = blocks[:needed]
                 table = torch.from_numpy(blocks).to(device, torch.int64)
                 slots = (table[:, None] * block_size + offsets).flatten()[:length]
-            self.nodes.append(_Node(len(above), slice(start, end), slots, position, narrow))
+            rows = slice(start, end)
+            self.nodes.append(Node(len(above), rows, length, slots, blocks, position, narrow))
             above.append(end)
         self.num_levels = max((node.level + 1 for node in self.nodes), default=0)
+
+    def level(self, level: int) -> list[Node]:
+        return [node for node in self.nodes if node.level == level]
+
+    def by_level(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        narrow: NarrowKV | None,
+        lowest: Tensor | None,
+        softcap: float | None,
+    ) -> list[Partial]:
+        """All rows' attention to the shared nodes of each level.
+
+        q: [rows, num_heads, key_size] in tree order, scaled. lowest: see lowest_visible.
+        """
+        of_levels = []
+        for level in range(self.num_levels):
+            part = Partial.empty(len(q), q.shape[1], v_cache.shape[-1], q.device)
+            for node in self.level(level):
+                part[node.rows] = one_node(q, k_cache, v_cache, narrow, node, lowest, softcap)
+            of_levels.append(part)
+        return of_levels
+
+    def causal(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
+        """Rows q [T, num_heads, D], scaled, against the keys k [T, num_kv_heads, D] to their own.
+
+        v: [T, num_kv_heads, *].
+        """
+        visible = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device).tril()
+        return dense_one(q, k, v, visible, softcap)
 
 
 @dataclass(frozen=True)
@@ -197,7 +237,7 @@ def decode_attention(
     """
     ordered = q[plan.order].float() * scale
     lowest = lowest_visible(suffix.position, window, attention_chunk)
-    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap, PLAIN)
+    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap)
     partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, partial)
     out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
     out[plan.order] = finish(partial, sinks).to(q.dtype)
@@ -220,27 +260,24 @@ def prefill_attention(
     attention_chunk: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-    parts: Parts | None = None,
 ) -> Tensor:
     """Packed chunks of prompts: causal among themselves, dense over the nodes above.
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *]. chunk_starts: [num_chunks + 1] where
-    each chunk begins in the batch. position: [T]. parts: by default PLAIN. Returns [T, num_heads,
-    value_size].
+    each chunk begins in the batch. position: [T]. Returns [T, num_heads, value_size].
     """
-    parts = parts or PLAIN
     queries = q.float() * scale
     lowest = lowest_visible(position, window, attention_chunk)
     above = Partial.empty(len(q), q.shape[1], v.shape[-1], q.device)
     ordered_lowest = None if lowest is None else lowest[plan.order]
     above[plan.order] = _shared(
-        queries[plan.order], k_cache, v_cache, narrow, plan, ordered_lowest, softcap, parts
+        queries[plan.order], k_cache, v_cache, narrow, plan, ordered_lowest, softcap
     )
     out = torch.empty_like(above.out)
     for start, end in itertools.pairwise(chunk_starts):
         rows = slice(start, end)
         if lowest is None:
-            own = parts.causal(queries[rows], k[rows], v[rows], softcap)
+            own = plan.causal(queries[rows], k[rows], v[rows], softcap)
         else:
             at = position[rows]
             visible = (at[None, :] <= at[:, None]) & (at[None, :] >= lowest[rows, None])
@@ -257,44 +294,39 @@ def _shared(
     plan: ReferencePlan,
     lowest: Tensor | None,
     softcap: float | None,
-    parts: Parts,
 ) -> Partial:
     """All shared nodes, merged from the root down."""
-    of_levels = by_level(q, k_cache, v_cache, narrow, plan, lowest, softcap, parts)
+    of_levels = plan.by_level(q, k_cache, v_cache, narrow, lowest, softcap)
     none = Partial.empty(len(q), q.shape[1], v_cache.shape[-1], q.device)
     return functools.reduce(merge, of_levels) if of_levels else none
 
 
-def by_level(
+def read_node(
+    k_cache: Tensor, v_cache: Tensor, narrow: NarrowKV | None, node: Node
+) -> tuple[Tensor, Tensor]:
+    """Keys and values [length, num_kv_heads, *] of a node."""
+    if node.narrow:
+        assert narrow is not None and isinstance(node.slots, Tensor)
+        return read_narrow(narrow, node.slots)
+    return k_cache.flatten(0, 1)[node.slots], v_cache.flatten(0, 1)[node.slots]
+
+
+def one_node(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     narrow: NarrowKV | None,
-    plan: ReferencePlan,
+    node: Node,
     lowest: Tensor | None,
     softcap: float | None,
-    parts: Parts,
-) -> list[Partial]:
-    """All rows' attention to the shared nodes of each level. q: rows in tree order, scaled."""
-    keys, values = k_cache.flatten(0, 1), v_cache.flatten(0, 1)
-    of_levels = []
-    for level in range(plan.num_levels):
-        common: list[Common] = []
-        for node in plan.nodes:
-            if node.level != level:
-                continue
-            if node.narrow:
-                assert narrow is not None and isinstance(node.slots, Tensor)
-                k, v = read_narrow(narrow, node.slots)
-            else:
-                k, v = keys[node.slots], values[node.slots]
-            visible = None
-            if lowest is not None:
-                key_position = torch.arange(len(k), device=q.device) + node.position
-                visible = key_position[None, :] >= lowest[node.rows, None]
-            common.append(Common(node.rows, k, v, visible))
-        of_levels.append(parts.dense(q, common, softcap))
-    return of_levels
+) -> Partial:
+    """A node's rows against its keys; q, lowest: of all rows in tree order."""
+    visible = None
+    if lowest is not None:
+        key_position = torch.arange(node.length, device=q.device) + node.position
+        visible = key_position[None, :] >= lowest[node.rows, None]
+    keys, values = read_node(k_cache, v_cache, narrow, node)
+    return dense_one(q[node.rows], keys, values, visible, softcap)
 
 
 def _suffix(
@@ -328,81 +360,3 @@ def _suffix(
         else:
             partial[step.rows] = merge(partial[step.rows], own)
     return partial
-
-
-def dense(q: Tensor, nodes: Sequence[Common], softcap: float | None) -> Partial:
-    """See partial.Dense."""
-    part = Partial.empty(len(q), q.shape[1], nodes[0].v.shape[-1], q.device)
-    for node in nodes:
-        part[node.rows] = dense_one(q[node.rows], node.k, node.v, node.visible, softcap)
-    return part
-
-
-def dense_one(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
-) -> Partial:
-    """Rows q against common keys k [L, num_kv_heads, D], v; visible: [T, L]."""
-    num_rows, num_heads, _ = q.shape
-    num_kv_heads = k.shape[1]
-    group = num_heads // num_kv_heads
-    queries = q.view(num_rows, num_kv_heads, group, -1).transpose(0, 1).flatten(1, 2)
-    keys, values = k.float().transpose(0, 1), v.float().transpose(0, 1)
-    if visible is not None:
-        visible = visible.repeat_interleave(group, dim=0)
-    rows, length = queries.shape[1], keys.shape[1]
-    more_rows, more_keys = -rows % _LEAST, max(0, _LEAST - length)
-    if more_rows or more_keys:
-        queries = pad(queries, (0, 0, 0, more_rows))
-        if more_keys:  # which are long, and copied
-            keys, values = pad(keys, (0, 0, 0, more_keys)), pad(values, (0, 0, 0, more_keys))
-        if visible is not None or more_keys:
-            if visible is None:
-                visible = torch.ones(rows, length, dtype=torch.bool, device=q.device)
-            visible = pad(visible, (0, more_keys, 0, more_rows))
-    out, top, total = _softmax(torch.bmm(queries, keys.transpose(1, 2)), values, visible, softcap)
-
-    def by_row(result: Tensor) -> Tensor:
-        heads = result[:, :rows].view(num_kv_heads, num_rows, group, -1)
-        return heads.transpose(0, 1).flatten(1, 2)
-
-    return Partial(by_row(out), by_row(top)[..., 0], by_row(total)[..., 0])
-
-
-def causal(q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
-    """See partial.Causal."""
-    visible = torch.ones(len(q), len(q), dtype=torch.bool, device=q.device).tril()
-    return dense_one(q, k, v, visible, softcap)
-
-
-def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
-
-    visible: [T, L] which of the keys the row sees; it may be none.
-    """
-    if len(q) == 1:  # one product alone would not be computed as one of many
-        q, k, v, visible = (torch.cat([tensor, tensor]) for tensor in (q, k, v, visible))
-        return dense_each(q, k, v, visible, softcap)[:1]
-    num_kv_heads = k.shape[2]
-    queries = q.view(len(q), num_kv_heads, -1, q.shape[2])
-    parts = []
-    for head in range(num_kv_heads):  # a view per head copies nothing; heads are few
-        scores = torch.bmm(queries[:, head], k[:, :, head].float().transpose(1, 2))
-        parts.append(_softmax(scores, v[:, :, head].float(), visible[:, None], softcap))
-    out, top, total = (torch.cat(heads, dim=1) for heads in zip(*parts, strict=True))
-    return Partial(out, top[..., 0], total[..., 0])
-
-
-def _softmax(
-    scores: Tensor, values: Tensor, visible: Tensor | None, softcap: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """scores [N, M, L] (overwritten), values [N, L, D] -> out [N, M, D], top, total [N, M, 1]."""
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap).mul_(softcap)
-    if visible is not None:
-        scores.masked_fill_(~visible, float("-inf"))
-    top = scores.amax(dim=-1, keepdim=True).clamp_(min=NOTHING)
-    weights = scores.sub_(top).exp_()
-    return torch.bmm(weights, values), top, weights.sum(dim=-1, keepdim=True)
-
-
-PLAIN = Parts(dense, causal)

@@ -14,7 +14,7 @@ from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.cascade import cascade_step
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
-from sharegen.kernels import flash, reference
+from sharegen.kernels import flash
 from sharegen.kernels.cost import EACH_ROW, CostModel, load_costs
 from sharegen.kernels.plan import Plan
 
@@ -80,7 +80,7 @@ class Layer:
     def _decode_on_cpu(self, is_read_once: bool) -> Step:
         tensors, size = self.tensors, self.tensors.shape.block_size
         layout = tensors.layout if is_read_once else tensors.layout.row_by_row()
-        plan = reference.ReferencePlan(layout, size, self._device)
+        plan = flash.FlashPlan(layout, size, self._device)
         where = (tensors.block_tables, tensors.prefix_length, tensors.position)
         token_numbers = tensors.k_cache[0, 0].numel()
         suffix = flash.SuffixPlan(plan, size, *where, token_numbers)

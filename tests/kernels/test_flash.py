@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from sharegen.kernels import flash, reference
-from sharegen.kernels.partial import Common, Partial, finish
+from sharegen.kernels.dense import dense_one
+from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.partial import Partial, finish
 from tests.kernels.trees import DEVICE, Batch, make_shape, random_batch, random_tree
 
 HEADS = [(4, 1), (4, 4), (6, 2)]
@@ -24,9 +26,46 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def dense(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, softcap: float | None = None
+    q: Tensor,
+    *nodes: tuple[slice, Tensor, Tensor],
+    softcap: float | None = None,
+    lowest: Tensor | None = None,
+    kind: type[reference.ReferencePlan] = flash.FlashPlan,
+    size: int = 16,
 ) -> Partial:
-    return flash.dense(q, [Common(slice(0, len(q)), k, v)], softcap)
+    """Nodes of one level: their rows, keys and values. size: of a block; others' keys are NaN.
+
+    Every other node's blocks are listed, with one that is not read.
+    """
+    lengths = [len(k) for _, k, _ in nodes]
+    first = np.cumsum([1, *(-(-length // size) for length in lengths)], dtype=np.int32)
+    caches = []
+    for which, fill in ((1, torch.nan), (2, 0.0)):
+        cache = torch.full((first[-1] * size, *nodes[0][which].shape[1:]), fill)
+        for node, start in zip(nodes, first, strict=False):
+            cache[start * size : start * size + len(node[which])] = node[which]
+        caches.append(cache.unflatten(0, (-1, size)))
+    count = len(nodes)
+    contiguous = np.arange(count) % 2 == 0
+    blocks = [
+        [start] if is_contiguous else [*range(start, end), 0]
+        for start, end, is_contiguous in zip(first, first[1:], contiguous, strict=False)
+    ]
+    layout = SharedLayout(
+        order=np.arange(len(q), dtype=np.int32), length=np.array(lengths, np.int32),
+        position=np.zeros(count, np.int32), level=np.zeros(count, np.int32),
+        row_start=np.array([rows.start for rows, *_ in nodes], np.int32),
+        row_end=np.array([rows.stop for rows, *_ in nodes], np.int32),
+        block_start=np.cumsum([0, *map(len, blocks)], dtype=np.int32),
+        blocks=np.concatenate(blocks).astype(np.int32), contiguous=contiguous,
+        narrow=np.zeros(count, np.bool_),
+    )  # fmt: skip
+    [part] = kind(layout, size, q.device).by_level(q, *caches, None, lowest, softcap)
+    return part
+
+
+def common(q: Tensor, k: Tensor, v: Tensor, **how: float | None) -> Partial:
+    return dense(q, (slice(0, len(q)), k, v), **how)
 
 
 def assert_same(part: Partial, expected: Partial) -> None:
@@ -41,9 +80,16 @@ def assert_same(part: Partial, expected: Partial) -> None:
 def test_common_keys(heads: tuple[int, int], rows: int, keys: int, softcap: float | None) -> None:
     q = normal(rows, heads[0], 24) / 4
     k, v = normal(keys, heads[1], 24, seed=1), normal(keys, heads[1], 24, seed=2)
-    assert_same(dense(q, k, v, softcap), reference.dense_one(q, k, v, None, softcap))
+    expected = dense_one(q, k, v, None, softcap)
+    assert_same(common(q, k, v, softcap=softcap), expected)
     other = normal(keys, heads[1], 8, seed=3)  # of another size than the keys
-    assert_same(dense(q, k, other, softcap), reference.dense_one(q, k, other, None, softcap))
+    expected = dense_one(q, k, other, None, softcap)
+    assert_same(common(q, k, other, softcap=softcap), expected)
+
+
+def empty_plan(kind: type[reference.ReferencePlan]) -> reference.ReferencePlan:
+    batch = random_batch(make_shape(4, 1, torch.float32), [], [1])
+    return kind(batch.layout, batch.shape.block_size, batch.q.device)
 
 
 @pytest.mark.parametrize("heads", HEADS)
@@ -51,12 +97,14 @@ def test_common_keys(heads: tuple[int, int], rows: int, keys: int, softcap: floa
 def test_causal(heads: tuple[int, int], rows: int) -> None:
     q = normal(rows, heads[0], 16) / 4
     k, v = normal(rows, heads[1], 16, seed=1), normal(rows, heads[1], 16, seed=2)
-    assert_same(flash.causal(q, k, v, None), reference.causal(q, k, v, None))
+    expected = empty_plan(reference.ReferencePlan).causal(q, k, v, None)
+    assert_same(empty_plan(flash.FlashPlan).causal(q, k, v, None), expected)
 
 
 def decode(kernel: ModuleType, batch: Batch, **how: Tensor) -> Tensor:
     """By the reference or by flash; a row's last own keys may lie among others that are NaN."""
-    plan = reference.ReferencePlan(batch.layout, batch.shape.block_size, batch.q.device)
+    kind = flash.FlashPlan if kernel is flash else reference.ReferencePlan
+    plan = kind(batch.layout, batch.shape.block_size, batch.q.device)
     tables = batch.block_tables, batch.prefix_length, batch.position
     width = (batch.shape.num_kv_heads * batch.shape.key_size,) if kernel is flash else ()
     suffix = kernel.SuffixPlan(plan, batch.shape.block_size, *tables, *width)
@@ -130,31 +178,45 @@ def test_rows_that_have_ended_and_rows_without_a_result() -> None:
     assert not decode(flash, batch)[unshared].any()  # neither shared nor own keys
 
 
-@pytest.mark.parametrize("keys", [5, 16, 515, 700])
+@pytest.mark.parametrize("keys", [5, 16, 77, 128, 129, 515, 700])
 @pytest.mark.parametrize("heads", HEADS)
 def test_a_row_is_computed_as_among_others(heads: tuple[int, int], keys: int) -> None:
     q = normal(210, heads[0], 64) / 8
     k, v = normal(keys, heads[1], 64, seed=1), normal(keys, heads[1], 64, seed=2)
-    whole = dense(q, k, v)
+    whole = common(q, k, v)
     for rows in (slice(0, 1), slice(17, 20), slice(60, 209), slice(193, 210)):
-        part = dense(q[rows], k, v)
+        part = common(q[rows], k, v)
         assert torch.equal(part.out, whole.out[rows]) and torch.equal(part.top, whole.top[rows])
 
 
 def test_nodes_of_one_level() -> None:
-    """Each as by itself: also with too few keys, and with some hidden."""
+    """Each as by itself: also with few keys, of equal and of unequal length."""
     q = normal(90, 4, 24) / 4
     nodes = []
-    for rows, keys in (((0, 3), 40), ((3, 7), 5), ((9, 50), 300), ((50, 51), 16), ((60, 90), 33)):
+    for rows, keys in (((0, 3), 40), ((3, 7), 5), ((9, 50), 300), ((50, 51), 16), ((60, 72), 64),
+                       ((72, 76), 33), ((76, 90), 45)):  # fmt: skip
         k, v = normal(keys, 2, 24, seed=keys), normal(keys, 2, 24, seed=keys + 1)
-        visible = normal(rows[1] - rows[0], keys) > 0 if keys == 33 else None
-        nodes.append(Common(slice(*rows), k, v, visible))
-    part = flash.dense(q, nodes, None)
-    assert_same(part, reference.dense(q, nodes, None))
-    for node in nodes:
-        own = q[node.rows]
-        alone = flash.dense(own, [replace(node, rows=slice(0, len(own)))], None)
-        assert torch.equal(part[node.rows].out, alone.out)
-        assert torch.equal(part[node.rows].top, alone.top)
-    none = part[7:9]
-    assert not none.out.any() and not none.total.any()  # rows of no node
+        nodes.append((slice(*rows), k, v))
+    for size in (5, 16, 64):
+        part = dense(q, *nodes, size=size)
+        assert_same(part, dense(q, *nodes, kind=reference.ReferencePlan))
+        for rows, k, v in nodes:
+            alone = common(q[rows], k, v, size=size)
+            assert torch.equal(part[rows].out, alone.out)
+            assert torch.equal(part[rows].top, alone.top)
+        none = part[7:9]
+        assert not none.out.any() and not none.total.any()  # rows of no node
+    lowest = torch.arange(90) % 40
+    hidden = [dense(q, *nodes, lowest=lowest, kind=kind)
+              for kind in (flash.FlashPlan, reference.ReferencePlan)]  # fmt: skip
+    assert_same(*hidden)
+
+
+def test_many_rows_under_short_nodes_are_read_in_several_calls() -> None:
+    q = normal(900, 4, 64) / 8
+    nodes = [(slice(i, i + 30), normal(100, 4, 64, seed=i), normal(100, 4, 64, seed=i + 1))
+             for i in range(0, 900, 30)]  # fmt: skip
+    part = dense(q, *nodes)
+    for rows, k, v in nodes[::7]:
+        alone = common(q[rows], k, v)
+        assert torch.equal(part[rows].out, alone.out) and torch.equal(part[rows].top, alone.top)

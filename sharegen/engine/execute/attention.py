@@ -86,7 +86,7 @@ class ReferenceAttention:
         self.variant: Hashable = None
         self.shared_levels: tuple[int, ...] = ()
         on_cpu = cache.device.type == "cpu"
-        self._parts = flash.PARTS if on_cpu else reference.PLAIN
+        self._make_plan = flash.FlashPlan if on_cpu else reference.ReferencePlan
         self._flashed = [on_cpu and _is_flashed(spec) for spec in layers]
         self._token_numbers = max(spec.num_kv_heads * spec.key_size for spec in layers)
         self._plan: reference.ReferencePlan | None = None
@@ -110,7 +110,7 @@ class ReferenceAttention:
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
             return reference.prefill_attention(
-                q, k, v, keys, values, plan, chunk_starts, position, parts=self._parts, **how
+                q, k, v, keys, values, plan, chunk_starts, position, **how
             )
 
         return self._context(slots, attend)
@@ -151,7 +151,7 @@ class ReferenceAttention:
         return StoreAndAttend(self.layers, self.cache, slots, *stores, attend)
 
     def _plan_of(self, layout: SharedLayout) -> reference.ReferencePlan:
-        return reference.ReferencePlan(layout, self.cache.block_size, self.cache.device)
+        return self._make_plan(layout, self.cache.block_size, self.cache.device)
 
 
 def _is_flashed(spec: LayerSpec) -> bool:
