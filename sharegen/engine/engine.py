@@ -167,6 +167,8 @@ class Engine:
         if self._closed:
             return
         self._closed = True
+        if self._others is not None:
+            self._others.settle()
         self.model.release()
         del self.runner  # with the cache's tensors and the CUDA graphs
         if self._others is not None:

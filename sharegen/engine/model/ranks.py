@@ -158,6 +158,11 @@ def _share_memory(ranks: Ranks) -> None:
         _symmetric[ranks.group.group_name] = found
 
 
+def is_idle() -> bool:
+    """Whether this rank's GPU has done all that may wait for others in memory that they share."""
+    return all(shared.is_idle for shared in list(_symmetric.values()))
+
+
 def disconnect() -> None:
     """Leave the ranks. No captured graph may hold a collective any more: it would be waited for."""
     _groups.clear()

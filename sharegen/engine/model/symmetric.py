@@ -73,11 +73,15 @@ class SymmetricSum:
     def _reduce(self, shared: torch.Tensor) -> None:
         torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
 
+    @property
+    def is_idle(self) -> bool:
+        return bool(torch.cuda.default_stream(self._device).query())
+
     def let_go(self) -> None:
         """Have this rank's kernels go on that wait for one that is gone; their sums are wrong."""
         end = time.monotonic() + _LONGEST
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            while not torch.cuda.default_stream().query() and time.monotonic() < end:
+            while not self.is_idle and time.monotonic() < end:
                 for signal, value in self._waited_for:
                     signal.fill_(value)
                 self._stream.synchronize()

@@ -117,6 +117,16 @@ class Followers:
                 raise self._lost
             time.sleep(_POLL_SECONDS)
 
+    def settle(self) -> None:
+        """Wait until this rank's device is idle, before anything on it is freed.
+
+        Freeing waits for the device and keeps all others from it, also those who let it go where it
+        waits for a rank that is gone.
+        """
+        end = time.monotonic() + _STUCK_SECONDS
+        while not ranks.is_idle() and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+
     def close(self) -> None:
         """Let them leave. Nothing of the engine is on this rank's device any more."""
         if not self._leaving:
