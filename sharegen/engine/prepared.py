@@ -57,6 +57,10 @@ class Others(Protocol):
         """Until it is drawn, or a rank is gone."""
         ...
 
+    def settle(self) -> None:
+        """Wait until this rank's device is idle, before anything on it is freed."""
+        ...
+
     def close(self) -> None:
         """Let them leave. Nothing of the engine is on this rank's device any more."""
         ...
