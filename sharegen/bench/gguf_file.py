@@ -41,7 +41,7 @@ def write_gguf(model: Path, file: Path, dtype: torch.dtype) -> None:
         _write(file, config, weights)
     except OSError as error:
         raise SharegenError(
-            f"cannot write {file}: {error.strerror}: set TMPDIR to a folder with more room"
+            f"cannot write {file}: {error.strerror or error}: set TMPDIR to a folder with more room"
         ) from error
 
 

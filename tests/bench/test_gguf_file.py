@@ -108,6 +108,10 @@ def test_a_bfloat16_file_gives_transformers_the_same_model(tmp_path: Path) -> No
 @needs_gguf
 def test_no_room_for_the_file(tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model")
+    full = Path("/dev/full")
+    if full.exists():
+        with pytest.raises(SharegenError, match=r"/dev/full: (?!None).+: set TMPDIR to a folder"):
+            write_gguf(folder, full, torch.float32)
     with pytest.raises(SharegenError, match="No such file or directory: set TMPDIR"):
         write_gguf(folder, tmp_path / "nowhere" / "m.gguf", torch.float32)
 
