@@ -138,11 +138,11 @@ def _read(
 class _OwnKeys:
     """Rows whose own keys are read together.
 
-    rows: of those in tree order. blocks: [rows * blocks read], flat. bias: [rows, 1, 1, keys], 0
-    for a key that the row has, -inf beyond its last.
+    rows: of those of the suffix plan. blocks: [rows * blocks read], flat. bias: [rows, 1, 1, keys],
+    0 for a key that the row has, -inf beyond its last.
     """
 
-    rows: Tensor | slice
+    rows: slice
     blocks: Tensor
     bias: Tensor
 
@@ -152,6 +152,8 @@ class SuffixPlan:
 
     block_tables: [rows, max_blocks]; prefix_length, position: [rows] of the batch, on a CPU. A dead
     row is not in the order. token_numbers: of one token's keys in a layer, at most.
+    rows: those in tree order that have keys, the parts' one after the other. place: [rows in tree
+    order] where the result of each is: 0 is that of no keys, those of `rows` follow.
     """
 
     def __init__(
@@ -171,16 +173,21 @@ class SuffixPlan:
             if tokens > 0:  # else it has ended, and the host does not know yet
                 same.setdefault(_rounded(-(-tokens // wide)) * wide, []).append(row)
         self.parts: list[_OwnKeys] = []
+        rows: list[int] = []
         for width, of_width in same.items():
+            blocks = tables[of_width, : width // block_size]
+            blocks = pad(blocks, (0, width // block_size - blocks.shape[1]))
+            hidden = torch.arange(width) >= length[of_width, None]
+            bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None, None]
             most = max(1, _GATHERED // (width * token_numbers))
-            beyond = torch.arange(width)
             for first in range(0, len(of_width), most):
-                rows = _as_slice(of_width[first : first + most])
-                blocks = tables[rows, : width // block_size]
-                blocks = pad(blocks, (0, width // block_size - blocks.shape[1]))
-                hidden = beyond >= length[rows, None]
-                bias = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-                self.parts.append(_OwnKeys(rows, blocks.flatten(), bias[:, None, None]))
+                part = slice(first, min(first + most, len(of_width)))
+                at = slice(len(rows) + part.start, len(rows) + part.stop)
+                self.parts.append(_OwnKeys(at, blocks[part].flatten(), bias[part]))
+            rows += of_width
+        self.rows = torch.tensor(rows, dtype=torch.int64)
+        self.place = torch.zeros(len(length), dtype=torch.int64)
+        self.place[self.rows] = torch.arange(1, len(rows) + 1)
 
 
 def serves_layer(
@@ -232,8 +239,9 @@ def _own(
     masked: whether what a block holds beyond its row's last key, which is what its memory held
     before, is made 0 first: it may not be finite, values of a narrow block neither.
     """
-    queries = q.view(len(q), k_cache.shape[2], -1, q.shape[2])
-    out, lse = torch.zeros(queries.shape), torch.full(queries.shape[:-1], NOTHING)
+    queries = q.index_select(0, suffix.rows).unflatten(1, (k_cache.shape[2], -1))
+    outs = [queries.new_zeros(1, *queries.shape[1:])]
+    lses = [queries.new_full((1, *queries.shape[1:3]), NOTHING)]
     block_size = k_cache.shape[1]
     for part in suffix.parts:
         if narrow is None:
@@ -243,10 +251,11 @@ def _own(
             slots = part.blocks.long()[:, None] * block_size + inside
             k, v = reference.read_narrow(narrow, slots.flatten())
         k, v = _by_head(k, v, part.bias, masked)
-        out[part.rows], lse[part.rows] = _flash(
-            queries[part.rows], k, v, attn_mask=part.bias, scale=1.0
-        )
-    return _partial(out.flatten(1, 2), lse.flatten(1, 2))
+        out, lse = _flash(queries[part.rows], k, v, attn_mask=part.bias, scale=1.0)
+        outs.append(out)
+        lses.append(lse)
+    out, lse = (torch.cat(x).index_select(0, suffix.place).flatten(1, 2) for x in (outs, lses))
+    return _partial(out, lse)
 
 
 def _by_head(k: Tensor, v: Tensor, bias: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
@@ -266,9 +275,3 @@ def _rounded(steps: int) -> int:
     """Up to one of few numbers: all up to 16, then eight of each power of two."""
     unit = 1 << max(0, (steps - 1).bit_length() - 4)
     return -(-steps // unit) * unit
-
-
-def _as_slice(rows: list[int]) -> Tensor | slice:
-    if rows[-1] - rows[0] == len(rows) - 1:
-        return slice(rows[0], rows[-1] + 1)
-    return torch.tensor(rows)
