@@ -360,3 +360,18 @@ def _suffix(
         else:
             partial[step.rows] = merge(partial[step.rows], own)
     return partial
+
+
+def delta_rule_step(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor,
+    states: Tensor, read: Tensor, write: Tensor,
+) -> Tensor:  # fmt: skip
+    """One token of the gated delta rule on states in their slots: see `delta_rule.py`."""
+    group = v.shape[1] // k.shape[1]
+    unit = (x.float() * (x.float().square().sum(-1, keepdim=True) + 1e-6).rsqrt() for x in (q, k))
+    query, key = (x.repeat_interleave(group, 1)[..., None] for x in unit)
+    state = states[read] * decay.float().exp().reshape(*v.shape[:2], -1, 1)
+    change = (v.float() - (state * key).sum(-2)) * beta.float()[..., None]
+    state += key * change[..., None, :]
+    states[write] = state
+    return ((state * query).sum(-2) / k.shape[-1] ** 0.5).to(v.dtype)

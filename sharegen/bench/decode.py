@@ -231,7 +231,12 @@ class Unmixed(StatePool):
         vars(self).update(vars(pool))
 
     def mix(
-        self, index: int, hidden: torch.Tensor, read: torch.Tensor, write: torch.Tensor
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        read: torch.Tensor,
+        write: torch.Tensor,
+        in_place: bool = False,
     ) -> torch.Tensor:
         return hidden.clone()
 

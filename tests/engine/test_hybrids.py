@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ import torch
 from transformers.integrations import hub_kernels
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sharegen.engine import prepared
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
-from sharegen.engine.model import probe
+from sharegen.engine.model import mixers, probe
 from sharegen.engine.model.compiling import _allow_compilations
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.mixers import TORCH_CODE, choose_by_device, kernels_of
@@ -30,6 +32,7 @@ from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
 from sharegen.errors import CapacityError, ModelError
+from sharegen.kernels import reference
 from sharegen.llm import LLM
 from tests.engine.jobs import (
     CheckedEngine,
@@ -369,6 +372,59 @@ def test_with_fp8_kv() -> None:
     ran = run(engine, requests_of(forest(), GREEDY, 2))
     first = [ran.tokens[key][0] == plain.tokens[key][0] for key in plain.tokens]
     assert all(first) and ran.stats.states_total == 40
+
+
+STEPS = {
+    "qwen3_5": ("torch_recurrent_gated_delta_rule", "fused_recurrent_gated_delta_rule"),
+    "kimi_linear": ("recurrent_kimi_delta_attention", "fused_recurrent_kda"),
+}
+
+
+def with_kernels(name: str, step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU where a package has kernels for the model, and ours steps on the states."""
+    code = sys.modules[type(loaded(name).mixers[0].module).__module__]
+    function, kernel = STEPS[name]
+    own = vars(code)[function]
+    monkeypatch.setattr(code, function, mixers._Choice("a package", kernel, own, own))
+    monkeypatch.setattr(prepared, "step_kernel", lambda device: step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_states_that_go_on_where_they_lie(
+    name: str, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside beams, too, whose states are copied."""
+    beams = [replace(search, key=1000 + search.key) for search in searches(forest()[:3], "plain")]
+    requests = [*requests_of(forest(), SAMPLED, 3), *beams]
+    sizes = {"blocks": 70, "max_sequences": 9, "state_slots": 30}
+    expected = run(make_engine(loaded(name), **sizes), requests)
+    with_kernels(name, reference.delta_rule_step, monkeypatch)
+    engine = make_engine(loaded(name), **sizes)
+    engine._lag = lag
+    ran = run(engine, requests)
+    assert ran.tokens == expected.tokens
+    assert engine.runner.states is not None
+    assert list(engine.runner.states.pool._in_place.values()) == [True]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_differs_or_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def zeros(*arguments: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(arguments[2])
+
+    def fails(*arguments: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no kernel image is available\nfor execution")
+
+    requests = requests_of(forest()[:4], SAMPLED, 3)
+    expected = run(make_engine(loaded("qwen3_5")), requests)
+    for step, reason in ((zeros, "it differs from the model's own"), (fails, "no kernel image")):
+        with_kernels("qwen3_5", step, monkeypatch)
+        engine = make_engine(loaded("qwen3_5"))
+        with pytest.warns(UserWarning, match=f"states are copied in every step: {reason}"):
+            ran = run(engine, requests)
+        assert ran.results == expected.results
 
 
 @pytest.mark.slow

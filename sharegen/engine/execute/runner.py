@@ -189,7 +189,9 @@ class Runner:
         where = Slots(None, slots) if self.cache.narrow else Slots(slots)
         context = self.attention.decode(where, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
-        states = self.states.of_step(position) if self.states is not None else None
+        states = None
+        if self.states is not None:  # beams, which ask for likeliest tokens, may share a state
+            states = self.states.of_step(position, in_place=features.top_logprobs < 0)
         with active(context, states):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
         if self.states is not None:

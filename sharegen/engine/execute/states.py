@@ -1,12 +1,15 @@
 """The states of mixers on the device: one pool of slots, and which of them a step reads and writes.
 
 A step gathers the states of its sequences by slot, lets the mixer change these copies, and scatters
-them to other slots or the same. So a child, or a row, goes on from its parent's state without
+them to other slots or the same; where there is a kernel for it, it reads and writes the slots
+itself. So a child, or a row, goes on from its parent's state without
 another copy, and nobody's state is changed under them.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,42 +17,149 @@ import numpy as np
 import torch
 
 from sharegen.engine.batch import Int32, MixedChunks
-from sharegen.engine.model.mixers import Mixer, States
+from sharegen.engine.execute.memory import is_out_of_memory
+from sharegen.engine.model.mixers import RECURRENT, Key, Mixer, States, steps_in_place
 
 Send = Callable[..., tuple[torch.Tensor, ...]]
+Step = Callable[..., torch.Tensor]
+"""As `kernels/delta_rule.py` has it."""
+
+_TRIED = 2  # sequences on which a kernel is tried
 
 
 class StatePool:
-    """tensors[mixer][state]: [num_slots + 2, *shape], the last two slots zero and scratch."""
+    """tensors[mixer][state]: [num_slots + 2, *shape], the last two slots zero and scratch.
 
-    def __init__(self, mixers: Sequence[Mixer], num_slots: int, device: torch.device) -> None:
+    step: the kernel for states that a step changes where they lie, which spares the copies of what
+    is large; None: there is none for the device. It is tried on each kind of mixer, and where it
+    fails or differs from the mixer's own, it is not taken, and a warning says so.
+    """
+
+    def __init__(
+        self,
+        mixers: Sequence[Mixer],
+        num_slots: int,
+        device: torch.device,
+        step: Step | None = None,
+    ) -> None:
         self.mixers = mixers
         self.zero, self.scratch = num_slots, num_slots + 1
         self.device = device
         self.tensors = [mixer.fresh(num_slots + 2, device).tensors for mixer in mixers]
+        self._step = step
+        self._in_place: dict[type, bool] = {}  # by the mixers' type
 
     def mix(
-        self, index: int, hidden: torch.Tensor, read: torch.Tensor, write: torch.Tensor
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        read: torch.Tensor,
+        write: torch.Tensor,
+        in_place: bool = False,
     ) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> likewise; read, write: [sequences] slots."""
+        """hidden: [sequences, tokens, size] -> likewise; read, write: [sequences] slots.
+
+        in_place: nobody reads what another one writes, and each has one token.
+        """
         pool = self.tensors[index]
+        if in_place and self._goes_in_place(index, hidden, read):
+            return self._mix_in_place(index, hidden, pool, read, write)
         states = States({key: tensor.index_select(0, read) for key, tensor in pool.items()})
         mixed = self.mixers[index].run(hidden, states)
         for key, tensor in pool.items():
             tensor.index_copy_(0, write, states.tensors[key].to(tensor.dtype))
         return mixed
 
+    def _mix_in_place(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        pool: dict[Key, torch.Tensor],
+        read: torch.Tensor,
+        write: torch.Tensor,
+    ) -> torch.Tensor:
+        assert self._step is not None
+        others = {key: tensor for key, tensor in pool.items() if key != RECURRENT}
+        where = _InSlots(self._step, pool[RECURRENT], read, write)
+        states = States({key: t.index_select(0, read) for key, t in others.items()}, where)
+        mixed = self.mixers[index].run(hidden, states)
+        for key, tensor in others.items():
+            tensor.index_copy_(0, write, states.tensors[key].to(tensor.dtype))
+        return mixed
+
+    def _goes_in_place(self, index: int, hidden: torch.Tensor, read: torch.Tensor) -> bool:
+        kind = type(self.mixers[index].module)
+        if self._step is None:
+            return False
+        if kind not in self._in_place:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                return False  # a step runs once before it is captured
+            self._in_place[kind] = steps_in_place(self.mixers[index]) and self._is_same(
+                index, hidden[:_TRIED], read[:_TRIED]
+            )
+        return self._in_place[kind]
+
+    def _is_same(self, index: int, hidden: torch.Tensor, read: torch.Tensor) -> bool:
+        """Whether the kernel gives what the mixer's own code does, on a few sequences' states."""
+        every = torch.arange(len(read), device=read.device)
+        ways: list[dict[Key, torch.Tensor]] = [
+            {key: tensor.index_select(0, read) for key, tensor in self.tensors[index].items()}
+            for _ in range(2)
+        ]
+        states = States(dict(ways[0]))
+        expected = self.mixers[index].run(hidden, states)
+        try:
+            mixed = self._mix_in_place(index, hidden, ways[1], every, every)
+            close = torch.allclose(mixed.float(), expected.float(), atol=1e-2, rtol=5e-2)
+            close &= torch.allclose(ways[1][RECURRENT], states.tensors[RECURRENT], 1e-2, 1e-3)
+            reason = "it differs from the model's own code"
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
+            close, reason = False, str(error).strip().splitlines()[0]
+        if not close:
+            warnings.warn(f"states are copied in every step: {reason:.200}", stacklevel=2)
+        return close
+
+
+@dataclass(frozen=True)
+class _InSlots:
+    """A `StateInPlace`: pool: [slots, heads, K, V]; read, write: [sequences]."""
+
+    kernel: Step
+    pool: torch.Tensor
+    read: torch.Tensor
+    write: torch.Tensor
+
+    def step(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+        decay: torch.Tensor, beta: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        parts = (x[:, 0] for x in (q, k, v, decay, beta))
+        return self.kernel(*parts, self.pool, self.read, self.write)[:, None]
+
+
+def step_kernel(device: torch.device) -> Step | None:
+    """The kernel with which states go on where they lie, where the device runs it."""
+    if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    from sharegen.kernels.delta_rule import delta_rule_step
+
+    return delta_rule_step
+
 
 @dataclass(frozen=True)
 class StatesOfRows:
-    """A decoding step's: every row is a sequence of one token."""
+    """A decoding step's: every row is a sequence of one token. in_place: see `StatePool.mix`."""
 
     pool: StatePool
     read: torch.Tensor
     write: torch.Tensor
+    in_place: bool
 
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        return self.pool.mix(index, hidden[:, None], self.read, self.write)[:, 0]
+        hidden = hidden[:, None]
+        return self.pool.mix(index, hidden, self.read, self.write, self.in_place)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -98,14 +208,18 @@ class RowStates:
         [slots] = send(states.astype(np.int64))
         self.read[rows], self.write[rows] = slots.unbind(1)
 
-    def of_step(self, position: torch.Tensor) -> StatesOfRows:
-        """Of the first rows; one that has ended, and has position -1, changes nobody's state."""
+    def of_step(self, position: torch.Tensor, in_place: bool = False) -> StatesOfRows:
+        """Of the first rows; one that has ended, and has position -1, changes nobody's state.
+
+        in_place: no row goes on from what another row writes in this step, as beams do.
+        """
         live = position >= 0
         count = len(position)
         return StatesOfRows(
             self.pool,
             torch.where(live, self.read[:count], self.pool.zero),
             torch.where(live, self.write[:count], self.pool.scratch),
+            in_place,
         )
 
     def advance(self, position: torch.Tensor) -> None:

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from inspect import isfunction
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from sharegen.engine.model import interface
@@ -31,8 +31,12 @@ HANDS_STATES_OVER = hasattr(Cache, "get_recurrent_state")
 """Whether this transformers lets a mixer go on from any state: 5.23 does, 5.17 does not."""
 
 TORCH_CODE = "transformers' own torch code"
+_STEPS = {"fused_recurrent_gated_delta_rule", "fused_recurrent_kda"}
+
 Key = tuple[str, int]
 """Of one of a mixer's states: "conv" or "recurrent", and its number among those."""
+
+RECURRENT: Key = ("recurrent", 0)
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,18 @@ class StateSpec:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+class StateInPlace(Protocol):
+    """A recurrent state that a step of one token changes where it lies."""
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
+        """The output of the gated delta rule, all with their one token: see kernels/delta_rule.py.
+
+        q, k: [sequences, 1, key heads, K]; v: [sequences, 1, heads, V] -> likewise; decay: log,
+        [sequences, 1, heads] or [sequences, 1, heads, K]; beta: [sequences, 1, heads].
+        """
+        ...
+
+
 class States:
     """The states of some sequences in one mixer: what its forward takes for a cache.
 
@@ -55,14 +71,20 @@ class States:
     what it was given and says nothing, of more it tells what comes next.
     """
 
-    def __init__(self, tensors: dict[Key, torch.Tensor]) -> None:
+    def __init__(
+        self, tensors: dict[Key, torch.Tensor], in_place: StateInPlace | None = None
+    ) -> None:
+        """in_place: the recurrent state, where it is not among the tensors."""
         self.tensors = tensors
+        self._in_place = in_place
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
         return self.tensors["conv", state_idx]
 
-    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
-        return self.tensors["recurrent", state_idx]
+    def get_recurrent_state(
+        self, layer_idx: int, state_idx: int = 0
+    ) -> torch.Tensor | StateInPlace:
+        return self._in_place or self.tensors["recurrent", state_idx]
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
@@ -76,7 +98,8 @@ class States:
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
     ) -> torch.Tensor:
-        self.tensors["recurrent", state_idx] = recurrent_states
+        if self._in_place is None:
+            self.tensors["recurrent", state_idx] = recurrent_states
         return recurrent_states
 
     def is_recording_past(self, layer_idx: int) -> bool:
@@ -102,7 +125,7 @@ class Mixer:
         """hidden: [sequences, tokens, size] -> likewise; the states go on by so many tokens."""
         cache = {self.cache_argument: states}
         if hidden.shape[1] > 1 and starts_from_nothing(self.module):
-            with scanning_from(self.module, states.get_recurrent_state(0)):
+            with scanning_from(self.module, states.tensors[RECURRENT]):
                 return self.forward(hidden, **cache)
         return self.forward(hidden, **cache)
 
@@ -153,11 +176,15 @@ class _Choice:
     """A function for which transformers has taken a package's kernels in place of its own code."""
 
     package: str
+    name: str
     kernels: Callable[..., Any]
     torch_function: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """By where the tensors are: such kernels are for GPUs."""
+        """By where the tensors are: such kernels are for GPUs; and by where the state is."""
+        state = kwargs.get("initial_state")
+        if state is not None and not isinstance(state, torch.Tensor):
+            return state.step(*args, kwargs["g"], kwargs["beta"]), None
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
         on_cpu = next(tensors).device.type == "cpu"
         return (self.torch_function if on_cpu else self.kernels)(*args, **kwargs)
@@ -173,6 +200,15 @@ def choose_by_device(model: PreTrainedModel) -> None:
             code[name] = choice
 
 
+def steps_in_place(mixer: Mixer) -> bool:
+    """Whether a step of one token takes a `StateInPlace` for the mixer's recurrent state.
+
+    It does where the gated delta rule is computed by a package's kernel, whose place ours takes.
+    """
+    choices = {choice.name for _, choice in _choices(_code_of(mixer.module))}
+    return bool(choices & _STEPS) and RECURRENT in (spec.key for spec in mixer.states)
+
+
 def _code_of(module: nn.Module) -> dict[str, Any]:
     return vars(sys.modules[type(module).__module__])
 
@@ -185,7 +221,12 @@ def _choices(code: dict[str, Any]) -> Iterator[tuple[str, _Choice]]:
         elif isfunction(value):
             around = _closure(value)
             if "package" in around and around["implementation"] is not around["torch_function"]:
-                yield name, _Choice(around["package"], value, around["torch_function"])
+                yield (
+                    name,
+                    _Choice(
+                        around["package"], around["func_name"], value, around["torch_function"]
+                    ),
+                )
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:
