@@ -184,7 +184,8 @@ class _Choice:
         """By where the tensors are: such kernels are for GPUs; and by where the state is."""
         state = kwargs.get("initial_state")
         if state is not None and not isinstance(state, torch.Tensor):
-            return state.step(*args, kwargs["g"], kwargs["beta"]), None
+            out = state.step(*args, kwargs["g"], kwargs["beta"])
+            return out, out  # some models convert the next state, which is where it belongs
         tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
         on_cpu = next(tensors).device.type == "cpu"
         return (self.torch_function if on_cpu else self.kernels)(*args, **kwargs)
