@@ -170,8 +170,11 @@ def test_limits(
 RANDOM_LIMITS = [{}, {"window": 13}, {"attention_chunk": 9}, {"softcap": 2.0}]
 
 
+SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
+
+
 @each_reading
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
     """Ragged ones, with rows that no node names, in blocks of any size."""
     rng = np.random.default_rng(seed)

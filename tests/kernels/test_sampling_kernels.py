@@ -116,7 +116,7 @@ def test_a_nucleus_too_large_to_put_aside(monkeypatch: pytest.MonkeyPatch) -> No
         assert Rows(logits, **options).check() < 3
 
 
-@pytest.mark.parametrize("ties", [200, 1000])
+@pytest.mark.parametrize("ties", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_more_ties_than_are_put_aside(ties: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "CAPACITY", 256)
     monkeypatch.setattr(kernels, "SEARCH_BLOCK", 256)
