@@ -41,6 +41,8 @@ from tests.tiny import save_tiny_model
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SMALL = {"object_store_memory": 75 << 20}
+# Ray starts its workers 15 steps nicer than all else: beside other tests they would not get on at all.
+AS_OTHERS = {"_system_config": {"worker_niceness": 0}}
 
 
 def free_port() -> int:
@@ -58,7 +60,7 @@ def client_port() -> int:
 def nodes(client_port: int) -> Iterator[Nodes]:
     """A head that has no room for workers, and two nodes of one CPU each."""
     head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": client_port}
-    started = Nodes(initialize_head=True, head_node_args=head | SMALL)
+    started = Nodes(initialize_head=True, head_node_args=head | SMALL | AS_OTHERS)
     for _ in range(2):
         started.add_node(num_cpus=1, **SMALL)
     yield started
