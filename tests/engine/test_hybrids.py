@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.execute.states import StatePool
 from sharegen.engine.model import mixers, probe
 from sharegen.engine.model.compiling import _allow_compilations
 from sharegen.engine.model.load import load_model
@@ -425,6 +427,36 @@ def test_a_kernel_that_differs_or_fails_is_not_taken(monkeypatch: pytest.MonkeyP
         with pytest.warns(UserWarning, match=f"states are copied in every step: {reason}"):
             ran = run(engine, requests)
         assert ran.results == expected.results
+
+
+def test_a_kernel_is_tried_on_states_that_are_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of all has none: a kernel without decay would pass; nor may one break it."""
+    errors = pytest.importorskip("triton.runtime.errors")
+    step = reference.delta_rule_step
+
+    def lasting(*tensors: torch.Tensor) -> torch.Tensor:
+        q, k, v, decay, *others = tensors
+        return step(q, k, v, torch.zeros_like(decay), *others)
+
+    def large(*tensors: torch.Tensor) -> torch.Tensor:
+        raise errors.OutOfResources(300_000, 232_448, "shared memory")
+
+    def other(*tensors: torch.Tensor) -> torch.Tensor:
+        raise AssertionError
+
+    model = loaded("qwen3_5")
+    hidden = torch.randn(3, 1, model.config.get_text_config().hidden_size)
+    ways = {lasting: "it differs", large: "out of resource", other: "AssertionError", step: None}
+    for way, reason in ways.items():
+        with_kernels("qwen3_5", way, monkeypatch)
+        pool = StatePool(model.mixers, 4, torch.device("cpu"), way)
+        read, write = torch.full((3,), pool.zero), torch.full((3,), pool.scratch)
+        with torch.inference_mode(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            pool.mix(0, hidden, read, write, in_place=True)
+        assert [reason in str(warning.message) for warning in said] == [True] * bool(reason)
+        assert list(pool._in_place.values()) == [reason is None]
+        assert all(not tensor[pool.zero].any() for tensor in pool.tensors[0].values())
 
 
 @pytest.mark.slow
