@@ -41,7 +41,7 @@ from tests.tiny import save_tiny_model
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SMALL = {"object_store_memory": 75 << 20}
-# Ray starts its workers 15 steps nicer than all else: beside other tests they would not get on at all.
+# Ray starts its workers 15 steps nicer than all else: beside other tests they would starve.
 AS_OTHERS = {"_system_config": {"worker_niceness": 0}}
 
 
