@@ -25,7 +25,8 @@ class Way:
 
 WAYS = (
     Way("sharegen", "sharegen"),
-    Way("each", "stored once, read by each row", is_read_by_each=True),
     Way("nothing", "nothing shared", levels=0),
     Way("ceiling", "no attention", has_attention=False),
+    Way("each", "stored once, read by each row", is_read_by_each=True),
 )
+"""In the order in which they are measured: the slowest comes last."""

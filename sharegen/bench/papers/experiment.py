@@ -93,7 +93,9 @@ class Experiment:
 
     machine: of the paper; figures: what it gave there. rows: measures, point by point. charts: of
     all rows. takes: the fields of Settings, beside the common ones, that it heeds. peers: packages
-    whose columns are left out where they are not installed. repeats: by default.
+    whose columns are left out where they are not installed. repeats: by default. point: fields that
+    name one, where a point is measured by one way after the other and each has a row for it; they
+    are one line of the table.
     """
 
     paper: Paper
@@ -105,6 +107,15 @@ class Experiment:
     takes: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     repeats: int = 3
+    point: tuple[str, ...] = ()
+
+    def add(self, row: Row, rows: list[Row]) -> None:
+        """Put a row to those of before."""
+        for other in rows if self.point else ():
+            if all(other[key] == row[key] for key in self.point):
+                other.update(row)
+                return
+        rows.append(row)
 
 
 def say(line: str) -> None:

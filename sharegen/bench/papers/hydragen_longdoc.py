@@ -9,7 +9,6 @@ context of 2,048 tokens, and has not learnt to look things up.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -77,7 +76,7 @@ def rows(settings: Settings) -> Iterator[Row]:
     distinct = [list(ids) for ids in tokenise(asked, tokenizer)]
     prompts = [distinct[i % len(distinct)] for i in range(max(questions))]
     job = _Job(hay, prompts, tokenizer)
-    found: dict[int, Row] = defaultdict(dict)
+    where = {"facts": len(hay.asked), "prompt_tokens": max(map(len, distinct))}
     for way in WAYS:
         give_memory_back()
         config = EngineConfig(max_sequences=max(questions))
@@ -87,15 +86,9 @@ def rows(settings: Settings) -> Iterator[Row]:
         if not way.has_attention:
             leave_attention_out(engine)
         for count in questions:
-            found[count] |= _answered(way, job, count, engine, settings.repeats)
+            found = _answered(way, job, count, engine, settings.repeats)
+            yield {"questions": count, **where, **found}
         del engine
-    for count in questions:
-        yield {
-            "questions": count,
-            "facts": len(hay.asked),
-            "prompt_tokens": max(map(len, distinct)),
-            **found[count],
-        }
 
 
 def _answered(way: Way, job: _Job, count: int, engine: Engine, repeats: int) -> Row:
@@ -160,4 +153,5 @@ EXPERIMENT = Experiment(
     rows=rows,
     charts=charts,
     takes=("model", "document", "facts", "questions"),
+    point=("questions",),
 )

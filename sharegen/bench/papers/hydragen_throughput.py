@@ -8,9 +8,8 @@ random, and samples end at their length.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from sharegen.bench.decode import leave_attention_out, measure_again, rows_that_fit, run_job
@@ -86,66 +85,73 @@ def rows(settings: Settings) -> Iterator[Row]:
 def measure(
     shapes: Sequence[str], points: Callable[[str], Sequence[Point]], settings: Settings
 ) -> Iterator[Row]:
-    """A row for each point, when all ways of its shape have been measured."""
+    """A row for each point by each way, one way after the other."""
     for shape in shapes_that_fit(shapes, settings):
-        found: dict[Point, Row] = defaultdict(dict)
         ranks = settings.tensor_parallel_size or 1
         engines = Engines(shape, str(settings.device), settings.dtype, ranks=ranks)
         ways = [way for way in WAYS if way.has_attention or ranks == 1]
         if len(ways) < len(WAYS):
             say(f"{shape}: no ceiling is measured where a model is cut among GPUs")
+        ours: dict[Point, float] = {}
         for way in ways:
-            _add(way, shape, points(shape), engines, settings, found)
-        for point in points(shape):
-            row = found[point]
-            if row.get("sharegen") and row.get("ceiling"):
-                row["of_ceiling"] = row["sharegen"] / row["ceiling"]
-            where = {"batch": point.batch, "prefix": point.prefix, "output": point.output}
-            paper = cell(shape, point.batch, point.prefix, point.output)
-            yield {"shape": shape, "ranks": ranks, **where, **row, **paper}
+            for point, row in _by(way, shape, points(shape), engines, settings.repeats):
+                if way.key == "sharegen":
+                    ours[point] = row["sharegen"]
+                elif way.key == "ceiling" and point in ours:
+                    row["of_ceiling"] = ours[point] / row["ceiling"]
+                where = {"batch": point.batch, "prefix": point.prefix, "output": point.output}
+                paper = cell(shape, point.batch, point.prefix, point.output)
+                yield {"shape": shape, "ranks": ranks, **where, **row, **paper}
         del engines
 
 
-def _add(
-    way: Way,
-    shape: str,
-    points: Sequence[Point],
-    engines: Engines,
-    settings: Settings,
-    found: dict[Point, Row],
-) -> None:
-    """Measure all points by one way; the engine is gone at the end."""
+def _by(
+    way: Way, shape: str, points: Sequence[Point], engines: Engines, repeats: int
+) -> Iterator[tuple[Point, Row]]:
+    """What is measured at each point by one way; the engine is gone at the end.
+
+    Points of which the same batch fits are measured once.
+    """
     engine = engines.make(max(point.batch for point in points), way.levels, way.costs)
     if not way.has_attention:
         leave_attention_out(engine)
+    measured: dict[Point, Row] = {}
     for point in points:
+        what = f"{shape}, {way.name}, prefix {point.prefix:,}"
+        fitting = _fitting(way, point, engine)
+        less: Row = {}
+        if fitting != point:
+            say(
+                f"{what}: a batch of {point.batch:,} does not fit; the largest that does is "
+                f"{fitting.batch:,}"
+            )
+            less[f"{way.key}_batch"] = fitting.batch
         try:
-            found[point] |= _paces(way, f"{shape}, {way.name}", point, engine, settings.repeats)
+            if fitting not in measured:
+                measured[fitting] = _paces(way, fitting, engine, repeats)
         except CapacityError as error:
-            say(f"{shape}, {way.name}, prefix {point.prefix:,}: {error}")
-    if (settings.tensor_parallel_size or 1) > 1:
+            say(f"{what}: {error}")
+            continue
+        yield point, measured[fitting] | less
+    if engines.ranks > 1:
         engine.close()
 
 
-def _paces(way: Way, what: str, point: Point, engine: Engine, repeats: int) -> Row:
+def _fitting(way: Way, point: Point, engine: Engine) -> Point:
+    """With the largest batch that fits, at most its own."""
+    most = min(rows_that_fit(engine, point.job, way.levels), engine.scheduler.max_sequences)
+    return replace(point, batch=min(most, point.batch))
+
+
+def _paces(way: Way, point: Point, engine: Engine, repeats: int) -> Row:
     """Tokens decoded a second: the mean of the runs, and their standard deviation."""
     job = point.job
-    batch = min(rows_that_fit(engine, job, way.levels), engine.scheduler.max_sequences, point.batch)
-    row: Row = {}
-    if batch < point.batch:
-        say(
-            f"{what}, prefix {point.prefix:,}: a batch of {point.batch:,} does not fit; the "
-            f"largest that does is {batch:,}"
-        )
-        row[f"{way.key}_batch"] = batch
-        job = Point(batch, point.prefix, point.output).job
     run_job(engine, job, way.levels, _TEMPERATURE)
     paces = [
         measure_again(engine, job, way.levels, _TEMPERATURE)["decode_tokens_per_second"]
         for _ in range(repeats)
     ]
-    row[way.key], row[f"{way.key}_spread"] = fmean(paces), stdev(paces) if repeats > 1 else 0.0
-    return row
+    return {way.key: fmean(paces), f"{way.key}_spread": stdev(paces) if repeats > 1 else 0.0}
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
@@ -194,10 +200,13 @@ EXPERIMENT = Experiment(
         Column("prefix", "prefix"),
         Column("output", "tokens"),
         Column("sharegen", "sharegen", 0, "sharegen_spread"),
+        Column("sharegen_batch", "its batch"),
         Column("each", "read by each row", 0, "each_spread"),
+        Column("each_batch", "its batch"),
         Column("nothing", "nothing shared", 0, "nothing_spread"),
         Column("nothing_batch", "its batch"),
         Column("ceiling", "no attention", 0, "ceiling_spread"),
+        Column("ceiling_batch", "its batch"),
         Column("of_ceiling", "of that", 2),
         Column("paper_hydragen", "Hydragen (paper)"),
         Column("paper_vllm", "vLLM (paper)"),
@@ -205,4 +214,5 @@ EXPERIMENT = Experiment(
     rows=rows,
     charts=charts,
     takes=("shape", "tensor_parallel_size", "tables"),
+    point=("shape", "batch", "prefix", "output"),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Runs an experiment of a paper: its lines, its table, its picture, what the paper's machine gave.
 
-A JSON line goes out as soon as its row is measured; what is for people follows on stderr.
+A JSON line goes out as soon as its row is measured; what is for people follows on stderr, also
+where the experiment does not come to its end.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def bench_paper(
     if plot is not None:
         _check_plot(plot)
     place = resolve_device(device)
+    if place.index is not None and place.type == "cuda":
+        torch.cuda.set_device(place)  # where kernels are launched and graphs captured
     kind = "bfloat16" if place.type == "cuda" else "float32"
     settings = Settings(
         place,
@@ -90,12 +93,20 @@ def _run(name: str, experiment: Experiment, settings: Settings, plot: Path | Non
         "dtype": str(settings.dtype).removeprefix("torch."),
         "quick": settings.quick,
     }
-    rows = []
-    for row in experiment.rows(settings):
-        rows.append(row)
-        print(json.dumps({"bench": "paper", "name": name, **where, **row}), flush=True)
+    rows: list[Row] = []
+    try:
+        for row in experiment.rows(settings):
+            print(json.dumps({"bench": "paper", "name": name, **where, **row}), flush=True)
+            experiment.add(row, rows)
+    finally:
+        if rows:
+            _show(experiment, rows, plot)
     if not rows:
         raise SharegenError(f"{name}: there is nothing that could be measured here")
+    return rows
+
+
+def _show(experiment: Experiment, rows: Sequence[Row], plot: Path | None) -> None:
     # A line of the table is one line, however wide the terminal.
     Console(file=sys.stderr, highlight=False, width=_WIDTH).print(_table(experiment.columns, rows))
     for line in _said(experiment):
@@ -104,7 +115,6 @@ def _run(name: str, experiment: Experiment, settings: Settings, plot: Path | Non
         drawn = [chart.picture() for chart in experiment.charts(rows)]
         for path in figures.save(drawn, plot):
             say(f"written: {path}")
-    return rows
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:

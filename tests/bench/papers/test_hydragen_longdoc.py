@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharegen.bench.papers.experiment import Settings
-from sharegen.bench.papers.hydragen_longdoc import charts, rows
+from sharegen.bench.papers.experiment import Row, Settings
+from sharegen.bench.papers.hydragen_longdoc import EXPERIMENT, charts, rows
 from tests.tiny import save_tiny_model
 
 
@@ -26,7 +26,9 @@ def test_questions_by_each_way(tmp_path: Path, capsys: pytest.CaptureFixture[str
         document=document, facts=facts, questions=(1, 3),
     )  # fmt: skip
     capsys.readouterr()
-    found = list(rows(settings))
+    found: list[Row] = []
+    for row in rows(settings):
+        EXPERIMENT.add(row, found)
     assert [(row["questions"], row["facts"]) for row in found] == [(1, 2), (3, 2)]
     for row in found:
         assert min(row[way] for way in ("sharegen", "each", "nothing", "ceiling")) > 0

@@ -7,13 +7,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharegen.bench.papers.experiment import Settings
+from sharegen.bench.papers.experiment import Row, Settings
 from sharegen.bench.papers.hydragen_tables import TABLES, cell
-from sharegen.bench.papers.hydragen_throughput import FIGURES, Point, charts, measure, tables
+from sharegen.bench.papers.hydragen_throughput import (
+    EXPERIMENT,
+    FIGURES,
+    Point,
+    charts,
+    measure,
+    tables,
+)
 from sharegen.errors import CapacityError
 from tests.engine.tiny_models import tiny_config
 
 CPU = torch.device("cpu")
+
+
+def table(folder: Path, points: list[Point], repeats: int) -> tuple[list[Row], list[Row]]:
+    """The lines of the table, and the rows as they came."""
+    settings = Settings(CPU, torch.float32, repeats=repeats)
+    rows = list(measure([str(folder)], lambda shape: points, settings))
+    lines: list[Row] = []
+    for row in rows:
+        EXPERIMENT.add(dict(row), lines)
+    return lines, rows
 
 
 def test_cells_of_the_paper() -> None:
@@ -50,8 +67,8 @@ def test_a_model_that_does_not_fit(
 def test_every_way_has_its_pace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny_config("llama").save_pretrained(tmp_path)
     points = [Point(2, 20, 3), Point(5, 20, 3)]
-    settings = Settings(CPU, torch.float32, repeats=2)
-    found = list(measure([str(tmp_path)], lambda shape: points, settings))
+    found, rows = table(tmp_path, points, repeats=2)
+    assert len(rows) == 4 * len(points)  # as soon as one way has measured one of them
     assert [(row["batch"], row["prefix"], row["output"]) for row in found] == [
         (2, 20, 3),
         (5, 20, 3),
@@ -69,11 +86,15 @@ def test_every_way_has_its_pace(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_says_the_largest_batch_that_fits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 8 prompts of 150 tokens that share nothing, a small KV cache holds few."""
+    """Of 8 prompts of 150 tokens that share nothing, a small KV cache holds few.
+
+    A point of which the same batch fits is not measured again.
+    """
     tiny_config("llama").save_pretrained(tmp_path)
     monkeypatch.setattr("sharegen.engine.execute.memory._CPU_MOST", 1 << 18)
-    settings = Settings(CPU, torch.float32, repeats=1)
-    [row] = measure([str(tmp_path)], lambda shape: [Point(8, 150, 2)], settings)
+    found, _ = table(tmp_path, [Point(8, 150, 2), Point(9, 150, 2)], repeats=1)
+    row, more = found
+    assert more["nothing"] == row["nothing"] and more["sharegen"] != row["sharegen"]
     said = capsys.readouterr().err
     assert "nothing shared, prefix 150: a batch of 8 does not fit" in said
     assert f"the largest that does is {row['nothing_batch']}" in said

@@ -124,6 +124,29 @@ def test_lines_table_and_picture(
     assert drawn.startswith("<svg") and "Speed &amp; batch" in drawn and "two levels" in drawn
 
 
+def test_what_was_measured_is_shown_whatever_comes_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two ways measure the same points, and in the midst of the second one the card is gone."""
+
+    def rows(settings: Settings) -> Iterator[Row]:
+        yield from ({"model": "a", "batch": batch, "speed": 2.5} for batch in (1, 8))
+        yield {"model": "a", "batch": 8, "other": 7}
+        raise RuntimeError("an illegal memory access")
+
+    experiment = Experiment(**{**vars(EXPERIMENT), "rows": rows, "point": ("model", "batch")})
+    monkeypatch.setattr("sharegen.bench.papers.run.find", lambda name: experiment)
+    picture = tmp_path / "a.svg"
+    with pytest.raises(RuntimeError, match="illegal"):
+        bench_paper("mine", picture, device="cpu")
+    out, err = capsys.readouterr()
+    assert [json.loads(line).get("other") for line in out.splitlines()] == [None, None, 7]
+    assert "".join(err.split()).startswith(
+        "no_such_peerisnotinstalled:itscolumnisleftoutmodelbatchtokens/sapeera12.5-a82.57Apaper"
+    )
+    assert picture.is_file()
+
+
 def test_settings_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
