@@ -99,14 +99,23 @@ def nothing_shared(case: Tree, device: torch.device, dtype: torch.dtype) -> Step
 
     None where so many copies have no room.
     """
-    sizes = (case.rows, case.num_kv_heads, case.context, case.head_size)
-    if 2 * math.prod(sizes) * dtype.itemsize > room(device):
+    if not has_room_apart(case, device, dtype):
         return None
+    sizes = _sizes_apart(case)
     k, v = (torch.empty(sizes, dtype=dtype, device=device).normal_() for _ in range(2))
     # The heads of a group as so many queries of one head: the keys are read once for all of them.
     group = case.num_heads // case.num_kv_heads
     q = k.new_empty(*sizes[:2], group, case.head_size).normal_()
     return partial(torch.nn.functional.scaled_dot_product_attention, q, k, v)
+
+
+def has_room_apart(case: Tree, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether each row's own copy of its context has room."""
+    return 2 * math.prod(_sizes_apart(case)) * dtype.itemsize <= room(device)
+
+
+def _sizes_apart(case: Tree) -> tuple[int, int, int, int]:
+    return case.rows, case.num_kv_heads, case.context, case.head_size
 
 
 def room(device: torch.device) -> float:

@@ -16,7 +16,7 @@ from sharegen.bench.attention_case import Case
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.chunk import CHUNK_ATTENTION
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
-from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
+from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, FlashInfer, measure_layer
 from sharegen.bench.timer import timer_of
 
 
@@ -73,11 +73,11 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 def measure(points: Points, settings: Settings) -> Iterator[Row]:
     """A row for each point of each table and figure that there is room for."""
-    timer = timer_of(settings.device)
+    timer, peer = timer_of(settings.device), FlashInfer(settings)
 
     def step(part: str, batch: int, prompt: int, shared: int, completion: int) -> Row | None:
         found = measure_layer(
-            points.case(batch, shared, prompt - shared + completion), timer, settings
+            points.case(batch, shared, prompt - shared + completion), timer, settings, peer
         )
         where = {"part": part, "batch": batch, "prompt": prompt, "shared": shared}
         return None if found is None else {**where, "completion": completion, **found}

@@ -7,15 +7,17 @@ alone is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, stdev
 
 from sharegen.bench.attention_case import Case
-from sharegen.bench.layer import Layer, Step, nothing_shared
+from sharegen.bench.layer import Layer, Step, has_room_apart, nothing_shared
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from sharegen.bench.papers.hydragen import HYDRAGEN
+from sharegen.bench.papers.layer_ways import FlashInfer, times_of
 from sharegen.bench.timer import timer_of
 from sharegen.errors import CapacityError
 
@@ -57,11 +59,14 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
     A batch that does not fit is halved until it does. error, each_error: the largest of some rows,
     against float32.
     """
-    timer = timer_of(settings.device)
+    timer, flashinfer = timer_of(settings.device), FlashInfer(settings)
 
-    def timed(step: Step) -> tuple[float, float]:
-        times = timer.times(step, settings.repeats)
-        return fmean(times), stdev(times) if len(times) > 1 else 0.0
+    def timed(way: str, case: Case, step: Callable[[], Step | None]) -> Row:
+        times = times_of(step, f"{case}, {way}", timer, settings.repeats)
+        if times is None:
+            return {}
+        spread = stdev(times) if len(times) > 1 else 0.0
+        return {f"{way}_us": fmean(times), f"{way}_spread": spread}
 
     for case in sweep.cases():
         case, layer = _fitting(case, settings)
@@ -71,23 +76,20 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
             "prefix": case.few,
             "suffix": case.suffix,
         }
-        row["sharegen_us"], row["sharegen_spread"] = timed(layer.read_once())
+        row |= timed("sharegen", case, layer.read_once)
         row["error"] = layer.tensors.error()
-        row["each_us"], row["each_spread"] = timed(layer.read_by_each())
+        row |= timed("each", case, layer.read_by_each)
         row["each_error"] = layer.tensors.error()
-        # FlashInfer's plan of the suffixes takes no empty ones.
-        peer = layer.flashinfer() if "flashinfer" in settings.peers and case.suffix else None
-        if peer is not None:
-            row["flashinfer_us"], row["flashinfer_spread"] = timed(peer)
-        del layer, peer
-        rows, apart = _apart(case, settings)
-        if apart is not None:
-            row["nothing_us"], row["nothing_spread"] = timed(apart)
-            if rows == case.rows:
-                row["speedup"] = row["nothing_us"] / row["sharegen_us"]
-            else:
-                row["nothing_batch"] = rows
-        del apart
+        if case.suffix:  # FlashInfer's plan of the suffixes takes no empty ones
+            row |= timed("flashinfer", case, partial(flashinfer.step, layer))
+        del layer
+        apart = replace(case, samples=_most_apart(case, settings))
+        where = (settings.device, settings.dtype)
+        row |= timed("nothing", case, partial(nothing_shared, apart, *where))
+        if apart.rows < case.rows:
+            row["nothing_batch"] = apart.rows
+        elif "nothing_us" in row and "sharegen_us" in row:
+            row["speedup"] = row["nothing_us"] / row["sharegen_us"]
         yield row
 
 
@@ -105,17 +107,15 @@ def _fitting(case: Case, settings: Settings) -> tuple[Case, Layer]:
         return _fitting(replace(case, samples=case.rows // 2), settings)
 
 
-def _apart(case: Case, settings: Settings) -> tuple[int, Step | None]:
-    """With nothing shared: the rows, and the step; of a case that does not fit the most that do."""
-    rows = case.rows
-    step = nothing_shared(case, settings.device, settings.dtype)
-    while step is None and rows > 1:
-        rows //= 2
-        step = nothing_shared(replace(case, samples=rows), settings.device, settings.dtype)
-    if rows < case.rows:
-        said = f"a batch of {case.rows:,} does not fit; one of {rows:,} does"
+def _most_apart(case: Case, settings: Settings) -> int:
+    """Rows with nothing shared: half, a quarter, ... of those that have no room; at least one."""
+    apart = case
+    while apart.rows > 1 and not has_room_apart(apart, settings.device, settings.dtype):
+        apart = replace(apart, samples=apart.rows // 2)
+    if apart.rows < case.rows:
+        said = f"a batch of {case.rows:,} does not fit; one of {apart.rows:,} does"
         say(f"{case}, nothing shared: {said}")
-    return rows, step
+    return apart.rows
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.papers.experiment import Column, Row, Settings, say
 from sharegen.bench.timer import CpuTimer, Timer
+from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.errors import CapacityError
 
 WAYS = {
@@ -25,7 +28,51 @@ WORK = (Column("mflop", "MFLOP", 1), Column("mb", "MB", 1), Column("intensity", 
 """10^6 operations of a layer, 10^6 bytes that it moves at least, each key once, and their ratio."""
 
 
-def measure_layer(tree: Tree, timer: Timer | CpuTimer, settings: Settings) -> Row | None:
+class FlashInfer:
+    """The peer, where it is installed and its kernels compile: at first that takes it minutes.
+
+    Where it fails before it ever ran it is not asked again; later on, a case is left out.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._is_there = "flashinfer" in settings.peers
+        self._has_run = False
+
+    def step(self, layer: Layer) -> Step | None:
+        """A step that has run once, or None."""
+        if not self._is_there:
+            return None
+        try:
+            step = layer.flashinfer()
+            if step is not None:
+                step()
+        except Exception as error:  # a package that compiles for itself fails in ways of its own
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            what = f"{layer.case}, FlashInfer" if self._has_run else "FlashInfer's column"
+            say(f"{what} is left out: {reason:.200}")
+            self._is_there = self._has_run
+            return None
+        self._has_run |= step is not None
+        return step
+
+
+def times_of(
+    step: Callable[[], Step | None], what: str, timer: Timer | CpuTimer, repeats: int
+) -> list[float] | None:
+    """Microseconds of a step that is made here; None where there is none, or memory runs out."""
+    try:
+        made = step()
+        return None if made is None else timer.times(made, repeats)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        say(f"{what} is left out: it ran out of memory")
+        return None
+
+
+def measure_layer(
+    tree: Tree, timer: Timer | CpuTimer, settings: Settings, peer: FlashInfer
+) -> Row | None:
     """Median microseconds by way, and what the case moves and computes; None for want of room.
 
     sharegen is as the engine would do it. A way that has no room or is not here is left out.
@@ -36,16 +83,17 @@ def measure_layer(tree: Tree, timer: Timer | CpuTimer, settings: Settings) -> Ro
         say(f"left out: {error}")
         return None
 
-    def timed(step: Step | None) -> float | None:
-        return None if step is None else median(timer.times(step, settings.repeats))
+    def timed(way: str, step: Callable[[], Step | None]) -> float | None:
+        times = times_of(step, f"{tree}, {WAYS[way]}", timer, settings.repeats)
+        return None if times is None else median(times)
 
-    row: Row = {"sharegen_us": timed(layer.as_engine())}
+    row: Row = {"sharegen_us": timed("sharegen", layer.as_engine)}
     row["error"] = layer.tensors.error()
-    row["each_us"] = timed(layer.read_by_each())
-    if "flashinfer" in settings.peers:
-        row["flashinfer_us"] = timed(layer.flashinfer())
+    row["each_us"] = timed("each", layer.read_by_each)
+    row["flashinfer_us"] = timed("flashinfer", partial(peer.step, layer))
     del layer
-    row["torch_us"] = timed(nothing_shared(tree, settings.device, settings.dtype))
+    apart = partial(nothing_shared, tree, settings.device, settings.dtype)
+    row["torch_us"] = timed("torch", apart)
     moved = tree.moved_bytes(settings.dtype.itemsize)
     work = {"mflop": tree.operations / 1e6, "mb": moved / 1e6}
     return row | work | {"intensity": tree.operations / moved}

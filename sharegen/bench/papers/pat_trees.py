@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Paper, Row, Settings
-from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
+from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, FlashInfer, measure_layer
 from sharegen.bench.timer import timer_of
 
 TREES = (
@@ -91,12 +91,12 @@ def measure(
     settings: Settings,
 ) -> Iterator[Row]:
     """A row for each tree by each kind of heads that there is room for."""
-    timer = timer_of(settings.device)
+    timer, peer = timer_of(settings.device), FlashInfer(settings)
     for q, kv in heads:
         for number, (nodes, tokens) in enumerate(trees, 1):
             case = Levels(q, kv, nodes, tokens[:-1], tokens[-1])
             case = case.smaller() if settings.quick else case
-            found = measure_layer(case, timer, settings)
+            found = measure_layer(case, timer, settings, peer)
             if found is not None:
                 kind, tree = str(case).split()
                 where = {"heads": kind, "number": number, "tree": tree, "rows": case.rows}

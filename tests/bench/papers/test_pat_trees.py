@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
+from sharegen.bench.layer import Layer
 from sharegen.bench.papers.experiment import Settings
 from sharegen.bench.papers.pat_trees import HEADS, TREES, Levels, charts, measure
+
+CPU = torch.device("cpu")
 
 
 def test_trees_are_even() -> None:
@@ -20,9 +26,49 @@ def test_trees_are_even() -> None:
         assert len(full.smaller().levels) == len(full.levels) and full.smaller().rows <= 32
 
 
+def test_a_peer_that_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said once where it does not compile; where it does, only what it cannot do is left out."""
+    asked = []
+
+    def peer(works: int) -> Callable[[Layer], Callable[[], None]]:
+        def flashinfer(layer: Layer) -> Callable[[], None]:
+            asked.append(layer.case)
+            if len(asked) != works:
+                raise OSError("no ninja\nin a long trace")
+            return lambda: None
+
+        return flashinfer
+
+    settings = Settings(CPU, torch.float32, True, 1, frozenset({"flashinfer"}))
+    for works, times, said in ((0, 1, ["FlashInfer's column is"]), (1, 2, ["FlashInfer is"])):
+        asked.clear()
+        monkeypatch.setattr(Layer, "flashinfer", peer(works))
+        rows = list(measure((TREES[18], TREES[3]), ((16, 8),), settings))
+        assert [row["flashinfer_us"] is not None for row in rows] == [works == 1, False]
+        assert len(asked) == times
+        [line] = capsys.readouterr().err.splitlines()
+        assert said[0] in line and line.endswith("left out: no ninja")
+
+
+def test_no_memory_for_a_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(layer: Layer) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Layer, "read_by_each", full)
+    settings = Settings(CPU, torch.float32, quick=True, repeats=1)
+    [row] = measure((TREES[18],), ((16, 8),), settings)
+    assert row["each_us"] is None and row["sharegen_us"] > 0 and row["torch_us"] > 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "2/1 32_128, each row is left out: it ran out of memory"
+
+
 def test_measures_a_tree_by_all_ways() -> None:
     trees = (TREES[3], TREES[18])
-    settings = Settings(torch.device("cpu"), torch.float32, quick=True, repeats=1)
+    settings = Settings(CPU, torch.float32, quick=True, repeats=1)
     rows = list(measure(trees, ((16, 8),), settings))
     assert [(row["heads"], row["number"], row["tree"]) for row in rows] == [
         ("2/1", 1, "1,1,32_128,32,32"),
