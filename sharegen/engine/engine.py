@@ -15,34 +15,28 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.cache.state_slots import StateSlots
+from sharegen.engine.checking import Checks
 from sharegen.engine.collecting import Collector
-from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.config import EngineConfig
 from sharegen.engine.execute.agreement import asked
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, uninterrupted, using
 from sharegen.engine.execute.room import TakenBack
+from sharegen.engine.forking import Forks, outputs_so_far
 from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.masking import masked
 from sharegen.engine.model.loaded import LoadedModel, on
-from sharegen.engine.model.mixers import TORCH_CODE, kernels_of
+from sharegen.engine.observing import Observer
 from sharegen.engine.prepared import Others, Prepared, Start
-from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.schedule.scheduler import Scheduler
-from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
-from sharegen.engine.schedule.swapping import SwapCost
-from sharegen.engine.schedule.usage import Meter, Usage
-from sharegen.errors import CapacityError, RequestError, SharegenError, UsageError
-from sharegen.kernels.cost import CostModel, Decided, load_costs
-
-# Of the tree: kernels differ where nodes are shared, where they are read apart, where both are.
-_READINGS = (Decided(every=0), Decided(every=1), Decided(every=2))
+from sharegen.engine.schedule.step import Step
+from sharegen.engine.starting import READINGS, scheduler_for, warm_up, warn_of_slow_parts
+from sharegen.errors import CapacityError, SharegenError, UsageError
+from sharegen.kernels.cost import CostModel, load_costs
 
 
 class Engine:
@@ -78,9 +72,9 @@ class Engine:
         self._whole = True  # nothing was interrupted half-way in this job
         self._closed = False
         self._said_full = False
-        self._forks: dict[int, int] = {}  # by request key: forked samples of this job
-        self._cancelled: set[tuple[int, int]] = set()  # request keys and samples of this job
+        self._forks = Forks()
         self._grammars = Grammars(tokenizer, model.eos_token_ids, model.vocab_size)
+        self._checks = Checks(self.model, tokenizer, self._grammars)
         with on(model.device):
             self._prepare(costs)
 
@@ -88,79 +82,29 @@ class Engine:
         """Make the device ready, and on a GPU run small jobs in every reading there is."""
         prepared = Prepared(self.model, self.tokenizer, self.config)
         self.threads = prepared.threads
-        if costs is None and self.model.device.type == "cuda":
+        on_gpu = self.model.device.type == "cuda"
+        if costs is None and on_gpu:
             costs = load_costs(torch.cuda.get_device_name(self.model.device))
-        for reading in _READINGS if self.model.device.type == "cuda" else ():
+        for reading in READINGS if on_gpu else ():
             self._start(prepared, reading)
             if self.stats.slow_attention is None:
-                self._warm_up()
+                warm_up(self.generate, self.reset_prefix_cache, self.slots, self.config.block_size)
             del self.runner  # its buffers, before there are others
         self._start(prepared, costs)
-        if self.stats.slow_attention is not None:
-            warnings.warn(
-                "plain torch does all attention, slowly and without CUDA graphs, for want of a "
-                f"kernel: {self.stats.slow_attention}",
-                stacklevel=3,
-            )
-        if self.stats.mixers == TORCH_CODE and self.model.device.type == "cuda":
-            warnings.warn(
-                f"the model's mixers run in {TORCH_CODE}, which is slow: pip install "
-                "'sharegen[hybrid]' for kernels",
-                stacklevel=3,
-            )
+        warn_of_slow_parts(self.stats, on_gpu)
 
     def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""
-        on_gpu = self.model.device.type == "cuda"
-        cache = prepared.cache
-        is_plain = cache.width == 1 and not self.model.mixers
-        self.pool = BlockPool(prepared.num_blocks, self.config.block_size, cache.width)
-        self.scheduler = Scheduler(
-            self.pool,
-            max_sequences=prepared.max_sequences,
-            context_length=self.model.context_length,
-            chunk_tokens=prepared.chunk_tokens,
-            ahead_tokens=2048 if on_gpu else 0,
-            padded=prepared.padded,
-            scratch_block=cache.scratch_block,
-            seed=self.config.seed,
-            tree=self._tree,
-            states=StateSlots(prepared.num_slots),
-            mix_together=on_gpu,
-            host_slots=0 if prepared.swap_space is None else prepared.swap_space.num_slots,
-            swap_cost=SwapCost(*prepared.swap_seconds),
-            # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ.
-            # And it reads what it puts into FP8 blocks as it was before that.
-            one_pass=prepared.chunk_tokens if on_gpu and is_plain else 0,
-        )
+        self.scheduler = scheduler_for(prepared, self.config, self._tree)
+        self.pool = self.scheduler.pool
         start = Start(costs, checked=asked())
         if self._others is not None:
             self._others.tell(start)
         self.runner = prepared.runner(start)
-        slow = self.runner.attention.fallback
-        self.stats = EngineStats(
-            blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow,
-            states_total=prepared.num_slots or 0, mixers=kernels_of(self.model.mixers),
-        )  # fmt: skip
-        self.meter = Meter()
-        self._place_bytes = prepared.place_bytes
-        self.collector = Collector(
-            self.scheduler, self.stats, self.tokenizer, self.model.eos_token_ids
-        )
-
-    def _warm_up(self) -> None:
-        """Run small jobs of full and of few rows: no kernel is compiled during a real one."""
-        size = 4 * self.config.block_size
-        params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
-        try:
-            for rows in (self.scheduler.max_sequences, 2):
-                samples = range(max(1, rows // 2))
-                requests = [Request(i, [0] * size + [i] * size, params, samples) for i in (1, 2)]
-                for _ in self.generate(requests):
-                    pass
-                self.reset_prefix_cache()
-        except SharegenError:
-            pass  # too little memory or context for it: a real job will say so
+        self.observer = Observer(prepared, self.scheduler, self.runner.attention.fallback)
+        self.stats = self.observer.stats
+        ends = self.model.eos_token_ids
+        self.collector = Collector(self.scheduler, self.stats, self.tokenizer, ends)
 
     def close(self) -> None:
         """Free the KV cache and release the model; a job that runs ends with UsageError."""
@@ -191,26 +135,7 @@ class Engine:
         return [self._error(request) for request in requests]
 
     def _error(self, request: Request) -> SharegenError | None:
-        try:
-            self._check(request)
-        except (RequestError, CapacityError) as error:
-            error.request_key = request.key
-            return error
-        return None
-
-    def _check(self, request: Request) -> None:
-        params = request.params
-        self.model.check_prompt(request.prompt_token_ids, params.max_tokens)
-        if params.stop and self.tokenizer is None:
-            raise RequestError("stop strings need a tokenizer, and none is loaded")
-        if request.rows > self.model.vocab_size:
-            raise RequestError(
-                f"beam_width is {request.rows}, but the model's vocabulary has "
-                f"{self.model.vocab_size} tokens to begin a text with: follow fewer beams"
-            )
-        self.runner.state.check(params)
-        self._grammars.check(request)
-        self.scheduler.check(request)
+        return self._checks.error(request, self.scheduler, self.runner)
 
     def generate(
         self,
@@ -260,8 +185,7 @@ class Engine:
     def add(self, requests: Sequence[Request]) -> None:
         """Put requests that were checked to the job; their sharing is looked for together."""
         for request in requests:
-            asked = len(request.prompt_token_ids) * len(request.samples)
-            self.stats.prompt_tokens_asked += asked
+            self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         with self._doing():
             splits = None
             if self._tree is None and requests and requests[0].splits is None:
@@ -307,31 +231,17 @@ class Engine:
             if step is None:
                 finished += self._collect(leave=0)
             elif self._run(step):
-                usage = Usage.of(self.scheduler.cache, self.scheduler.rows)
-                self.meter.note(usage, decodes=isinstance(step, DecodeStep))
                 finished += self._collect(leave=self._lag)
             else:
                 finished += self._shrink(step)
             seconds = time.perf_counter() - started
-        if isinstance(step, PrefillStep):
-            self.stats.prefill_seconds += seconds
-        else:
-            self.stats.decode_seconds += seconds
-        self._observe()
-        self._weigh_swaps()
+        self.observer.took(step, seconds)
+        self._say_when_full()
         return finished
 
-    def _weigh_swaps(self) -> None:
-        """See what a token costs that is computed again, and whether host memory was too small.
-
-        What the ranks do hangs on the times of rank 0 alone, which tells them their batches.
-        """
-        swapping, stats = self.scheduler.swapping, self.stats
-        seconds, tokens = stats.decode_seconds, self.scheduler.row_steps
-        if swapping.one_pass:
-            seconds = stats.prefill_seconds
-            tokens = stats.prompt_tokens_computed + swapping.tokens_filled
-        swapping.seconds_a_token = seconds / max(1, tokens)
+    def _say_when_full(self) -> None:
+        """Warn, once, where host memory was too small for who is preempted."""
+        swapping = self.scheduler.swapping
         if swapping.refused and not self._said_full:
             self._said_full = True
             warnings.warn(
@@ -344,12 +254,11 @@ class Engine:
         """End the job; whatever is not finished is dropped."""
         self._busy = False
         self._forks.clear()
-        self._cancelled.clear()
         self._in_flight.clear()
         self.scheduler.clear(self._whole)
         if not self._whole:
             self._paths = Paths(self.config.block_size)
-        self._observe()
+        self.observer.read()
 
     def reset_prefix_cache(self) -> None:
         """Forget what prompts shared, between two jobs: the next one is as a new engine's first.
@@ -374,8 +283,8 @@ class Engine:
         self._need_job("there is nothing to cancel: no job runs")
         with self._doing():
             ended = self.scheduler.cancel(key, samples)
-        self._cancelled.update((key, sample) for sample in ended)
-        self._observe()
+        self._forks.cancelled(key, ended)
+        self.observer.read()
         return ended
 
     def call(self, key: int, due: int) -> None:
@@ -416,57 +325,21 @@ class Engine:
         self._need_job(
             "a fork joins the job that runs: start one, or generate from the prompt and tokens"
         )
-        place = parent if isinstance(parent, tuple) else (parent.request.key, parent.sample)
-        key, sample = place
-        sequence = self.scheduler.find(key, sample)
-        if isinstance(parent, Completion):
-            origin, outputs = parent.request, parent.token_ids
-            if sequence is not None and sequence.group.request is not origin:
-                sequence = None  # of another job
-        elif sequence is not None and sequence.group.search is not None:
-            raise UsageError(f"request {key} is a beam search that runs: fork its completions")
-        elif sequence is not None and not sequence.finished:
-            origin, outputs = sequence.group.request, sequence.tokens
-        elif place in self._cancelled:
-            raise UsageError(f"sample {sample} of request {key} was cancelled: fork another one")
-        else:
-            raise UsageError(f"sample {sample} of request {key} does not run: fork its completion")
-        count = len(outputs) if tokens is None else tokens
-        if not 1 <= count <= len(outputs):
-            raise UsageError(f"tokens is {count}: the sample has {len(outputs)}, give 1 to that")
-        if params is None and origin.beam is not None:
-            raise UsageError(
-                "a text that a beam search found is forked with SamplingParams: give some"
-            )
-        params = params or origin.params
-        new_key = row_key(count, key, sample)
-        first = self._forks.get(new_key, 0)
-        prompt = [*origin.prompt_token_ids, *outputs[:count]]
-        samples = range(first, first + params.n)
-        request = Request(
-            new_key, prompt, params, samples, origin.keep,
-            text_tokens=_text_tokens(origin, params, count),
-        )  # fmt: skip
+        origin = self._forks.parent(parent, self.scheduler)
+        request = self._forks.request(origin, params, tokens)
         self.check(request)
-        self._forks[new_key] = samples.stop
-        self.stats.prompt_tokens_asked += len(prompt) * params.n
+        self._forks.add(request)
+        self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         with self._doing():
-            self.scheduler.fork(request, sequence)
-        return new_key
+            self.scheduler.fork(request, origin.sequence)
+        return request.key
 
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The outputs so far of all samples that run, by (request key, sample).
 
         Of a beam search these are the beams as they rank now.
         """
-        found: dict[tuple[int, int], list[int]] = {}
-        for sequence in (*self.scheduler.rows.running(), *self.scheduler.unseated()):
-            if not sequence.finished:
-                beams = sequence.group.beams
-                for sample in sequence.samples:
-                    of_sample = beams[sample] if beams else sequence
-                    found[sequence.group.request.key, sample] = list(of_sample.tokens)
-        return found
+        return outputs_so_far(self.scheduler)
 
     def _fill(self, source: Iterator[Request]) -> None:
         """Read requests until there is work: those read together may have no samples left to draw.
@@ -496,14 +369,7 @@ class Engine:
             if self._others is not None:
                 raise rank_out_of_memory(0) from error
             return False
-        if isinstance(step, PrefillStep):
-            self.stats.prefill_steps += 1
-        else:
-            self.stats.decode_steps += 1
-            levels = " ".join(map(str, self.runner.shared_levels))
-            steps = self.stats.steps_by_levels
-            steps[levels] = steps.get(levels, 0) + 1
-        self.stats.slow_steps += self.stats.slow_attention is not None
+        self.observer.launched(step, self.runner)
         self._in_flight.append((step, drawn))
         return True
 
@@ -532,30 +398,3 @@ class Engine:
                 "leaves more to the model"
             )
         return finished
-
-    def _observe(self) -> None:
-        stats, scheduler = self.stats, self.scheduler
-        stats.prompt_tokens_computed = scheduler.cache.tokens_computed
-        stats.prompt_tokens_recomputed = scheduler.cache.tokens_recomputed
-        stats.prompt_tokens_found = scheduler.cache.tokens_found
-        stats.preemptions = scheduler.preemptions
-        stats.swaps = scheduler.swapping.swaps
-        stats.tokens_replayed = scheduler.tokens_replayed
-        stats.cancelled = scheduler.cancelled
-        stats.cancelled_tokens = scheduler.cancelled_tokens
-        stats.running = scheduler.num_running
-        stats.waiting = scheduler.prefill.num_waiting + len(scheduler.ready)
-        stats.blocks_used = self.pool.num_used - scheduler.cache.idle_blocks
-        stats.peak_blocks = self.pool.peak_used
-        stats.peak_kv = self.meter.peak.counts(self._place_bytes)
-        stats.kv_in_steps = self.meter.in_steps
-        stats.peak_states = scheduler.states.peak_used
-
-
-def _text_tokens(parent: Request, params: SamplingParams, outputs: int) -> int:
-    """How much of a fork's prompt is text of its structured outputs: its parent's, if they had the
-    same."""
-    asked = params.structured_outputs
-    if asked is None or asked != parent.params.structured_outputs:
-        return 0
-    return parent.text_tokens + outputs

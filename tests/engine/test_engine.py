@@ -15,11 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
-from sharegen.engine import prepared as prepared_module
 from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.attention import ReferenceAttention
 from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
@@ -310,33 +308,6 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "params", "error", "message"),
-    [
-        ([], SAMPLED, RequestError, "the prompt is empty"),
-        ([5] * 256, SAMPLED, RequestError, "has 256 tokens, but the model's context holds 256"),
-        ([5, 128], SAMPLED, RequestError, "outside the model's vocabulary of 128"),
-        ([-1], SAMPLED, RequestError, "outside the model's vocabulary"),
-        ([5], replace(SAMPLED, stop="x"), RequestError, "stop strings need a tokenizer"),
-        ([5], replace(SAMPLED, bad_words=["x"]), RequestError, "tokenizer"),
-        ([5], replace(SAMPLED, logit_bias={128: 1.0}), RequestError, "128"),
-        ([5] * 50, SAMPLED, CapacityError,
-         r"holds 13 blocks of 4 tokens, but one sample needs 16 \(50 prompt tokens and up to 10"),
-    ],
-)  # fmt: skip
-def test_refused_in_one_line(
-    prompt: list[int], params: SamplingParams, error: type[Exception], message: str
-) -> None:
-    engine = make_engine(loaded("llama"), blocks=13)
-    request = Request(0, prompt, params, range(1))
-    for refuse in (engine.check, lambda request: list(engine.generate([request]))):
-        with pytest.raises(error, match=message) as raised:
-            refuse(request)
-        assert "\n" not in str(raised.value)
-    assert_empty(engine)
-    run(engine, requests_of([[5, 6]], SAMPLED))
-
-
-@pytest.mark.parametrize(
     "field", ["max_sequences", "kv_cache_memory", "block_size", "prefill_tokens"]
 )
 @pytest.mark.parametrize("value", [0, -3])
@@ -438,21 +409,6 @@ def test_one_job_at_a_time() -> None:
     assert len(list(engine.generate(requests))) == len(requests)
 
 
-def test_stats_add_up_over_calls() -> None:
-    engine = make_engine(loaded("llama"))
-    requests = requests_of([PROMPT, PROMPT[:9]], SAMPLED, samples=2)
-    for calls in (1, 2):
-        run(engine, requests)
-        stats = engine.stats
-        assert stats.prompt_tokens_asked == calls * 2 * (len(PROMPT) + 9)
-        assert stats.prompt_tokens_computed == calls * len(PROMPT)
-        assert (stats.completions, stats.requests_done) == (calls * 4, calls * 2)
-        assert stats.generated_tokens == calls * 40
-        assert stats.decode_steps == calls * 9
-    assert 0 < stats.peak_blocks <= stats.blocks_total == 400
-    assert stats.prefill_seconds > 0 and stats.decode_seconds > 0
-
-
 @pytest.mark.parametrize("padded", [padded_rows, graph_rows])
 def test_prefill_runs_ahead_of_the_host(
     padded: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
@@ -474,17 +430,3 @@ def test_prefill_runs_ahead_of_the_host(
         in_flight.clear()
         run(engine, requests_of([[token] * 16 for token in range(3, 12)], SAMPLED))
         assert in_flight == [0] + [1] * 8
-
-
-def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU for a head size that no kernel serves."""
-    reason = "a head size of 512 (at most 256)"
-    monkeypatch.setattr(
-        prepared_module, "attention_for",
-        lambda layers, cache, *_: ReferenceAttention(layers, cache, reason),
-    )  # fmt: skip
-    with pytest.warns(UserWarning, match="plain torch does all attention.*a head size of 512"):
-        engine = make_engine(loaded("llama"))
-    stats = run(engine, requests_of(forest(), GREEDY)).stats
-    assert stats.slow_attention == reason
-    assert stats.slow_steps == stats.prefill_steps + stats.decode_steps > 0

@@ -130,7 +130,7 @@ class _Watch(Meter):
         self.rows = engine.scheduler.rows
         self.num_rows: list[int] = []
         self.places_apart = 0
-        engine.meter = self
+        engine.observer.meter = self
 
     def note(self, usage: Usage, decodes: bool) -> None:
         super().note(usage, decodes)

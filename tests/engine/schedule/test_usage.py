@@ -39,7 +39,7 @@ class Counting(Meter):
         super().__init__()
         self.engine = engine
         self.written: dict[int, int] = {}  # places of a block that have had a token, while in use
-        engine.meter = self
+        engine.observer.meter = self
         self.pool_free, engine.pool.free = engine.pool.free, self.free  # type: ignore[method-assign]
 
     def free(self, blocks: Any) -> None:
@@ -161,7 +161,7 @@ def test_what_the_counts_say() -> None:
     """30 prompt tokens in 8 blocks of 4; 3 samples feed 12 of 13 tokens to 3 blocks each."""
     engine = make_engine(loaded("llama"))
     stats = run(engine, requests_of([PROMPT], PARAMS, 3)).stats
-    place = engine._place_bytes
+    place = engine.observer.place_bytes
     assert stats.peak_kv == {
         "reserved": (8 + 9) * 4 * place, "used": (30 + 36) * place, "ahead": 0,
         "internal": 2 * place, "external": 0,

@@ -1,0 +1,85 @@
+"""How an engine starts: a scheduler made to measure, and small jobs that warm the device up."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+
+from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.cache.state_slots import StateSlots
+from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.model.mixers import TORCH_CODE
+from sharegen.engine.prepared import Prepared
+from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.schedule.scheduler import Scheduler
+from sharegen.engine.schedule.swapping import SwapCost
+from sharegen.errors import SharegenError
+from sharegen.kernels.cost import Decided
+
+READINGS = (Decided(every=0), Decided(every=1), Decided(every=2))
+"""Of the tree: kernels differ where nodes are shared, where they are read apart, where both are."""
+
+
+def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | None) -> Scheduler:
+    """One with nothing to do, for the blocks, slots and batches of what lies on the device."""
+    on_gpu = prepared.model.device.type == "cuda"
+    cache = prepared.cache
+    is_plain = cache.width == 1 and not prepared.model.mixers
+    return Scheduler(
+        BlockPool(prepared.num_blocks, config.block_size, cache.width),
+        max_sequences=prepared.max_sequences,
+        context_length=prepared.model.context_length,
+        chunk_tokens=prepared.chunk_tokens,
+        ahead_tokens=2048 if on_gpu else 0,
+        padded=prepared.padded,
+        scratch_block=cache.scratch_block,
+        seed=config.seed,
+        tree=tree,
+        states=StateSlots(prepared.num_slots),
+        mix_together=on_gpu,
+        host_slots=0 if prepared.swap_space is None else prepared.swap_space.num_slots,
+        swap_cost=SwapCost(*prepared.swap_seconds),
+        # Prefill rounds otherwise than decoding does: on a CPU in float32 bits would differ.
+        # And it reads what it puts into FP8 blocks as it was before that.
+        one_pass=prepared.chunk_tokens if on_gpu and is_plain else 0,
+    )
+
+
+def warm_up(
+    generate: Callable[[list[Request]], Iterable[Completion]],
+    forget: Callable[[], None],
+    max_sequences: int,
+    block_size: int,
+) -> None:
+    """Run small jobs of full and of few rows: no kernel is compiled during a real one.
+
+    forget: what ends all that was shared, after each.
+    """
+    size = 4 * block_size
+    params = SamplingParams(temperature=1.0, max_tokens=3, ignore_eos=True)
+    try:
+        for rows in (max_sequences, 2):
+            samples = range(max(1, rows // 2))
+            requests = [Request(i, [0] * size + [i] * size, params, samples) for i in (1, 2)]
+            for _ in generate(requests):
+                pass
+            forget()
+    except SharegenError:
+        pass  # too little memory or context for it: a real job will say so
+
+
+def warn_of_slow_parts(stats: EngineStats, on_gpu: bool) -> None:
+    """Warn whoever makes the engine of what runs without kernels."""
+    if stats.slow_attention is not None:
+        warnings.warn(
+            "plain torch does all attention, slowly and without CUDA graphs, for want of a "
+            f"kernel: {stats.slow_attention}",
+            stacklevel=4,
+        )
+    if stats.mixers == TORCH_CODE and on_gpu:
+        warnings.warn(
+            f"the model's mixers run in {TORCH_CODE}, which is slow: pip install "
+            "'sharegen[hybrid]' for kernels",
+            stacklevel=4,
+        )
