@@ -29,8 +29,8 @@ from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.schedule.preemption import youngest
 from sharegen.engine.schedule.sequence import Sequence as Sample
-from sharegen.engine.schedule.swapping import youngest
 from sharegen.errors import UsageError
 
 BLOCK_SIZES = (16,)
@@ -161,7 +161,7 @@ class _Job:
         self._draw(engine, 0, None)  # compiles, captures graphs, and times a token
         for lengths, known in (("learnt", None), ("short", self._short())):
             for unit, victims in UNITS.items():
-                engine.scheduler.victims = victims
+                engine.scheduler.preemption.victims = victims
                 before = self._counts(engine)
                 begin = time.perf_counter()
                 tokens = sum(self._draw(engine, seed, known) for seed in range(repeats))

@@ -68,9 +68,9 @@ class Observer:
         stats.prompt_tokens_computed = scheduler.cache.tokens_computed
         stats.prompt_tokens_recomputed = scheduler.cache.tokens_recomputed
         stats.prompt_tokens_found = scheduler.cache.tokens_found
-        stats.preemptions = scheduler.preemptions
+        stats.preemptions = scheduler.preemption.preempted
         stats.swaps = scheduler.swapping.swaps
-        stats.tokens_replayed = scheduler.tokens_replayed
+        stats.tokens_replayed = scheduler.preemption.tokens_replayed
         stats.cancelled = scheduler.cancelled
         stats.cancelled_tokens = scheduler.cancelled_tokens
         stats.running = scheduler.num_running

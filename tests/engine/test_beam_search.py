@@ -210,7 +210,7 @@ def test_a_text_is_found_again_where_all_of_them_were_preempted() -> None:
         for completion in engine.step():
             found[completion.request.key, completion.sample] = completion
         if step in (6, 11, 20):
-            engine.scheduler._preempt_all()
+            engine.scheduler.preemption.preempt_all()
     engine.end()
     check_texts("llama", Ran(found, engine.stats), requests)
     assert engine.stats.preemptions > 6

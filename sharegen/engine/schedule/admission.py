@@ -11,6 +11,7 @@ import numpy as np
 
 from sharegen.engine.cache.block_pool import Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
+from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.schedule.forecast import Forecast
 from sharegen.engine.schedule.ready import Ready
@@ -23,8 +24,11 @@ _EVERY = 16  # forecasts between two that look at the lengths anew
 
 
 class Admission:
-    """Seats what is ready. lengths: of samples that have ended. blocked: whether some wait for
-    blocks, or slots of states, not for rows."""
+    """Seats what is ready, and takes seats back.
+
+    lengths: of samples that have ended. blocked: whether some wait for blocks, or slots of states,
+    not for rows.
+    """
 
     def __init__(
         self, rows: Rows, ready: Ready, cache: PrefixCache[Sequence], swapping: Swapping
@@ -65,6 +69,24 @@ class Admission:
                 states = cache.stored[each.group.leaf].state, cache.states.take()
                 rows.seat(each, blocks, states)
             outlook.held += need
+
+    def vacate(self, sequence: Sequence, keep: bool = False) -> None:
+        """Take a sequence's row, and its blocks unless they are kept for forks.
+
+        Forks have no use for them where states have gone on beyond.
+        """
+        pool, states = self.cache.pool, self.cache.states
+        self.rows.vacate(sequence)
+        states.give_back(sequence.state)
+        sequence.state = NO_SLOT
+        # A fork, or who keeps them, may hold the blocks longer.
+        left = len(sequence.blocks) * pool.block_size - sequence.fed
+        pool.waste(sequence.blocks[-1], left)
+        if keep and not states.are_kept:
+            self.cache.keep(sequence)
+        else:
+            pool.free(sequence.blocks)
+            sequence.blocks = []
 
     def survival(self) -> Survival:
         """What the lengths say; a little late, for that changes little."""

@@ -17,27 +17,28 @@ steps launched, never on the tokens that they will draw.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from sharegen.engine.beam_search import Choice
-from sharegen.engine.cache.block_pool import BlockPool, Room
+from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
-from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
+from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.request import Request
 from sharegen.engine.schedule.admission import Admission
 from sharegen.engine.schedule.beams import begin, go_on
+from sharegen.engine.schedule.capacity import Capacity
 from sharegen.engine.schedule.packing import equals_together, fill_step, one_by_one, prefill_step
+from sharegen.engine.schedule.preemption import Preemption
 from sharegen.engine.schedule.prefill import Prefill
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
-from sharegen.engine.schedule.sequence import Group, Sequence, most_tokens
+from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
-from sharegen.engine.schedule.swapping import SwapCost, Swapping, youngest
-from sharegen.errors import CapacityError
+from sharegen.engine.schedule.swapping import SwapCost, Swapping
 
 LEAST_CHUNK = 256
 LEAST_SEQUENCES = 8
@@ -54,8 +55,6 @@ class Scheduler:
     model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
     host_slots: blocks that host memory holds for the preempted; swap_cost: of using them; one_pass:
     tokens of one of them that a prefill pass may compute again, at most.
-
-    victims: who of the running ones make room when blocks run out, in this order.
     """
 
     def __init__(
@@ -89,11 +88,10 @@ class Scheduler:
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
         self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens)
+        self.preemption = Preemption(self.admission)
+        self.capacity = Capacity(self.cache, context_length)
 
-        self.victims: Callable[[Iterable[Sequence]], Seq[Sequence]] = youngest
-        self.preemptions = 0
         self.row_steps = 0  # tokens given to the rows
-        self.tokens_replayed = 0  # of these, the ones whose KV was lost by preemption
         self.cancelled = self.cancelled_tokens = 0  # samples that had begun, and tokens of all
         self._unfinished: set[Group] = set()
         self._by_key: dict[int, list[Group]] = {}  # of these
@@ -110,7 +108,7 @@ class Scheduler:
         for request, leaf in zip(requests, self.cache.insert(requests, splits), strict=True):
             if not request.samples:
                 continue
-            if not self._fits(request, leaf):
+            if not self.capacity.fits(request, leaf):
                 if leaf not in own:
                     own[leaf] = self.cache.plant(request.prompt_token_ids)
                 leaf = own[leaf]
@@ -120,7 +118,7 @@ class Scheduler:
     def fork(self, request: Request, sequence: Sequence | None) -> None:
         """Put a request whose prompt is that of `sequence` and its outputs first in the queue."""
         leaf = self.cache.fork(request, sequence)
-        fits = self._fits(request, leaf)
+        fits = self.capacity.fits(request, leaf)
         group = self._enter(request, leaf if fits else self.cache.plant(request.prompt_token_ids))
         self.prefill.waiting.move_to_end(group, last=False)
         if not fits:
@@ -138,62 +136,15 @@ class Scheduler:
         return None
 
     def check(self, request: Request) -> None:
-        """Raise CapacityError for a request of which one sample does not fit, or its beams.
-
-        A sample without max_tokens may: it is refused where it gets to the end of the pool.
-        """
-        if request.rows > self.max_sequences:
-            raise CapacityError(
-                f"beam_width is {request.rows}, but {self.max_sequences} sequences decode "
-                "together: follow fewer beams, or raise max_sequences"
-            )
-        if not self.states.holds(2 + request.rows):
-            raise CapacityError(
-                f"{self.states.num_slots} slots hold the states of prompts and rows, but the "
-                f"request needs {2 + request.rows}: give the KV cache more memory"
-            )
-        limit = self._asked(request)
-        prompt = len(request.prompt_token_ids)
-        # Of full width: what is narrow, the tree says.
-        own = self._blocks_at_end(limit) * request.rows
-        need = self.pool.blocks_for(prompt) * self.pool.width + own
-        if need > self.pool.num_blocks:
-            who = "one sample needs" if request.beam is None else f"{request.rows} beams need"
-            raise CapacityError(
-                f"the KV cache holds {self.pool.num_blocks} blocks of {self.pool.block_size} "
-                f"tokens, but {who} {need} ({prompt} prompt tokens and up to {limit} "
-                "new ones): give it more memory or lower max_tokens"
-            )
-
-    def _fits(self, request: Request, leaf: Node) -> bool:
-        """Whether the prompt's path fits, too: a block is not shared by two nodes.
-
-        Nor is a slot of states; one more is for a node that moves on.
-        """
-        if not self.states.holds(len(leaf.path()) + 1 + request.rows):
-            return False
-        own = self._blocks_at_end(self._asked(request)) * request.rows
-        return own <= self._blocks_beside(leaf)
-
-    def _asked(self, request: Request) -> int:
-        """Output tokens for which a sample must find room before it starts."""
-        return 1 if request.is_endless else most_tokens(request, self.context_length)
-
-    def _blocks_beside(self, leaf: Node) -> int:
-        """Blocks of the pool that a path leaves, with nothing else there."""
-        path = self.cache.room_for(leaf.path())
-        return self.pool.num_blocks - path.bundles * self.pool.width - path.blocks
-
-    def _blocks_at_end(self, length: int) -> int:
-        """Blocks of a sample with so many outputs, of which the last is never fed."""
-        return max(1, self.pool.blocks_for(length - 1))
+        """Raise CapacityError for a request of which one sample can never run, or its beams."""
+        self.capacity.check(request, self.max_sequences)
 
     def _enter(self, request: Request, leaf: Node) -> Group:
         """A request whose prompt ends at `leaf` waits."""
         group = Group(request, leaf, self.context_length, self.seed)
         if request.is_endless:
-            group.end_at(self._blocks_beside(leaf) * self.pool.block_size + 1)
-        self.rows.make_wide(self._blocks_at_end(group.limit))
+            group.end_at(self.capacity.most_outputs(leaf))
+        self.rows.make_wide(self.capacity.blocks_at_end(group.limit))
         self.prefill.add(group)
         self._unfinished.add(group)
         self._by_key.setdefault(request.key, []).append(group)
@@ -240,7 +191,7 @@ class Scheduler:
             each.finished = True
             each.matcher = None
             if each.row >= 0:
-                self._vacate(each, keep=keep)
+                self.admission.vacate(each, keep=keep)
             elif each.waits:
                 self.ready.forget(each)
         self._lessen(group, 1)
@@ -306,7 +257,7 @@ class Scheduler:
         half-way.
         """
         for sequence in list(self.rows.running()):
-            self._vacate(sequence)
+            self.admission.vacate(sequence)
         if is_whole:
             self.cache.forget_kept()
             for group in self._unfinished:
@@ -330,7 +281,7 @@ class Scheduler:
         was drawn stays. Returns what is smaller from now on, or None where nothing can be.
         """
         for sequence in self.swapping.take_back():
-            self._preempt(sequence, may_save=False)
+            self.preemption.preempt(sequence, may_save=False)
         if isinstance(step, PrefillStep):
             prefill = self.prefill
             prefill.take_back(step)
@@ -339,19 +290,12 @@ class Scheduler:
                 self.swapping.one_pass = min(self.swapping.one_pass, prefill.chunk_tokens)
                 return f"prompts are computed {prefill.chunk_tokens:,} tokens at a time"
         # Fewer sequences leave more to prefill, too: the graphs of wide batches hold memory.
-        self._preempt_all()
+        self.preemption.preempt_all()
         least = max([LEAST_SEQUENCES, *(group.request.rows for group in self._unfinished)])
         if self.max_sequences > least:
             self.max_sequences = max(least, self.max_sequences // 2)
             return f"{self.max_sequences:,} sequences decode together"
         return None
-
-    def _preempt_all(self) -> None:
-        """A step of the rows did not run, or only in part: all replay what they have drawn."""
-        for sequence in sorted(self.rows.running(), key=lambda s: s.joined, reverse=True):
-            if sequence.row >= 0:  # not with another beam of its search
-                self._preempt(sequence, may_save=False)
-        self.rows.send_all_again()
 
     @property
     def num_running(self) -> int:
@@ -393,9 +337,9 @@ class Scheduler:
         self.cache.settle_states()
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
-            self._vacate(sequence, keep=sequence.group.keeps)
+            self.admission.vacate(sequence, keep=sequence.group.keeps)
         plan = PrefillPlan()
-        if not self._grow():
+        if not self.preemption.grow():
             self.admission.seat(self.max_sequences)
             plan = self.prefill.plan(self.max_sequences)
             if not plan.chunks and self.ready.num_early:
@@ -425,61 +369,3 @@ class Scheduler:
         if isinstance(step, PrefillStep):
             return replace(step, batch=replace(step.batch, swaps=swaps))
         return replace(step, batch=replace(step.batch, swaps=swaps))
-
-    def _grow(self) -> bool:
-        """Give every row the block of its next input; True when someone had to be preempted."""
-        preempted = False
-        for sequence in self.rows.at_block_start():
-            column = sequence.fed // self.pool.block_size
-            if sequence.row < 0 or column < len(sequence.blocks):
-                continue  # preempted just now, or given its block already
-            block = self.pool.allocate()
-            while block is None and sequence.row >= 0:
-                preempted |= self._reclaim()
-                block = self.pool.allocate() if sequence.row >= 0 else None
-            if block is not None:
-                self.rows.append_block(sequence, block)
-        return preempted
-
-    def _reclaim(self) -> bool:
-        """Make room: give up what is kept, drop prompts that were prefilled ahead, else preempt.
-
-        Returns whether it had to preempt.
-        """
-        if self.cache.spare(Room(0, 1)):
-            return False
-        if self.cache.drop(unless=(s.group.leaf for s in self.rows.running())):
-            return False
-        for sequence in self.victims(self.rows.running()):
-            self._preempt(sequence)
-        return True
-
-    def _preempt(self, sequence: Sequence, may_save: bool = True) -> None:
-        """may_save: whether its blocks hold what it has fed."""
-        self.preemptions += len(sequence.together)
-        waiting = sequence.group.alive[sequence.sample]
-        if may_save:
-            self.swapping.save(waiting, self.rows.content)
-        if not self.swapping.is_saved(waiting):
-            self.tokens_replayed += sum(each.fed for each in waiting.together)
-        for each in sequence.together:
-            self._vacate(each)
-        # The youngest goes first, so that the oldest ends up at the front.
-        self.ready.put_back(waiting)
-
-    def _vacate(self, sequence: Sequence, keep: bool = False) -> None:
-        """Take a sequence's row, and its blocks unless they are kept for forks.
-
-        Forks have no use for them where states have gone on beyond.
-        """
-        self.rows.vacate(sequence)
-        self.states.give_back(sequence.state)
-        sequence.state = NO_SLOT
-        # A fork, or who keeps them, may hold the blocks longer.
-        left = len(sequence.blocks) * self.pool.block_size - sequence.fed
-        self.pool.waste(sequence.blocks[-1], left)
-        if keep and not self.states.are_kept:
-            self.cache.keep(sequence)
-        else:
-            self.pool.free(sequence.blocks)
-            sequence.blocks = []

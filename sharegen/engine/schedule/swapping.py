@@ -1,13 +1,10 @@
-"""Preemption: whether the KV of a sample's own tokens is saved in host memory, or lost.
+"""Swapping: whether the KV of a preempted sample's own tokens is saved in host memory, or lost.
 
 A preempted sample whose blocks are saved goes on where it was. One whose blocks are lost feeds its
 tokens again, one a step; or, where last bits may differ, all of them in one prefill pass. Which is
 cheaper a cost model says: seconds for the copies there and back against seconds of tokens that are
 given to the model for nothing new. Tokens do not hang on it: what comes back are the bits that went
 out, and what is fed again gives them once more.
-
-Single samples make room, the youngest first, not whole requests: what these have in common lies in
-the nodes of the prompt, which stay, and each that goes needlessly has to come back, too.
 """
 
 from __future__ import annotations
@@ -21,11 +18,6 @@ import numpy as np
 from sharegen.engine.batch import Swaps
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.schedule.sequence import Sequence
-
-
-def youngest(running: Iterable[Sequence]) -> Seq[Sequence]:
-    """Who makes room: the one of the running samples that joined last."""
-    return [max(running, key=lambda sequence: sequence.joined)]
 
 
 @dataclass(frozen=True)

@@ -69,4 +69,6 @@ def count(
             if len(sequence.tokens) == min(lengths[sequence.group.request.key], limit):
                 scheduler.finish(sequence)
     scheduler.check_integrity()
-    return Counted(steps, scheduler.preemptions, replayed, sum(min(n, limit) for n in lengths))
+    return Counted(
+        steps, scheduler.preemption.preempted, replayed, sum(min(n, limit) for n in lengths)
+    )

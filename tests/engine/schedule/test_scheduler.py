@@ -13,7 +13,6 @@ from hypothesis import given, settings
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.schedule.sequence import Sequence
 from sharegen.errors import CapacityError, UsageError
 from tests.engine.jobs import (
     CONTEXT,
@@ -21,7 +20,6 @@ from tests.engine.jobs import (
     Ran,
     assert_empty,
     forest,
-    hope_for_the_best,
     loaded,
     make_engine,
     random_tokens,
@@ -205,29 +203,6 @@ def test_problems_are_admitted_in_order() -> None:
     assert [sorted(keys) for keys in rounds] == [[i, i, i + 1, i + 1] for i in range(0, 12, 2)]
 
 
-def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = requests_of([[10 + i] * 4 for i in range(8)], replace(PARAMS, max_tokens=16))
-    engine = spelling_engine(requests, blocks=16)
-    scheduler = engine.scheduler
-    preempt, seat = scheduler._preempt, scheduler.rows.seat
-
-    def watched_preempt(sequence: Sequence) -> None:
-        assert sequence.joined == max(s.joined for s in scheduler.rows.running())
-        preempt(sequence)
-
-    def watched_seat(sequence: Sequence, block: int, states: tuple[int, int]) -> None:
-        behind = [s.group.request.key for s in scheduler.ready]
-        behind += [group.request.key for group in scheduler.prefill.waiting]
-        assert all(sequence.group.request.key < key for key in behind)
-        seat(sequence, block, states)
-
-    hope_for_the_best(engine)
-    monkeypatch.setattr(scheduler, "_preempt", watched_preempt)
-    monkeypatch.setattr(scheduler.rows, "seat", watched_seat)
-    run(engine, requests)
-    assert engine.stats.preemptions > 0
-
-
 def test_admission_leaves_room_for_what_runs() -> None:
     """Nothing is known of the lengths: only what surely fits is admitted, and nobody preempted."""
     requests = requests_of([[10 + i] * 4 for i in range(8)], replace(PARAMS, max_tokens=16))
@@ -376,32 +351,6 @@ def test_more_requests_may_be_added_later() -> None:
     requests = requests_of([[*shots, 50 + i] for i in range(12)], PARAMS)
     stats = run_spelling(requests, max_sequences=2, lookahead=4).stats
     assert stats.prompt_tokens_computed == 40 + 12
-
-
-# -- what cannot run ----------------------------------------------------------------------------
-
-
-def test_a_path_that_does_not_fit_is_not_shared() -> None:
-    """Each part of the path rounds up to blocks: three of five tokens need six blocks of four,
-    and the same fifteen tokens in one node four."""
-    stem = [5] * 5
-    prompts = [stem, stem + [6] * 5, stem + [6] * 5 + [7] * 5]
-    requests = requests_of([*prompts, prompts[-1]], replace(PARAMS, max_tokens=8), samples=2)
-    for blocks, computed in ((8, 15), (7, 10 + 15), (6, 10 + 15)):
-        engine = spelling_engine(requests, blocks=blocks)
-        for request in requests:
-            engine.check(request)
-        stats = run(engine, requests).stats
-        assert stats.prompt_tokens_computed - stats.prompt_tokens_recomputed == computed
-
-
-def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
-    requests = requests_of([[5] * 5, [6] * 15], replace(PARAMS, max_tokens=8))
-    engine = spelling_engine(requests, blocks=5)
-    with pytest.raises(CapacityError, match=r"holds 5 blocks of 4 tokens, but one sample needs 6"):
-        list(engine.generate(requests))
-    assert_empty(engine)
-    run(engine, requests[:1])
 
 
 def test_closing_early_leaves_nothing() -> None:
