@@ -39,7 +39,7 @@ def test_a_run_of_all_takes_what_the_shards_have(
     assert outcome.drawn == sum(sample is not None for _, sample in drawn) == 10
     assert drawn | have[0] | have[1] == whole
     assert {(r.problem_id, r.sample) for r in one_job(shards).records()} == whole.keys()
-    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("sharegen.job.loaded.load", lambda *_: pytest.fail("a model was loaded"))
     again = run_job(configure(folder), shards)
     assert again.drawn == 0 and len(again.journals) == 3
     assert run_job(configure(folder), shards, shard=SHARDS[1]).drawn == 0
@@ -51,7 +51,7 @@ def test_shards_that_have_all_are_a_whole_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_job(configure(folder), shards, shard=SHARDS[1])
-    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("sharegen.job.loaded.load", lambda *_: pytest.fail("a model was loaded"))
     outcome = run_job(configure(folder), shards)
     assert outcome.drawn == 0 and not shards.exists()
     assert outcome.run.counts["samples"] == 33

@@ -116,7 +116,7 @@ def test_failed_samples_are_drawn_again_when_asked(
 
     path = tmp_path / "a.jsonl"
     with monkeypatch.context() as patched:
-        patched.setattr("sharegen.job.run.load", loads_poisoned)
+        patched.setattr("sharegen.job.loaded.load", loads_poisoned)
         run_job(configure(whole), path)
         assert run_job(configure(whole), path, retry_failed=True).drawn == SAMPLES
     assert len(records(path)) == len(ROWS) * SAMPLES  # they failed again: nothing new to say

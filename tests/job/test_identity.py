@@ -81,7 +81,7 @@ def test_a_finished_job_that_moved_is_told_without_its_model(
     path = tmp_path / "a.jsonl"
     run_job(configure(place), path)
     shutil.copytree(place / "model", place / "copy")
-    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("sharegen.job.loaded.load", lambda *_: pytest.fail("a model was loaded"))
     assert run_job(configure(place, model="copy"), path).drawn == 0
 
 

@@ -18,7 +18,8 @@ from sharegen.errors import JournalError, SharegenError, UsageError
 from sharegen.job.dry_run import plan_job
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted
-from sharegen.job.run import Watcher, _Job, run_job
+from sharegen.job.loaded import LoadedJob
+from sharegen.job.run import Watcher, run_job
 from sharegen.results.journal import Journal
 from sharegen.results.record import read
 from sharegen.results.run_file import run_file_path
@@ -133,7 +134,7 @@ def test_a_complete_journal_needs_no_model(
     path = tmp_path / "a.jsonl"
     ran = run_job(configure(), path)
     before = path.read_bytes()
-    monkeypatch.setattr("sharegen.job.run.load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("sharegen.job.loaded.load", lambda *_: pytest.fail("a model was loaded"))
     for fewer in (4, 3):
         again = run_job(configure(samples=fewer), path)
         assert again.drawn == 0 and again.plan == ran.plan
@@ -178,7 +179,7 @@ def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: boo
     job = configure()
     machine = job.machine.model_copy(update={"compile": compile})
     job = job.model_copy(update={"machine": machine})
-    sampler = _Job(Content.of(job, load_workload(job)), tmp_path / "a.jsonl", Watcher())
+    sampler = LoadedJob(Content.of(job, load_workload(job)), tmp_path / "a.jsonl", Watcher())
     assert sampler.engine.config.compile == compile
 
 

@@ -1,0 +1,377 @@
+"""A job whose model is loaded: what its journal lacks is drawn.
+
+This is the only place where the three wings meet: it takes problems from the workload, puts them to
+the engine and writes what comes out to the journal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sharegen.common.remarks import remark
+from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.lengths import Lengths
+from sharegen.errors import CapacityError, DataError, SharegenError
+from sharegen.job.beside import finished_beside
+from sharegen.job.counts import added
+from sharegen.job.engines import Staff, sampling_params, start
+from sharegen.job.environment import environment
+from sharegen.job.identity import Content, of_ranks
+from sharegen.job.judging import Judge
+from sharegen.job.machine import (
+    blocks_of,
+    distance_from_stored,
+    extents,
+    kv_cache_limit,
+    load,
+    single,
+    versions,
+)
+from sharegen.job.outcome import all_failed
+from sharegen.job.plan import Plan, make_plan, shared_tokens
+from sharegen.job.recording import record_of
+from sharegen.job.reordering import saved_by_order
+from sharegen.job.share import Share, paths_of
+from sharegen.job.stopping import Stopping
+from sharegen.job.watcher import Watcher
+from sharegen.results.journal import Journal, Record
+from sharegen.results.keys import Keys
+from sharegen.results.pace import Pace
+from sharegen.results.pool import Pool
+from sharegen.results.progress import longest_of
+from sharegen.results.stopped import Stopped
+from sharegen.workload.problem import Problem, random_key, tokenise_problems
+from sharegen.workload.sampling import Sampling
+
+if TYPE_CHECKING:
+    from sharegen.engine.request import BeamSearchParams, Request, SamplingParams
+    from sharegen.engine.verifying import Verified
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A problem, ready for the engine; recorded: samples that earlier runs have of it."""
+
+    problem: Problem
+    request: Request
+    recorded: int
+
+
+class LoadedJob:
+    """A job, or a shard's share of it, whose model is loaded and whose prompts are tokens."""
+
+    def __init__(
+        self,
+        content: Content,
+        path: Path,
+        watcher: Watcher,
+        verify: int | None = None,
+        share: Share | None = None,
+        others: Sequence[Path] = (),
+    ) -> None:
+        from sharegen.engine.config import EngineConfig
+        from sharegen.engine.verifying import Verification
+
+        started = time.monotonic()
+        self.content = content
+        self.configuration = configuration = content.configuration
+        self.workload = workload = content.workload
+        self.path = path
+        self.share = share
+        self.others = others
+        self.watcher = watcher
+        # By the Sampling that they are of.
+        self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
+        self.verification = None if verify is None else Verification(verify)
+        samplings = [problem.sampling for problem in workload.problems]
+        self.staff = Staff.of(configuration, samplings)
+        if verify is not None:
+            self.staff.check_verifiable(configuration)
+        device = self.staff.device
+        self.model, self.tokenizer = load(configuration, not self.staff.apart, device)
+        self.prompts: Sequence[Sequence[int]]
+        self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
+        self.alone: Sequence[bool]
+        if share is None:
+            self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
+            asked = [prompt for prompt in self.prompts if prompt]
+            self.tree = PrefixTree.build(
+                asked,
+                configuration.machine.block_size,
+                alone=single(configuration, self._samplings()),
+            )
+            self.splits, self.alone = paths_of(self.tree, self.prompts)
+        else:
+            self.prompts, self.splits, self.alone = share.prompts, share.splits, share.alone
+            paths = zip(self.prompts, self.splits, self.alone, strict=True)
+            self.tree = self._tree_of([path for path in paths if path[0]])
+        machine = configuration.machine
+        self.blocks = blocks_of(configuration, self.model)
+        limit = None
+        if machine.kv_cache_memory is None:
+            limit = kv_cache_limit(configuration, self.model, device, self.tree, self._samplings())
+        config = EngineConfig(
+            max_sequences=machine.max_sequences,
+            kv_cache_memory=machine.kv_cache_memory,
+            kv_cache_limit=limit,
+            kv_cache_dtype=machine.kv_cache_dtype,
+            swap_space=machine.swap_space,
+            block_size=machine.block_size,
+            seed=configuration.sampling.seed,
+            compile=machine.compile,
+        )
+        self.engine = start(self.staff, configuration, config, self.model, self.tokenizer)
+        self.loading_seconds = time.monotonic() - started
+
+    def close(self) -> None:
+        """End the engines."""
+        self.engine.close()
+
+    def open_journal(self, overwrite: bool, command: str | None = None) -> Journal:
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return Journal.open(
+            self.path,
+            self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
+            fingerprints=self.content.fingerprints(self.model, self.tokenizer),
+            extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
+            versions=versions(),
+            environment=environment(self.staff.device, self.configuration, command),
+            overwrite=overwrite,
+        )
+
+    def sample(
+        self,
+        journal: Journal,
+        strict: bool,
+        retry_failed: bool,
+        held: Any,
+        judge: Judge | None = None,
+    ) -> int:
+        """Draw what the journal lacks and close it; returns how many samples that were.
+
+        judge: of programs, where it hangs on their tests how many are drawn.
+
+        Raises ModelError where not one sample came out, of this run and those before it.
+        """
+        finished = self._finished(journal, retry_failed)
+        stopping = self._stopping(finished, judge)
+        asked, requests = self._ask(journal, strict, finished, stopping)
+        by_key = {item.request.key: item for item in asked}
+        left = {item.request.key: len(item.request.samples) for item in asked}
+        assert len(by_key) == len(asked)
+        tree = self._tree_of_asked(asked)
+        plan = self._plan(asked, tree)
+        self.watcher.planned(plan, self.path, sum(item.recorded for item in asked))
+        total, problems = sum(left.values()), sum(1 for count in left.values() if count)
+        pace = Pace(journal.run.timings, journal.run.stats)
+        started, cpu_started = time.monotonic(), time.process_time()
+        ended: float | None = None
+        verified = None
+        drawn = 0
+        longest = longest_of(item.problem.sampling.max_tokens for item in asked)
+        if self.verification is not None:
+            requests = self.verification.choose(requests)
+        try:
+            with self.watcher.sampling(self.engine.stats, total, problems, longest) as progress:
+                known = Lengths.of(journal.lengths)
+                for completion in self.engine.generate(requests, lengths=known):
+                    key = completion.request.key
+                    problem, dtype = by_key[key].problem, self.model.dtype
+                    with held.held():
+                        record = record_of(completion, problem, self.configuration, dtype)
+                        journal.append(record)
+                        drawn += 1
+                    pace.note(time.monotonic() - started, self.engine.stats.generated_tokens)
+                    left[key] -= 1
+                    if stopping is not None:
+                        for decided, saved in stopping.note(record):
+                            left[decided] -= saved
+                            if progress is not None:
+                                progress.save(len(by_key[decided].request.samples), saved)
+                    if self.verification is not None and self.verification.wants(completion):
+                        self.verification.note(completion)
+                    if progress is not None:
+                        problem_done = stopping is None and left[key] == 0
+                        progress.advance(len(completion.token_ids), problem_done)
+            ended = time.monotonic()
+            if stopping is not None:
+                stopping.finish()
+            verified = self._verify()
+        finally:
+            with held.held():
+                seconds = (ended or time.monotonic()) - started
+                cpu_seconds = time.process_time() - cpu_started
+                begun = [item.recorded > 0 for item in asked]
+                again = shared_tokens(tree, begun, [bool(item.request.samples) for item in asked])
+                self._close(journal, plan, drawn, seconds, cpu_seconds, pace, verified, again)
+        if journal.undrawn and journal.undrawn == journal.finished:
+            failed = next(record for record in journal.records() if record.is_sample)
+            raise all_failed(failed.key, failed.error)
+        return drawn
+
+    def _verify(self) -> Verified | None:
+        """The steps that were kept, against the model's own attention; ends the engine."""
+        if self.verification is None or not self.verification.steps:
+            return None
+        self.watcher.verifying(len(self.verification.steps))
+        self.engine.close()
+        if self.staff.apart:
+            self.model, _ = load(self.configuration)
+        verified = self.verification.check(self.model)
+        if verified is None or self.configuration.machine.quantization is None:
+            return verified
+        distance = distance_from_stored(self.configuration, self.model, self.verification.steps)
+        return replace(verified, from_checkpoint=distance)
+
+    def _finished(self, journal: Journal, retry_failed: bool) -> Keys:
+        """The samples that need not be drawn, here and in the journals beside."""
+        if not (retry_failed or self.others):
+            return journal.finished
+        finished = Keys()
+        finished |= journal.finished
+        finished -= journal.undrawn if retry_failed else Keys()
+        finished |= finished_beside(self.others, self.content, journal.run, retry_failed)
+        return finished
+
+    def _stopping(self, finished: Keys, judge: Judge | None) -> Stopping | None:
+        """The rule of the job, with what is on record read under it."""
+        sampling = self.configuration.sampling
+        if sampling.rule is None:
+            return None
+        found = Pool.of([self.path, *self.others])
+        stopped = Stopped.read(sampling.rule, sampling.samples, found, finished)
+        return Stopping(stopped, self.engine, judge)
+
+    def _ask(
+        self, journal: Journal, strict: bool, finished: Keys, stopping: Stopping | None
+    ) -> tuple[list[_Asked], list[Request]]:
+        """The problems that can run, and the requests to put to the engine.
+
+        The other problems become lines of the journal. They stay among the requests without
+        samples: where the tree splits hangs on the prompts alone, not on what fits this machine.
+        """
+        from sharegen.engine.request import Request
+
+        self.content.refuse_changed_rows(self.path, journal.rows)
+        for bad in self.workload.bad_rows:
+            if strict:
+                raise DataError(f"{bad.error} (--strict)")
+            journal.append(Record(bad.id, None, None, error=bad.error))
+        candidates: list[_Asked] = []
+        for problem, prompt, splits, alone in zip(
+            self.workload.problems, self.prompts, self.splits, self.alone, strict=True
+        ):
+            every = range(problem.sampling.samples)
+            samples = finished.missing(problem.id, problem.prompt_hash, every)
+            recorded = len(every) - len(samples)
+            key, due = random_key(problem.id), None
+            if stopping is not None:
+                deciding = stopping.deciding(problem, key)
+                samples, due = () if deciding.is_decided else samples, deciding.due
+            params, beam = self._params_of(problem)
+            request = Request(
+                key, prompt, params, samples, splits=splits, due=due, alone=alone, beam=beam
+            )
+            candidates.append(_Asked(problem, request, recorded))
+        asked: list[_Asked] = []
+        requests: list[Request] = []
+        first_error: SharegenError | None = None
+        errors = self.engine.errors([item.request for item in candidates])
+        for item, error in zip(candidates, errors, strict=True):
+            request, name = item.request, item.problem.id
+            if error is None or not request.samples:
+                asked.append(item)
+            elif strict:
+                raise type(error)(f"problem {name}: {error} (--strict)")
+            else:
+                first_error = first_error or error
+                remark(f"problem {name}: {error}: it is left out")
+                journal.append(Record(name, None, None, error=str(error)))
+                request = replace(request, samples=())
+            if request.prompt_token_ids:
+                requests.append(request)
+        if not asked:
+            assert first_error is not None
+            kind = CapacityError if isinstance(first_error, CapacityError) else DataError
+            raise kind(f"no row can be asked: {first_error}")
+        return asked, requests
+
+    def _plan(self, asked: list[_Asked], tree: PrefixTree) -> Plan:
+        plan = make_plan(
+            tree,
+            [item.request.prompt_token_ids for item in asked],
+            [item.problem.id for item in asked],
+            *extents([item.problem.sampling for item in asked], self.model.context_length),
+            num_blocks=self.engine.stats.blocks_total,
+            kv_bytes_per_token=self.blocks.token_bytes,
+            max_sequences=self.engine.slots,
+            rule=self.configuration.sampling.rule,
+            width=self.blocks.width,
+            state_bytes=self.model.state_bytes,
+            state_slots=self.engine.stats.states_total or None,
+        )
+        return replace(
+            plan,
+            ranks=self.staff.ranks,
+            weights_bytes=self.model.weights_bytes,
+            saved_by_order=None if self.share else saved_by_order(self.workload),
+        )
+
+    def _samplings(self) -> list[Sampling]:
+        """Of the prompts in the tree, by their places there."""
+        pairs = zip(self.workload.problems, self.prompts, strict=True)
+        return [problem.sampling for problem, prompt in pairs if prompt]
+
+    def _params_of(self, problem: Problem) -> tuple[SamplingParams, BeamSearchParams | None]:
+        """How its samples are drawn: the same objects for all problems that are drawn alike."""
+        key = id(problem.sampling)
+        if key not in self._params:
+            self._params[key] = sampling_params(problem.sampling)
+        return self._params[key]
+
+    def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:
+        if len(asked) == sum(1 for prompt in self.prompts if prompt):
+            return self.tree
+        requests = [item.request for item in asked]  # the others cannot run
+        return self._tree_of([(r.prompt_token_ids, r.splits or (), r.alone) for r in requests])
+
+    def _tree_of(self, paths: Sequence[tuple[Sequence[int], Sequence[int], bool]]) -> PrefixTree:
+        """The tree of prompts of which it is known where each is split, and which are alone."""
+        prompts, splits, alone = ([path[i] for path in paths] for i in range(3))
+        size = self.configuration.machine.block_size
+        return PrefixTree.build(prompts, size, splits=splits, alone=alone)  # type: ignore[arg-type]
+
+    def _close(
+        self,
+        journal: Journal,
+        plan: Plan,
+        drawn: int,
+        seconds: float,
+        cpu_seconds: float,
+        pace: Pace,
+        verified: Verified | None,
+        again: int,
+    ) -> None:
+        """cpu_seconds: of this process. again: prompt tokens that an earlier run of the journal
+        computed too."""
+        before = journal.run.timings
+        counted = asdict(self.engine.stats) | {"samples_recorded": drawn}
+        stats = added(journal.run.stats, counted, again) | {"plan": plan.to_json()}
+        if verified is not None:
+            stats["verified"] = asdict(verified)
+        elif "verified" in journal.run.stats:  # of an earlier run, whose samples are here too
+            stats["verified"] = journal.run.stats["verified"]
+        journal.close(
+            stats,
+            counts={"problems": plan.problems, "samples_asked": plan.samples},
+            timings={
+                "loading_seconds": round(self.loading_seconds, 3),
+                "sampling_seconds": round(before.get("sampling_seconds", 0.0) + seconds, 3),
+                "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 3),
+                "progress": pace.close(seconds, self.engine.stats.generated_tokens),
+            },
+        )
