@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sharegen.bench.engines import give_memory_back, ready_for
 from sharegen.bench.shapes import random_model
 from sharegen.engine.batch import Swaps
 from sharegen.engine.config import EngineConfig
@@ -161,6 +162,7 @@ class _Measured:
 
     def close(self) -> None:
         del self._engine, self._space
+        give_memory_back()
 
     def costs(self, tokens: int) -> Costs:
         count = -(-tokens // self._block_size)
@@ -184,6 +186,7 @@ class _Measured:
     def _milliseconds_of_step(self) -> float:
         """Of all rows, over as many tokens as the longest sample has."""
         prompt, stats = self._tokens(PROMPT), self._engine.stats
+        ready_for(self._engine, self._longest + 1)
         self._generate(prompt, self._rows, 4)  # compiles, and captures graphs
         steps, seconds = stats.decode_steps, stats.decode_seconds
         self._generate(prompt, self._rows, self._longest + 1)

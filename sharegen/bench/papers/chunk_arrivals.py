@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from sharegen.bench.arrivals import Replay, poisson, replay
-from sharegen.bench.engines import Engines
+from sharegen.bench.engines import Engines, ready_for
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.chunk import CHUNK_ATTENTION
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
@@ -93,6 +93,7 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
 
 def _warm_up(engine: Engine, load: Load, batch: int) -> None:
     """Every number of rows once, so that no graph is captured later."""
+    ready_for(engine, load.completion)
     short = Load(load.prompt, batch + 1, ())
     requests = [
         replace(request, params=replace(request.params, max_tokens=2 + request.key))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from sharegen.bench.decode import MOST_ROWS, rows_that_fit, run_job
-from sharegen.bench.engines import Engines
+from sharegen.bench.engines import Engines, ready_for
 from sharegen.bench.papers.chart import Bars
 from sharegen.bench.papers.experiment import Column, Row, Settings, say
 from sharegen.bench.shapes import Workload
@@ -111,6 +111,7 @@ def _timed(
     """Seconds of each run of the job, and the tokens of one."""
     engine = engines.make(rows, levels)
     few = min(job.problems, math.ceil(rows / job.samples) + 1)
+    ready_for(engine, job.output)
     run_job(engine, replace(job, problems=few, output=_WARM_UP), levels, _TEMPERATURE)
     runs = [run_job(engine, job, levels, _TEMPERATURE) for _ in range(repeats)]
     _end(engine, engines)

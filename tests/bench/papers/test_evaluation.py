@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from sharegen.bench.papers import hydragen_apps, hydragen_gsm8k
+from sharegen.bench import decode
+from sharegen.bench.engines import Engines
+from sharegen.bench.papers import evaluation, hydragen_apps, hydragen_gsm8k
 from sharegen.bench.papers.evaluation import Evaluation, bars, evaluate
 from sharegen.bench.papers.experiment import Settings
 from sharegen.bench.shapes import Workload
+from sharegen.engine.engine import Engine
 from tests.engine.tiny_models import tiny_config
 
 
@@ -18,6 +22,25 @@ def test_jobs_are_the_papers() -> None:
     apps, gsm8k = hydragen_apps._JOB, hydragen_gsm8k._JOB
     assert (apps.prefix, apps.problems, apps.samples, apps.output) == (2400, 120, 128, 512)
     assert (gsm8k.problems, gsm8k.samples) == (1319, 40)
+
+
+@pytest.mark.slow
+def test_no_graph_is_left_to_the_timed_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph is of tables of one width: the short job before must have the long one's."""
+    widths = []
+
+    def run_job(engine: Engine, *job: Any) -> tuple[float, int]:
+        found = decode.run_job(engine, *job)
+        widths.append(engine.runner.block_tables.shape[1])
+        return found
+
+    monkeypatch.setattr(evaluation, "run_job", run_job)
+    tiny_config("llama").save_pretrained(tmp_path)
+    engines = Engines(str(tmp_path), "cpu", torch.float32, kv_cache_memory=1 << 18)
+    evaluation._timed(engines, Workload(20, 4, 1, 2, 18), 2, 2, 1)
+    assert widths == [2, 2]
 
 
 @pytest.mark.slow
