@@ -1,6 +1,7 @@
 """What must be set before torch and Triton are imported, here and in processes that tests start."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 # Tiny models gain nothing from a second thread, and tests that run side by side (-n) lose by it.
@@ -14,6 +15,9 @@ from sharegen.common import confined
 if not torch.cuda.is_available():
     # The kernels run in Triton's interpreter, which is chosen at their import.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
