@@ -3,10 +3,7 @@
 The vocabulary is never sorted. A row is cut into pieces: one launch finds each piece's largest
 logit and sums of exponentials, another picks the piece in which the running sum passes the row's
 number, reads that piece again and picks the token. So a row without filters is read once. Filters
-are thresholds on the logit: a launch between the two searches the row for them, by counting (top-k)
-or summing (top-p) what lies above a few pivots and narrowing the bracket around the threshold until
-it holds a single value; as soon as few are left in the bracket they are copied aside, so that the
-last passes are short. All that ties with the threshold stays.
+are thresholds on the logit, found between the two (`threshold.py`).
 
 The arithmetic of a row depends on the vocabulary's size alone, not on the other rows.
 """
@@ -17,18 +14,20 @@ import torch
 import triton
 import triton.language as tl
 
-PIECE = 4096  # logits per program of the launches over (row, piece)
-SEARCH_BLOCK, SEARCH_WARPS = 1024, 4  # logits that a search looks at together
-CAPACITY = 4096  # how many of a row's logits can be put aside, a multiple of SEARCH_BLOCK
+from sharegen.kernels.logits import (
+    GREEDY_BELOW,
+    LOG2_E,
+    inverse_temperature_of,
+    relative_exp,
+    row_of,
+)
+from sharegen.kernels.threshold import keep_likely
 
-GREEDY_BELOW = tl.constexpr(1e-5)
+PIECE = 4096  # logits per program of the launches over (row, piece)
+
 GAMMA = tl.constexpr(0x9E3779B97F4A7C15)  # SplitMix64, as in engine/sample/draws.py
 MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MIX_2 = tl.constexpr(0x94D049BB133111EB)
-_MOST_PASSES = tl.constexpr(128)
-_NO_MASS = tl.constexpr(150.0)  # 2 to the minus so much is 0
-WIDE = tl.constexpr(4)  # logits that a thread reads together
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -38,27 +37,6 @@ def _uniform(key, position):
     bits = (bits ^ (bits >> 27)) * MIX_2
     bits = bits ^ (bits >> 31)
     return (bits >> 40).to(tl.int64).to(tl.float32) * (1.0 / 16777216.0)
-
-
-@triton.jit
-def _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS: tl.constexpr):
-    if HAS_LOGIT_ROWS:
-        return tl.load(logit_rows_ptr + row).to(tl.int64)
-    return row.to(tl.int64)
-
-
-@triton.jit
-def _inverse_temperature(temperature_ptr, row, stride):
-    """1 / T in units of log2, so that exp2 gives exp((x - max) / T); 1 for greedy rows."""
-    temperature = tl.load(temperature_ptr + row * stride)
-    return LOG2_E / tl.where(temperature < GREEDY_BELOW, 1.0, temperature)
-
-
-@triton.jit
-def _exp(x, maximum, inverse_temperature):
-    """exp((x - maximum) / T), 0 for x = -inf even where maximum is -inf too."""
-    shifted = tl.where(x == float("-inf"), float("-inf"), x - maximum)
-    return tl.exp2(shifted * inverse_temperature)
 
 
 @triton.jit
@@ -72,14 +50,14 @@ def _pieces_kernel(
     row, piece = tl.program_id(0), tl.program_id(1)
     i_token = piece * PIECE + tl.arange(0, PIECE)
     real = i_token < vocab_size
-    i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
-    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
+    i_logits = row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    inverse_temperature = inverse_temperature_of(temperature_ptr, row, stride_t)
     i_out = row.to(tl.int64) * num_pieces + piece
 
     p_raw = raw_ptr + i_logits * stride_r + i_token
     raw = tl.load(p_raw, mask=real, other=float("-inf")).to(tl.float32)
     raw_high = tl.max(raw, 0)
-    raw_exp = _exp(raw, raw_high, LOG2_E)
+    raw_exp = relative_exp(raw, raw_high, LOG2_E)
     tl.store(raw_high_ptr + i_out, raw_high)
     tl.store(raw_mass_ptr + i_out, tl.sum(raw_exp, 0))
     if SAME:
@@ -90,238 +68,7 @@ def _pieces_kernel(
         high = tl.max(x, 0)
     tl.store(low_ptr + i_out, tl.min(tl.where(x == float("-inf"), float("inf"), x), 0))
     tl.store(high_ptr + i_out, high)
-    tl.store(mass_ptr + i_out, tl.sum(_exp(x, high, inverse_temperature), 0))
-
-
-@triton.jit
-def _by_thread(values, BLOCK: tl.constexpr):
-    """Sums of the values that a thread reads together: [BLOCK // WIDE] of [BLOCK]."""
-    return tl.sum(tl.reshape(values, [BLOCK // WIDE, WIDE]), 1)
-
-
-@triton.jit
-def _search(
-    x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, few,
-    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Narrow the bracket (low, high] around the least value above which lies less than `wanted`.
-
-    Only values >= floor count. above: what lies above `high`, which is less than wanted.
-    Returns the new (low, high, above) and whether `high` is the value, for which it looks no
-    further where `few` values or less are left.
-    """
-    found = tl.full((), 0, tl.int32)
-    left = few + 1.0
-    passes = tl.full((), _MOST_PASSES, tl.int32)  # only a NaN or an infinite logit needs so many
-    while (left > few) & (found == 0) & (passes > 0):
-        passes -= 1
-        p_1 = tl.minimum(low * 0.8 + high * 0.2, high)
-        p_2 = tl.minimum(low * 0.6 + high * 0.4, high)
-        p_3 = tl.minimum(low * 0.4 + high * 0.6, high)
-        p_4 = tl.minimum(low * 0.2 + high * 0.8, high)
-        # How many there are above low and the pivots, and what these weigh.
-        n_0 = tl.zeros([BLOCK // WIDE], tl.float32)
-        n_1 = tl.zeros([BLOCK // WIDE], tl.float32)
-        n_2 = tl.zeros([BLOCK // WIDE], tl.float32)
-        n_3 = tl.zeros([BLOCK // WIDE], tl.float32)
-        n_4 = tl.zeros([BLOCK // WIDE], tl.float32)
-        b_1 = tl.zeros([BLOCK // WIDE], tl.float32)
-        b_2 = tl.zeros([BLOCK // WIDE], tl.float32)
-        b_3 = tl.zeros([BLOCK // WIDE], tl.float32)
-        b_4 = tl.zeros([BLOCK // WIDE], tl.float32)
-        b_least = tl.full([BLOCK // WIDE], float("inf"), tl.float32)
-        b_most = tl.full([BLOCK // WIDE], float("-inf"), tl.float32)
-        for start in range(0, length, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            x = tl.load(x_ptr + i, mask=i < length, other=float("-inf")).to(tl.float32)
-            inside = (x > low) & (x <= high) & (x >= floor)
-            one = tl.where(inside, 1.0, 0.0)
-            n_0 += _by_thread(one, BLOCK)
-            n_1 += _by_thread(tl.where(x > p_1, one, 0.0), BLOCK)
-            n_2 += _by_thread(tl.where(x > p_2, one, 0.0), BLOCK)
-            n_3 += _by_thread(tl.where(x > p_3, one, 0.0), BLOCK)
-            n_4 += _by_thread(tl.where(x > p_4, one, 0.0), BLOCK)
-            if BY_MASS:
-                weight = tl.where(inside, _exp(x, maximum, inverse_temperature), 0.0)
-                b_1 += _by_thread(tl.where(x > p_1, weight, 0.0), BLOCK)
-                b_2 += _by_thread(tl.where(x > p_2, weight, 0.0), BLOCK)
-                b_3 += _by_thread(tl.where(x > p_3, weight, 0.0), BLOCK)
-                b_4 += _by_thread(tl.where(x > p_4, weight, 0.0), BLOCK)
-            inner = tl.reshape(tl.where(inside, x, float("inf")), [BLOCK // WIDE, WIDE])
-            b_least = tl.minimum(b_least, tl.min(inner, 1))
-            inner = tl.reshape(tl.where(inside, x, float("-inf")), [BLOCK // WIDE, WIDE])
-            b_most = tl.maximum(b_most, tl.max(inner, 1))
-        if not BY_MASS:
-            b_1, b_2, b_3, b_4 = n_1, n_2, n_3, n_4
-        least, most = tl.min(b_least, 0), tl.max(b_most, 0)
-        a_1, a_2 = above + tl.sum(b_1, 0), above + tl.sum(b_2, 0)
-        a_3, a_4 = above + tl.sum(b_3, 0), above + tl.sum(b_4, 0)
-        c_0, c_1, c_2 = tl.sum(n_0, 0), tl.sum(n_1, 0), tl.sum(n_2, 0)
-        c_3, c_4 = tl.sum(n_3, 0), tl.sum(n_4, 0)
-        ge_1, ge_2, ge_3, ge_4 = a_1 >= wanted, a_2 >= wanted, a_3 >= wanted, a_4 >= wanted
-        new_low = tl.where(ge_3, p_3, tl.where(ge_2, p_2, tl.where(ge_1, p_1, low)))
-        new_high = tl.where(ge_3, p_4, tl.where(ge_2, p_3, tl.where(ge_1, p_2, p_1)))
-        new_above = tl.where(ge_3, a_4, tl.where(ge_2, a_3, tl.where(ge_1, a_2, a_1)))
-        left = tl.where(ge_3, c_3 - c_4, tl.where(ge_2, c_2 - c_3, c_1 - c_2))
-        left = tl.where(ge_4, c_4, tl.where(ge_1, left, c_0 - c_1))
-        low = tl.maximum(low, tl.where(ge_4, p_4, new_low))
-        above = tl.where(ge_4, above, new_above)
-        high = tl.where(ge_4, high, new_high)
-        # Even the bracket's least value may have too little above it; or it is the only one.
-        found = ((high < least) | (least >= most)).to(tl.int32)
-        high = tl.where(found != 0, least, tl.minimum(high, most))
-    return low, high, above, found
-
-
-@triton.jit
-def _put_aside(
-    x_ptr, length, aside_ptr, low, high, floor, CAPACITY: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Copy the values in (low, high], at least floor, as many as there is room for; -inf after.
-
-    Returns how many there are.
-    """
-    for start in range(0, CAPACITY, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        tl.store(aside_ptr + i, tl.full([BLOCK], float("-inf"), aside_ptr.dtype.element_ty))
-    tl.debug_barrier()  # other threads write over it
-    count = tl.full((), 0, tl.int32)
-    for start in range(0, length, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        value = tl.load(x_ptr + i, mask=i < length, other=float("-inf"))
-        x = value.to(tl.float32)
-        inside = ((x > low) & (x <= high) & (x >= floor)).to(tl.int32)
-        place = count + tl.cumsum(inside, 0) - 1
-        tl.store(aside_ptr + place, value, mask=(inside != 0) & (place < CAPACITY))
-        count += tl.sum(inside, 0)
-    tl.debug_barrier()  # other threads read it
-    return count
-
-
-@triton.jit
-def _find(
-    x_ptr, length, aside_ptr, low, high, floor, wanted, maximum, inverse_temperature,
-    BY_MASS: tl.constexpr, CAPACITY: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The least value in (low, high], at least floor, above which lies less than `wanted`."""
-    above = tl.full((), 0.0, tl.float32)
-    few = tl.where(length <= CAPACITY, 0.0, CAPACITY)
-    low, high, above, found = _search(
-        x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, few,
-        BY_MASS, BLOCK,
-    )  # fmt: skip
-    if found == 0:
-        _put_aside(x_ptr, length, aside_ptr, low, high, floor, CAPACITY, BLOCK)
-        low, high, above, found = _search(
-            aside_ptr, CAPACITY, low, high, above, floor, wanted, maximum, inverse_temperature,
-            0.0, BY_MASS, BLOCK,
-        )  # fmt: skip
-    return high
-
-
-@triton.jit
-def _below(x):
-    """A number a little less than x (-inf stays)."""
-    return x - tl.maximum(tl.abs(x), 1e-30) * 1e-6
-
-
-@triton.jit
-def _search_from(lowest, maximum, inverse_temperature):
-    """What a search begins above: the lowest logit, or where exponentials are 0 in float32.
-
-    So a token that is barred by a large negative number, be it the least of all, costs no passes.
-    """
-    weightless = maximum - _NO_MASS / inverse_temperature
-    return tl.maximum(_below(lowest), tl.minimum(weightless, _below(maximum)))
-
-
-@triton.jit
-def _mass(x_ptr, length, floor, maximum, inverse_temperature, BLOCK: tl.constexpr):
-    b_mass = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, length, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + i, mask=i < length, other=float("-inf")).to(tl.float32)
-        b_mass += tl.where(x >= floor, _exp(x, maximum, inverse_temperature), 0.0)
-    return tl.sum(b_mass, 0)
-
-
-@triton.jit
-def _threshold_kernel(
-    logits_ptr, logit_rows_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
-    low_ptr, high_ptr, mass_ptr, aside_ptr, threshold_ptr,
-    stride_l, stride_t, stride_k, stride_p, stride_m, vocab_size, num_pieces,
-    HAS_LOGIT_ROWS: tl.constexpr, NUM_PIECES: tl.constexpr, CAPACITY: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The least logit of each row that top-k, top-p and min-p leave."""
-    row = tl.program_id(0)
-    top_k = tl.load(top_k_ptr + row * stride_k)
-    top_p = tl.load(top_p_ptr + row * stride_p)
-    min_p = tl.load(min_p_ptr + row * stride_m)
-    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
-    greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
-
-    i_piece = tl.arange(0, NUM_PIECES)
-    i_stats = row.to(tl.int64) * num_pieces + i_piece
-    real = i_piece < num_pieces
-    highs = tl.load(high_ptr + i_stats, mask=real, other=float("-inf"))
-    masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
-    maximum = tl.max(highs, 0)
-    lowest = tl.min(tl.load(low_ptr + i_stats, mask=real, other=float("inf")), 0)
-    total = tl.sum(masses * _exp(highs, maximum, inverse_temperature), 0)
-
-    i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
-    source = logits_ptr + i_logits * stride_l
-    length = vocab_size
-    aside_ptr += row.to(tl.int64) * (2 * CAPACITY)
-    kept = tl.full((), float("-inf"), tl.float32)
-    low = _search_from(lowest, maximum, inverse_temperature)
-    if (top_k < vocab_size) & (greedy == 0):
-        kept = _find(
-            source, length, aside_ptr, low, maximum, kept, top_k.to(tl.float32), maximum,
-            inverse_temperature, False, CAPACITY, BLOCK,
-        )  # fmt: skip
-    if (top_p < 1) & (greedy == 0):
-        count = tl.full((), CAPACITY + 1, tl.int32)
-        if top_k < vocab_size:
-            low = _below(kept)
-            count = _put_aside(source, length, aside_ptr, low, maximum, kept, CAPACITY, BLOCK)
-        # What is aside is selected by value, not by a branch: the loads stay wide then.
-        source = tl.where(count <= CAPACITY, aside_ptr, source)
-        length = tl.where(count <= CAPACITY, CAPACITY, length)
-        if top_k < vocab_size:
-            total = _mass(source, length, kept, maximum, inverse_temperature, BLOCK)
-        kept = _find(
-            source, length, aside_ptr + CAPACITY, low, maximum, kept, top_p * total, maximum,
-            inverse_temperature, True, CAPACITY, BLOCK,
-        )  # fmt: skip
-    if (min_p > 0) & (greedy == 0):
-        kept = tl.maximum(kept, maximum + tl.log2(min_p) / inverse_temperature)
-    tl.store(threshold_ptr + row, kept)
-
-
-@triton.jit
-def _survivors_kernel(
-    logits_ptr, logit_rows_ptr, temperature_ptr, high_ptr, mass_ptr, threshold_ptr,
-    stride_l, stride_t, vocab_size, num_pieces,
-    HAS_LOGIT_ROWS: tl.constexpr, PIECE: tl.constexpr,
-):  # fmt: skip
-    """Per piece: the sum of exponentials again, of what the threshold left."""
-    row, piece = tl.program_id(0), tl.program_id(1)
-    threshold = tl.load(threshold_ptr + row)
-    if threshold == float("-inf"):
-        return
-    i_stats = row.to(tl.int64) * num_pieces + piece
-    high = tl.load(high_ptr + i_stats)
-    if high < threshold:
-        tl.store(mass_ptr + i_stats, 0.0)
-        return
-    i_token = piece * PIECE + tl.arange(0, PIECE)
-    p_x = logits_ptr + _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS) * stride_l + i_token
-    x = tl.load(p_x, mask=i_token < vocab_size, other=float("-inf")).to(tl.float32)
-    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
-    weight = tl.where(x >= threshold, _exp(x, high, inverse_temperature), 0.0)
-    tl.store(mass_ptr + i_stats, tl.sum(weight, 0))
+    tl.store(mass_ptr + i_out, tl.sum(relative_exp(x, high, inverse_temperature), 0))
 
 
 @triton.jit
@@ -335,7 +82,7 @@ def _pick_kernel(
     """The row's token: first the piece, then the token in it; and its raw log-probability."""
     row = tl.program_id(0)
     greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
-    inverse_temperature = _inverse_temperature(temperature_ptr, row, stride_t)
+    inverse_temperature = inverse_temperature_of(temperature_ptr, row, stride_t)
     number = _uniform(tl.load(key_ptr + row * stride_key), tl.load(position_ptr + row))
 
     i_piece = tl.arange(0, NUM_PIECES)
@@ -344,7 +91,7 @@ def _pick_kernel(
     highs = tl.load(high_ptr + i_stats, mask=real, other=float("-inf"))
     masses = tl.load(mass_ptr + i_stats, mask=real, other=0.0)
     maximum = tl.max(highs, 0)
-    weights = masses * _exp(highs, maximum, inverse_temperature)
+    weights = masses * relative_exp(highs, maximum, inverse_temperature)
     # One NaN or infinite logit shows in the sum, and so does a row of nothing but -inf.
     mass = tl.sum(weights, 0)
     drawn = (mass > 0) & (mass < float("inf"))
@@ -356,10 +103,10 @@ def _pick_kernel(
     rest = target - tl.sum(tl.where(i_piece < piece, weights, 0.0), 0)
 
     i_token = piece * PIECE + tl.arange(0, PIECE)
-    i_logits = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    i_logits = row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
     p_x = logits_ptr + i_logits * stride_l + i_token
     x = tl.load(p_x, mask=i_token < vocab_size, other=float("-inf")).to(tl.float32)
-    weight = _exp(x, maximum, inverse_temperature)
+    weight = relative_exp(x, maximum, inverse_temperature)
     if FILTERED:
         weight = tl.where(x >= tl.load(threshold_ptr + row), weight, 0.0)
     hit = tl.where(greedy, x == maximum, (tl.cumsum(weight, 0) > rest) & (weight > 0))
@@ -370,8 +117,8 @@ def _pick_kernel(
     highs = tl.load(raw_high_ptr + i_stats, mask=real, other=float("-inf"))
     masses = tl.load(raw_mass_ptr + i_stats, mask=real, other=0.0)
     maximum = tl.max(highs, 0)
-    total = tl.sum(masses * _exp(highs, maximum, LOG2_E), 0)
-    i_raw = _row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
+    total = tl.sum(masses * relative_exp(highs, maximum, LOG2_E), 0)
+    i_raw = row_of(row, logit_rows_ptr, HAS_LOGIT_ROWS)
     chosen = tl.load(raw_ptr + i_raw * stride_r + token).to(tl.float32)
     logprob = chosen - maximum - tl.log2(total) / LOG2_E
     tl.store(logprob_ptr + row, tl.where(drawn, logprob, float("nan")))
@@ -415,19 +162,9 @@ def draw(
         SAME=same, HAS_LOGIT_ROWS=has_rows, PIECE=piece, num_warps=4,
     )  # fmt: skip
     if filtered:
-        assert CAPACITY % SEARCH_BLOCK == 0
-        aside = torch.empty(num_rows, 2 * CAPACITY, dtype=logits.dtype, device=logits.device)
-        _threshold_kernel[(num_rows,)](
-            logits, which, temperature, top_k, top_p, min_p, low, high, mass, aside, threshold,
-            logits.stride(0), temperature.stride(0), top_k.stride(0), top_p.stride(0),
-            min_p.stride(0), vocab_size, num_pieces,
-            HAS_LOGIT_ROWS=has_rows, NUM_PIECES=triton.next_power_of_2(num_pieces),
-            CAPACITY=CAPACITY, BLOCK=SEARCH_BLOCK, num_warps=SEARCH_WARPS,
-        )  # fmt: skip
-        _survivors_kernel[(num_rows, num_pieces)](
-            logits, which, temperature, high, mass, threshold,
-            logits.stride(0), temperature.stride(0), vocab_size, num_pieces,
-            HAS_LOGIT_ROWS=has_rows, PIECE=piece, num_warps=4,
+        keep_likely(
+            logits, which, temperature, top_k, top_p, min_p, low, high, mass, threshold, piece,
+            has_logit_rows=has_rows,
         )  # fmt: skip
     _pick_kernel[(num_rows,)](
         logits, raw, which, temperature, keys, positions, threshold,
