@@ -21,7 +21,8 @@ from sharegen.results.training import Asked, Example, is_for_training, write_exa
 from sharegen.results.vote import natural_order
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.problem import Problem, problem_ids
+from sharegen.workload.items import problem_ids
+from sharegen.workload.problem import Problem
 from sharegen.workload.prompt import kept_prompt
 
 _KEEP = "a run with --keep-prompt keeps the prompts in the journal"

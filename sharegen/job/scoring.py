@@ -30,7 +30,8 @@ from sharegen.results.workers import Sample, Task, score_all
 from sharegen.workload.code import schema_named, schema_of_rows
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.problem import content_hash, problem_ids
+from sharegen.workload.items import problem_ids
+from sharegen.workload.problem import content_hash
 from sharegen.workload.sections import Dataset
 
 _KEPT = 64  # problems whose tests are held at a time

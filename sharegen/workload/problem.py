@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,12 +21,12 @@ from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
-from sharegen.workload.dataset import Row, Rows, file_hash, read_rows, read_text
-from sharegen.workload.needle import needle_rows
+from sharegen.workload.dataset import Rows, file_hash
+from sharegen.workload.items import BadRow, Item, examples, items_of, name_of, read_split
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
 from sharegen.workload.requests import BatchRequest, Fault, read_requests
 from sharegen.workload.sampling import Sampling
-from sharegen.workload.sections import Dataset, FewShot
+from sharegen.workload.sections import Dataset
 from sharegen.workload.template import Overrun, RenderError, is_text
 
 _PATIENCE = 3  # rows with which the recipe goes over its limits
@@ -52,14 +51,6 @@ class Problem:
     def prompt_hash(self) -> str:
         """What ties a sample in the journal to the prompt that it answers."""
         return content_hash(self.prompt.identity)
-
-
-@dataclass(frozen=True)
-class BadRow:
-    """One row that cannot be asked, and why in one line."""
-
-    id: str
-    error: str
 
 
 @dataclass(frozen=True)
@@ -99,15 +90,6 @@ class Workload:
             remark(f"{bad.error}: it is left out")
 
 
-@dataclass(frozen=True)
-class _Item:
-    """A row after its schema was applied: what templates see."""
-
-    id: str
-    row: Row
-    fields: dict[str, Any]
-
-
 def load_problems(configuration: Configuration) -> list[Problem]:
     """The problems of a configuration, in the order of the dataset."""
     return load_workload(configuration).problems
@@ -121,20 +103,19 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     Raises DataError when the dataset or the examples cannot be used at all.
     """
     dataset = configuration.dataset
-    rows = _read(dataset, dataset.split)
+    rows = read_split(dataset, dataset.split)
     if dataset.requests:
         return _requested(configuration, rows)
-    examples = _examples(configuration)
-    template = PromptTemplate(configuration, [item.fields for item in examples])
-    items, bad = _items(rows.rows, dataset, dataset.where, dataset.limit)
+    template = PromptTemplate(configuration, [item.fields for item in examples(configuration)])
+    items, bad = items_of(rows.rows, dataset, dataset.where, dataset.limit)
     if not items and not bad:
         wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
-        raise DataError(f"{_name(dataset)}: no row with {wanted}")
+        raise DataError(f"{name_of(dataset)}: no row with {wanted}")
     tests_of = _tests_of(dataset)
     problems: list[Problem] = []
     overruns = 0
 
-    def rendered(item: _Item, order: Sequence[str] | None = None) -> Problem:
+    def rendered(item: Item, order: Sequence[str] | None = None) -> Problem:
         prompt = template.render(item.fields, order)
         gold = _gold(item.fields, configuration)
         digest = content_hash([prompt.identity, gold, tests_of(item.row.values)])
@@ -150,7 +131,7 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
                 raise UsageError(f"the recipe {configuration.recipe}: {bad[-1].error}") from None
     if not problems:
         raise _nothing_to_ask(bad)
-    _refuse_equal_ids([*problems, *bad], _name(dataset))
+    _refuse_equal_ids([*problems, *bad], name_of(dataset))
     _refuse_idle_chat(problems, configuration)
     fingerprints = {"dataset": rows.fingerprint, "few_shot": template.fingerprint}
     if rows.commit is not None:
@@ -173,7 +154,7 @@ def batch_requests(configuration: Configuration) -> list[BatchRequest]:
     Raises DataError where a line is none of a batch.
     """
     dataset = configuration.dataset
-    rows = _read(dataset, dataset.split).rows
+    rows = read_split(dataset, dataset.split).rows
     return read_requests(rows[: dataset.limit], configuration)
 
 
@@ -193,7 +174,7 @@ def _requested(configuration: Configuration, rows: Rows) -> Workload:
             problems.append(Problem(name, fields, prompt, None, digest, asked.sampling))
     if not problems:
         raise _nothing_to_ask(bad)
-    _refuse_equal_ids([*problems, *bad], _name(configuration.dataset))
+    _refuse_equal_ids([*problems, *bad], name_of(configuration.dataset))
     fingerprints = {"dataset": rows.fingerprint}
     if configuration.chat.template is not None:
         fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
@@ -230,107 +211,6 @@ def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, Rag
     if not bad:
         return workload, prompts
     return replace(workload, problems=problems, bad_rows=[*workload.bad_rows, *bad]), prompts
-
-
-def _examples(configuration: Configuration) -> list[_Item]:
-    """The few-shot rows, in the order in which they stand in the prompt."""
-    wanted = configuration.few_shot
-    if wanted.k == 0:
-        return []
-    rows = _example_rows(configuration.dataset, wanted)
-    items, bad = _items(rows.rows, configuration.dataset, wanted.where, None)
-    indices = wanted.indices
-    if indices is not None:
-        by_index = {item.row.index: item for item in items}
-        missing = [index for index in indices[: wanted.k] if index not in by_index]
-        if missing or len(indices) < wanted.k:
-            what = f"row {missing[0]} is not there" if missing else f"{len(indices)} indices"
-            raise DataError(f"few-shot: {wanted.k} examples are wanted, but {what}")
-        return [by_index[index] for index in indices[: wanted.k]]
-    if len(items) < wanted.k:
-        reason = f": {bad[0].error}" if bad else ""
-        raise DataError(
-            f"few-shot: {wanted.k} examples are wanted and {len(items)} are there{reason}: "
-            "use --few-shot"
-        )
-    if wanted.seed is not None:
-        return random.Random(wanted.seed).sample(items, wanted.k)
-    return items[: wanted.k]
-
-
-def _example_rows(dataset: Dataset, wanted: FewShot) -> Rows:
-    if wanted.file is not None:
-        return read_rows(wanted.file, None, wanted.split)
-    if dataset.source is not None and Path(dataset.source).is_file():
-        raise DataError(
-            f"few-shot examples come from the split {wanted.split!r}, which the file "
-            f"{dataset.source} does not have: give --few-shot-file FILE or --few-shot 0"
-        )
-    return _read(dataset, wanted.split)
-
-
-def _read(dataset: Dataset, split: str) -> Rows:
-    if dataset.needles is not None:
-        return needle_rows(dataset.needles, split)
-    assert dataset.source is not None
-    return read_rows(dataset.source, dataset.config, split, dataset.revision)
-
-
-def _name(dataset: Dataset) -> str:
-    return dataset.source or "needles"
-
-
-def _items(
-    rows: Sequence[Row], dataset: Dataset, where: Mapping[str, Any], limit: int | None
-) -> tuple[list[_Item], list[BadRow]]:
-    """The rows that `where` keeps, up to `limit` of them, with their fields named."""
-    adapt = None
-    if dataset.rows is not None:
-        from sharegen.workload.code import adapter
-
-        adapt = adapter(dataset.rows)
-    document = read_text(Path(dataset.document)) if dataset.document is not None else None
-    items: list[_Item] = []
-    bad: list[BadRow] = []
-    for name, row in zip(problem_ids(rows, dataset), rows, strict=True):
-        if limit is not None and len(items) + len(bad) >= limit:
-            break
-        try:
-            if row.fault is not None:
-                raise DataError(row.fault)
-            values = adapt(row.values) if adapt else row.values
-        except DataError as error:
-            bad.append(BadRow(name, f"{row.where}: {error}"))
-            continue
-        fields = {name: value for name, value in values.items() if value is not None}
-        for field, columns in dataset.fields.items():
-            column = next((c for c in columns if c in fields), None)
-            if column is not None:
-                fields[field] = fields[column]
-        if document is not None:
-            fields["document"] = document
-        if all(str(fields.get(field)) == str(value) for field, value in where.items()):
-            items.append(_Item(name, row, fields))
-    return items, bad
-
-
-def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
-    """What the journal calls the problem of each row: its id, or else its index.
-
-    A row without an id does not take that of another, whose id is a number too.
-    """
-
-    def own(row: Row) -> str | None:
-        column = next((c for c in dataset.id if row.values.get(c) is not None), None)
-        return None if column is None else str(row.values[column])
-
-    given = [own(row) for row in rows]
-    taken = set(given)
-
-    def by_index(row: Row) -> str:
-        return f"row {row.index}" if str(row.index) in taken else str(row.index)
-
-    return [by_index(row) if name is None else name for name, row in zip(given, rows, strict=True)]
 
 
 def content_hash(content: Any) -> str:

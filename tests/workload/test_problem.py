@@ -1,37 +1,15 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sharegen.errors import DataError, UsageError
+from sharegen.errors import UsageError
 from sharegen.workload.configuration import resolve
-from sharegen.workload.problem import Workload, load_workload, random_key
+from sharegen.workload.problem import load_workload, random_key
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-RECIPE = """\
-dataset: {fields: {q: [question, text], answer: answer}}
-prompt: "Q: {{ q }}\\nA:"
-example: "Q: {{ q }}\\nA: {{ answer }}\\n\\n"
-answer: {patterns: ['\\d+'], gold: {field: answer, pattern: '####\\s*(.+)|^(\\d+)$'}}
-"""
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Any:
-    (tmp_path / "mine.yaml").write_text(RECIPE)
-    examples = [{"question": f"e{i}", "answer": f"#### {i}", "kind": i % 2} for i in range(9)]
-
-    def load(rows: list[dict[str, Any]], **flags: Any) -> Workload:
-        for name, content in (("test", rows), ("train", examples)):
-            text = "".join(json.dumps(row) + "\n" for row in content)
-            (tmp_path / f"{name}.jsonl").write_text(text)
-        recipe = str(tmp_path / "mine.yaml")
-        return load_workload(resolve(recipe, str(tmp_path), {"model": "a/b", **flags}))
-
-    return load
 
 
 def test_problems_have_id_prompt_and_gold(load: Any) -> None:
@@ -80,48 +58,6 @@ def test_what_is_said_of_chats_is_refused_where_there_is_none(load: Any) -> None
         load([{"question": "?"}], chat={"template_kwargs": {"enable_thinking": False}})
 
 
-def test_limit_counts_rows_and_where_filters_them(load: Any) -> None:
-    rows = [{"question": f"q{i}", "level": "hard" if i % 3 else "easy"} for i in range(9)]
-    hard = {"where": {"level": "hard"}}
-    assert [p.id for p in load(rows, dataset=hard).problems] == ["1", "2", "4", "5", "7", "8"]
-    limited = load(rows, dataset={**hard, "limit": 3})
-    assert [problem.id for problem in limited.problems] == ["1", "2", "4"]
-    with pytest.raises(DataError, match="no row with level = 'none'"):
-        load(rows, dataset={"where": {"level": "none"}})
-
-
-@pytest.mark.parametrize(
-    ("few_shot", "expected"),
-    [
-        ({"k": 2}, ["e0", "e1"]),
-        ({"k": 2, "indices": [4, 1, 7]}, ["e4", "e1"]),
-        ({"k": 2, "where": {"kind": 1}}, ["e1", "e3"]),
-    ],
-)
-def test_few_shot_examples(load: Any, few_shot: Any, expected: list[str]) -> None:
-    prompt = load([{"question": "x"}], few_shot=few_shot).problems[0].prompt
-    numbers = [name[1:] for name in expected]
-    shots = "".join(f"Q: {e}\nA: #### {n}\n\n" for e, n in zip(expected, numbers, strict=True))
-    assert prompt.content == shots + "Q: x\nA:"
-    assert prompt.own == "Q: x\nA:"
-
-
-def test_few_shot_by_seed_is_fixed(load: Any) -> None:
-    prompts = {
-        seed: [load([{"question": "x"}], few_shot={"k": 4, "seed": seed}).problems[0].prompt.content
-               for _ in range(2)]
-        for seed in (1, 2)
-    }  # fmt: skip
-    assert prompts[1][0] == prompts[1][1] != prompts[2][0]
-    assert prompts[1][0].count("A: ####") == 4
-
-
-def test_few_shot_that_cannot_be(load: Any) -> None:
-    for few_shot in ({"k": 10}, {"k": 2, "indices": [3]}, {"k": 1, "indices": [99]}):
-        with pytest.raises(DataError, match="few-shot"):
-            load([{"question": "x"}], few_shot=few_shot)
-
-
 def test_random_keys_hang_on_the_id_alone() -> None:
     assert random_key("17") == random_key("17") != random_key("18")
     assert all(0 <= random_key(str(i)) < 2**63 for i in range(1000))
@@ -140,13 +76,3 @@ def test_gsm8k_from_disk() -> None:
     first = workload.problems[0]
     assert first.gold == "18" and str(first.prompt).count("####") == 8
     assert str(first.prompt).endswith(f"Question: {first.fields['question']}\nAnswer:")
-
-
-def test_a_row_without_an_id_takes_no_other_rows_id(load: Any) -> None:
-    rows = [
-        {"question": "one", "task_id": 1},
-        {"question": "two"},
-        {"question": "three"},
-        {"question": "four", "task_id": None},
-    ]
-    assert [problem.id for problem in load(rows).problems] == ["1", "row 1", "2", "3"]
