@@ -18,13 +18,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Ready
 from sharegen.engine.random_key import row_key
-from sharegen.engine.request import (
-    BeamSearchParams,
-    Completion,
-    Params,
-    Request,
-    SamplingParams,
-)
+from sharegen.engine.request import BeamSearchParams, Completion, Params, Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError, UsageError
 from sharegen.opening import open_engine, open_tokenizer
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput

@@ -343,10 +343,8 @@ class SharegenLM(TemplateLM):
 
     def _default_journal(self) -> Path:
         text = json.dumps([self._identity, self._fingerprints], sort_keys=True)
-        return (
-            Path("runs")
-            / f"lm-eval-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.jsonl"
-        )
+        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return Path("runs") / f"lm-eval-{digest}.jsonl"
 
 
 def _request(key: int, ask: _Ask, samples: Seq[int]) -> Request:
