@@ -17,7 +17,7 @@ from sharegen.bench.engines import Engines, ready_for
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.chunk import CHUNK_ATTENTION
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
-from sharegen.bench.papers.fitting import shapes_that_fit
+from sharegen.bench.papers.fitting import memory_of_kv, shapes_that_fit
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.request import Request, SamplingParams
@@ -79,7 +79,12 @@ def rows(settings: Settings) -> Iterator[Row]:
 def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
     """A row for each rate of each load, first with what prompts share stored and read once."""
     for shape in shapes_that_fit(settings.shape or (sweep.shape,), settings):
-        engines = Engines(shape, str(settings.device), settings.dtype)
+        engines = Engines(
+            shape,
+            str(settings.device),
+            settings.dtype,
+            kv_cache_memory=memory_of_kv(settings),
+        )
         for way, levels in _WAYS.items():
             engine = engines.make(sweep.batch, levels)
             for load in sweep.loads:

@@ -11,6 +11,16 @@ from sharegen.bench.shapes import weights_bytes
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
 
+_QUICK_MEMORY = 256 << 20
+
+
+def memory_of_kv(settings: Settings) -> int | None:
+    """Bytes that an engine takes for its KV cache; None: what it finds for itself.
+
+    The tiny model takes little: a GPU holds so many of its blocks that to list them takes seconds.
+    """
+    return _QUICK_MEMORY if settings.quick and settings.shape is None else None
+
 
 def shapes_that_fit(shapes: Sequence[str], settings: Settings) -> list[str]:
     """Those whose weights have room; of the others a line. Raises CapacityError for none at all."""

@@ -17,7 +17,7 @@ from sharegen.bench.engines import Engines
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.engine_ways import WAYS, Way
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
-from sharegen.bench.papers.fitting import shapes_that_fit
+from sharegen.bench.papers.fitting import memory_of_kv, shapes_that_fit
 from sharegen.bench.papers.hydragen import HYDRAGEN
 from sharegen.bench.papers.hydragen_tables import PREFIXES, TABLES, cell, prefix_of
 from sharegen.bench.shapes import Workload
@@ -88,7 +88,13 @@ def measure(
     """A row for each point by each way, one way after the other."""
     for shape in shapes_that_fit(shapes, settings):
         ranks = settings.tensor_parallel_size or 1
-        engines = Engines(shape, str(settings.device), settings.dtype, ranks=ranks)
+        engines = Engines(
+            shape,
+            str(settings.device),
+            settings.dtype,
+            ranks=ranks,
+            kv_cache_memory=memory_of_kv(settings),
+        )
         ways = [way for way in WAYS if way.has_attention or ranks == 1]
         if len(ways) < len(WAYS):
             say(f"{shape}: no ceiling is measured where a model is cut among GPUs")
