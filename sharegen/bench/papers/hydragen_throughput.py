@@ -138,7 +138,7 @@ def _by(
         except CapacityError as error:
             say(f"{what}: {error}")
             continue
-        yield point, measured[fitting] | less
+        yield point, less | measured[fitting]
     if engines.ranks > 1:
         engine.close()
 
@@ -157,7 +157,10 @@ def _paces(way: Way, point: Point, engine: Engine, repeats: int) -> Row:
         measure_again(engine, job, way.levels, _TEMPERATURE)["decode_tokens_per_second"]
         for _ in range(repeats)
     ]
-    return {way.key: fmean(paces), f"{way.key}_spread": stdev(paces) if repeats > 1 else 0.0}
+    row = {way.key: fmean(paces), f"{way.key}_spread": stdev(paces) if repeats > 1 else 0.0}
+    if engine.slots < point.batch:  # memory did not suffice for a step
+        row[f"{way.key}_batch"] = engine.slots
+    return row
 
 
 def charts(rows: Sequence[Row]) -> list[Chart]:
