@@ -25,7 +25,7 @@ from tests.engine.tiny_models import (
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 VERSIONS = ("5.17", "5.23")  # of transformers, that the whole table was run with
 NEWER = {"flint", "iquestcoder", "kolibri1"}  # architectures that only the last of them has
-NEWER |= {"inkling_text", "inkling2_text", "qwen4_exp_text", "zaya"}
+NEWER |= {"inkling_text", "inkling2_text", "qwen4_exp_text"}
 NEWER |= {model_type for model_type, _ in HYBRIDS.values()}  # or hands the states over of
 
 HEAD = f"""# Models
@@ -62,8 +62,6 @@ What is refused, and what to take instead:
   out of its values. Take llama, qwen3 or another exact one; for the model itself, `generate()`.
 - minimax, recurrent_gemma and xlstm keep states in a cache of their own, or in the module itself,
   where no prompt's state can be shared: take minimax_m2, or one with *states* below.
-- zaya keeps its states within the projections of its attention, which give queries, keys and values
-  at once, where a mixer gives one result. Take bamba, qwen3_next or another one with *states*.
 - inkling and inkling2 add to every score a bias by distance that hangs on the query, which no
   attention here takes. In qwen4_exp and glm5_next every query chooses which keys it reads, so that
   rows do not read a shared prefix alike (and transformers has no causal language model of glm5_next

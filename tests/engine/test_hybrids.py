@@ -350,6 +350,31 @@ def test_a_transformers_that_hands_no_states_over(monkeypatch: pytest.MonkeyPatc
         load_model(make_tiny("lfm2"))
 
 
+def test_projections_whose_states_do_not_begin_with_zeros() -> None:
+    """A bias stands for what is before the first token."""
+    model = make_tiny("zaya")
+    delayed = model.model.layers[1].self_attn.qkv_proj.v_proj_delayed
+    delayed.bias = torch.nn.Parameter(torch.zeros(8))
+    load_model(model).release()
+    delayed.bias = torch.nn.Parameter(torch.ones(8))
+    with pytest.raises(ModelError, match=r"layers, whose states do not begin with zeros$"):
+        load_model(model)
+
+
+def test_mixers_whose_result_is_neither_a_tensor_nor_a_tuple() -> None:
+    model = make_tiny("zaya")
+    projections: Any = type(model.model.layers[0].self_attn.qkv_proj)
+
+    class Listing(projections):
+        def forward(self, *arguments: Any) -> list[torch.Tensor]:
+            return list(super().forward(*arguments))
+
+    for layer in model.model.layers:
+        layer.self_attn.qkv_proj.__class__ = Listing
+    with pytest.raises(ModelError, match=r"kept by modules that return no plain tensors$"):
+        load_model(model)
+
+
 # -- with all else --------------------------------------------------------------------------------
 
 
@@ -489,7 +514,7 @@ def test_packages_that_compute_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lfm2", "falcon_h1", "zamba2", "mamba2"])
+@pytest.mark.parametrize("name", ["lfm2", "falcon_h1", "zamba2", "mamba2", "zaya"])
 def test_compiled_layers_leave_mixers_to_the_one_who_runs_them(name: str) -> None:
     """As dynamo sees them, whatever compiles them then: one graph a layer."""
     model = load_model(make_tiny(name))

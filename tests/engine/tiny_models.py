@@ -247,6 +247,9 @@ HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
     "zamba2": ("zamba2", _ONE_IN_TURNS | {
         "mamba_d_state": 8, "mamba_ngroups": 2, "use_mem_rope": True, "time_step_min": _NO_LEAST,
         "use_shared_attention_adapter": True, "adapter_rank": 4}),
+    "zaya": ("zaya", _EXPERTS | {
+        "num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 6,
+        "router_hidden_size": 16}),
 }
 # fmt: on
 TABLE |= HYBRIDS
@@ -309,11 +312,6 @@ _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "xglm": ("xglm", {"d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4},
              _NO_INTERFACE),
     "xlstm": ("xlstm", {}, _NO_INTERFACE),
-    "zaya": ("zaya", _EXPERTS | {
-        "num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid_sliding"], "sliding_window": 6,
-        "router_hidden_size": 16},
-        "it has hybrid, hybrid_sliding layers, whose states are kept within an attention's "
-        "projections"),
 }
 # fmt: on
 
@@ -337,5 +335,8 @@ def make_tiny(name: str, seed: int = 0) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(tiny_config(name), attn_implementation="eager")
+    for key, parameter in model.named_parameters():
+        if key.endswith("qk_norm.temp"):  # zaya's factors of its keys, which start at zero
+            torch.nn.init.ones_(parameter)
     model.generation_config.eos_token_id = model.config.eos_token_id
     return model.float().eval()

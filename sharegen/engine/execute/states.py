@@ -58,7 +58,9 @@ class StatePool:
         write: torch.Tensor,
         in_place: bool = False,
     ) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> likewise; read, write: [sequences] slots.
+        """hidden: [sequences, tokens, size] -> [sequences, tokens, width], as `Mixer.run` has it.
+
+        read, write: [sequences] slots.
 
         in_place: nobody reads what another one writes, and each has one token.
         """
@@ -208,11 +210,12 @@ class StatesOfChunks:
             self._chunks.append(_Chunks(places, len(chunks.starts), read, write))
 
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        mixed = torch.zeros_like(hidden)  # rows that pad the batch are of no chunk
+        width = self._pool.mixers[index].width(hidden.shape[-1])
+        mixed = hidden.new_zeros(len(hidden), width)  # rows that pad the batch are of no chunk
         for chunks in self._chunks:
             part = hidden.index_select(0, chunks.rows).view(chunks.count, -1, hidden.shape[-1])
             done = self._pool.mix(index, part, chunks.read, chunks.write)
-            mixed.index_copy_(0, chunks.rows, done.reshape(-1, hidden.shape[-1]))
+            mixed.index_copy_(0, chunks.rows, done.flatten(0, 1))
         return mixed
 
 

@@ -34,7 +34,7 @@ class StateContext(Protocol):
     """What one forward's mixers need to know: which tokens are a sequence, and from which state."""
 
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden: [T, size] of all tokens -> likewise, by the model's mixer of that number."""
+        """hidden: [T, size] of all tokens -> [T, width], by the model's mixer of that number."""
         ...
 
 
@@ -108,7 +108,7 @@ def attend(
 
 
 def mix(hidden: torch.Tensor) -> torch.Tensor:
-    """The next mixer's work, by the current context: [T, size] -> likewise."""
+    """The next mixer's work, by the current context: [T, size] -> [T, width]."""
     global _mixed
     assert _states is not None, "a model with states was called without any"
     index, _mixed = _mixed, _mixed + 1
@@ -134,15 +134,18 @@ def _(
 
 
 @torch.library.custom_op("sharegen::mix", mutates_args=())
-def mix_in_order(hidden: torch.Tensor) -> torch.Tensor:
-    """The next mixer's work, for compiled models: opaque to the compiler, as attention is."""
+def mix_in_order(hidden: torch.Tensor, width: int | None = None) -> torch.Tensor:
+    """The next mixer's work, for compiled models: opaque to the compiler, as attention is.
+
+    width: of the result; None: as wide as `hidden`.
+    """
     mixed = mix(hidden).contiguous()
     return mixed.clone() if mixed.data_ptr() == hidden.data_ptr() else mixed
 
 
 @mix_in_order.register_fake
-def _(hidden: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(hidden)
+def _(hidden: torch.Tensor, width: int | None = None) -> torch.Tensor:
+    return torch.empty_like(hidden) if width is None else hidden.new_empty(len(hidden), width)
 
 
 class ValuesOnly:

@@ -9,10 +9,12 @@ the model (`interface.py`), who calls the mixer's own on sequences, with a cache
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import isfunction
 from types import FunctionType
 from typing import Any, Protocol
@@ -110,24 +112,47 @@ class States:
 class Mixer:
     """A module that keeps states, and what they are.
 
-    cache_argument: of its forward. forward: its own.
+    cache_argument: of its forward. results: of one that returns several tensors, as an attention's
+    projections do, what each has of a token. forward: its own.
     """
 
     module: nn.Module
     states: tuple[StateSpec, ...]
     cache_argument: str
-    forward: Callable[..., torch.Tensor] = field(init=False)
+    results: tuple[tuple[int, ...], ...] = ()
+    forward: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.forward = self.module.forward
 
     def run(self, hidden: torch.Tensor, states: States) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> likewise; the states go on by so many tokens."""
+        """hidden: [sequences, tokens, size] -> [sequences, tokens, width].
+
+        The states go on by so many tokens. Several results lie one behind the other in `width`.
+        """
+        return self._joined(self._run(hidden, states))
+
+    def width(self, size: int) -> int:
+        """How many numbers of a token `run` returns, where it is given `size`."""
+        return sum(map(math.prod, self.results)) or size
+
+    def begins_with_zeros(self, hidden: torch.Tensor) -> bool:
+        """Whether a state of zeros is what the mixer takes for none; hidden: as `run` takes it."""
+        from_nothing = self._joined(self.forward(hidden, **{self.cache_argument: None}))
+        return torch.equal(from_nothing, self.run(hidden, self.fresh(len(hidden), hidden.device)))
+
+    def _run(self, hidden: torch.Tensor, states: States) -> Any:
         cache = {self.cache_argument: states}
         if hidden.shape[1] > 1 and starts_from_nothing(self.module):
             with scanning_from(self.module, states.tensors[RECURRENT]):
                 return self.forward(hidden, **cache)
         return self.forward(hidden, **cache)
+
+    def _joined(self, results: Any) -> torch.Tensor:
+        if not self.results:
+            mixed: torch.Tensor = results
+            return mixed
+        return torch.cat([result.flatten(2) for result in results], dim=-1)
 
     def fresh(self, sequences: int, device: torch.device) -> States:
         """Where sequences begin: a state of zeros is what a mixer takes for none."""
@@ -140,7 +165,7 @@ class Mixer:
 def install(mixers: Sequence[Mixer], undo: ExitStack) -> None:
     """Let the mixers' modules hand their tokens over, until it is undone."""
     for mixer in mixers:
-        mixer.module.forward = _hand_over
+        mixer.module.forward = _handing_over(mixer.results)
         undo.callback(delattr, mixer.module, "forward")
 
 
@@ -153,7 +178,7 @@ def as_they_were(mixers: Sequence[Mixer]) -> Iterator[None]:
         yield
     finally:
         for mixer in mixers:
-            mixer.module.forward = _hand_over
+            mixer.module.forward = _handing_over(mixer.results)
 
 
 def _hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -161,6 +186,25 @@ def _hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.
     if torch.compiler.is_compiling():
         return interface.mix_in_order(hidden_states[0])[None]
     return interface.mix(hidden_states[0])[None]
+
+
+@cache  # one function for all layers alike, or each would be compiled anew
+def _handing_over(results: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
+    """What stands in for a mixer's forward; results: see `Mixer`."""
+    if not results:
+        return _hand_over
+    sizes = [math.prod(shape) for shape in results]
+
+    def hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        """hidden_states: [1, T, size] of all tokens of a batch -> [1, T, *shape] each."""
+        if torch.compiler.is_compiling():
+            mixed = interface.mix_in_order(hidden_states[0], sum(sizes))
+        else:
+            mixed = interface.mix(hidden_states[0])
+        parts = zip(mixed.split(sizes, dim=-1), results, strict=True)
+        return tuple(part.unflatten(-1, shape)[None] for part, shape in parts)
+
+    return hand_over
 
 
 def kernels_of(mixers: Sequence[Mixer]) -> str | None:
@@ -247,7 +291,7 @@ class FreshStates:
         mixer = self._mixers[index]
         sequences = hidden.view(-1, self._length, hidden.shape[-1])
         states = mixer.fresh(len(sequences), hidden.device)
-        return mixer.run(sequences, states).reshape(hidden.shape)
+        return mixer.run(sequences, states).flatten(0, 1)
 
 
 class WholeSequences:
@@ -265,23 +309,24 @@ class WholeSequences:
 
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         mixer = self._mixers[index]
-        mixed = torch.empty_like(hidden)
-        for rows in self._rows:
-            mixed[rows] = mixer.run(hidden[rows][None], mixer.fresh(1, hidden.device))[0]
-        return mixed
+        parts = [mixer.run(hidden[rows][None], mixer.fresh(1, hidden.device))[0]
+                 for rows in self._rows]  # fmt: skip
+        return torch.cat(parts)[torch.cat(self._rows).argsort()]
 
 
 class Watching(DynamicCache):
     """transformers' own cache, which notes the module that asks for a state, or tells one.
 
-    several: of the modules that ran, those whose result is more than one tensor.
+    results: of the modules that ran and returned several tensors, what each has of a token.
+    others: those that returned neither a tensor nor a tuple of tensors of their tokens.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(config=model.config)
         self._running: list[nn.Module] = []
         self.layer_of: dict[nn.Module, int] = {}
-        self.several: set[nn.Module] = set()
+        self.results: dict[nn.Module, tuple[tuple[int, ...], ...]] = {}
+        self.others: set[nn.Module] = set()
 
     @contextmanager
     def over(self, model: PreTrainedModel) -> Iterator[None]:
@@ -301,8 +346,12 @@ class Watching(DynamicCache):
 
     def _leave(self, module: nn.Module, arguments: Any, output: Any) -> None:
         self._running.pop()
-        if not isinstance(output, torch.Tensor):
-            self.several.add(module)
+        if isinstance(output, torch.Tensor):
+            return
+        if isinstance(output, tuple) and _are_of_tokens(output):
+            self.results[module] = tuple(tuple(tensor.shape[2:]) for tensor in output)
+        else:
+            self.others.add(module)
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
@@ -318,8 +367,15 @@ class Watching(DynamicCache):
 
     def mixers(self) -> list[Mixer]:
         """Those that were seen, in the order of their calls."""
-        return [Mixer(module, tuple(self._states(layer)), _cache_argument(module))
-                for module, layer in self.layer_of.items()]  # fmt: skip
+        return [
+            Mixer(
+                module,
+                tuple(self._states(layer)),
+                _cache_argument(module),
+                self.results.get(module, ()),
+            )
+            for module, layer in self.layer_of.items()
+        ]
 
     def _states(self, layer_idx: int) -> Iterator[StateSpec]:
         layer: Any = self.layers[layer_idx]
@@ -327,6 +383,13 @@ class Watching(DynamicCache):
             for number, tensor in tensors.items():
                 if tensor is not None:
                     yield StateSpec((kind, number), tuple(tensor.shape[1:]), tensor.dtype)
+
+
+def _are_of_tokens(results: tuple[Any, ...]) -> bool:
+    """Whether all are tensors [sequences, tokens, ...] of one dtype, so that they can be joined."""
+    if not all(isinstance(result, torch.Tensor) and result.dim() > 2 for result in results):
+        return False
+    return len({(result.shape[:2], result.dtype) for result in results}) == 1
 
 
 def _cache_argument(module: nn.Module) -> str:

@@ -281,9 +281,25 @@ def _mixers(model: PreTrainedModel, name: str, others: list[str], tokens: list[i
                 raise
     if not watching.layer_of:
         raise refusal(name, f"{layers}, whose states do not go through transformers' cache")
-    if watching.several & watching.layer_of.keys():
-        raise refusal(name, f"{layers}, whose states are kept within an attention's projections")
-    return watching.mixers()
+    if watching.others & watching.layer_of.keys():
+        raise refusal(
+            name, f"{layers}, whose states are kept by modules that return no plain tensors"
+        )
+    mixers = watching.mixers()
+    # Only projections have a bias that may stand for what is before the first token.
+    if not all(_begins_with_zeros(mixer, model) for mixer in mixers if mixer.results):
+        raise refusal(name, f"{layers}, whose states do not begin with zeros")
+    return mixers
+
+
+def _begins_with_zeros(mixer: Mixer, model: PreTrainedModel) -> bool:
+    """Of a model on the meta device nobody can tell."""
+    device = next(mixer.module.parameters()).device
+    if device.type == "meta":
+        return True
+    weight = embedding_weight(model)
+    with torch.no_grad():
+        return mixer.begins_with_zeros(weight.new_zeros(1, 1, weight.shape[1], device=device))
 
 
 def check_numbers(logits: torch.Tensor, name: str) -> None:

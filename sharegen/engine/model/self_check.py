@@ -33,7 +33,7 @@ TESTED = frozenset({
     "nemotron", "nemotron_h", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "opt",
     "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text",
     "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "solar_open",
-    "stablelm", "starcoder2", "vaultgemma", "youtu", "zamba", "zamba2",
+    "stablelm", "starcoder2", "vaultgemma", "youtu", "zamba", "zamba2", "zaya",
 })
 # fmt: on
 """The architectures whose exactness the tests prove, by transformers' model types."""
