@@ -56,14 +56,14 @@ def _failure(model: LoadedModel) -> str | None:
 
 
 def _allow_compilations(count: int) -> None:
-    """Let so many variants of one layer's code be compiled.
+    """Let so many more variants of one layer's code be compiled.
 
     Beyond its limit (8) Dynamo raises FailOnRecompileLimitHit, in the midst of a job. The limits
-    are the process's and are only ever raised.
+    are the process's, which may have compiled other models, and are only ever raised.
     """
     config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, count)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 16 * count)
+    config.recompile_limit += count
+    config.accumulated_recompile_limit += 16 * count
 
 
 def _undo(

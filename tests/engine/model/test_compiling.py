@@ -44,26 +44,31 @@ def test_a_model_without_layers_to_compile_is_told(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More kinds than Dynamo compiles of one function where nobody says."""
+    """More kinds than Dynamo compiles of one function, and as many again in the next model."""
     compile = GradientCheckpointingLayer.compile
     monkeypatch.setattr(
         GradientCheckpointingLayer,
         "compile",
         lambda layer, **how: compile(layer, backend="eager", **how),
     )
-    config = tiny_config("llama")
-    kinds = [nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh]
-    config.num_hidden_layers = len(kinds)
-    module = AutoModelForCausalLM.from_config(config)
-    for layer, kind in zip(module.model.layers, kinds, strict=True):
-        layer.mlp.act_fn = kind()
-    loaded = load_model(module)
+    monkeypatch.setattr(compiling, "_PER_LAYER", 2)
+    first = [nn.ReLU, nn.GELU, nn.SiLU]
+    second = [nn.Mish, nn.SELU, nn.Tanh]
     torch.compiler.reset()
+    models = []
     with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings():
         warnings.simplefilter("error")
-        compiling.optimise(loaded)
-    assert module.model.layers[-1]._compiled_call_impl is not None
-    loaded.release()
+        for kinds in (first, second):
+            config = tiny_config("llama")
+            config.num_hidden_layers = len(kinds)
+            module = AutoModelForCausalLM.from_config(config)
+            for layer, kind in zip(module.model.layers, kinds, strict=True):
+                layer.mlp.act_fn = kind()
+            models.append(load_model(module))
+            compiling.optimise(models[-1])
+            assert module.model.layers[-1]._compiled_call_impl is not None
+    for loaded in models:
+        loaded.release()
 
 
 @pytest.mark.gpu
