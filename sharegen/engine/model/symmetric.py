@@ -23,12 +23,18 @@ _SIZES = (2, 4, 8)  # ranks that the kernel is made for
 _ALIGNMENT = 16  # bytes that a thread of the kernel loads at once
 _LONGEST = 10.0  # seconds of letting go
 
+_has_met = False
+"""Whether this process has met others: torch numbers what they tell each other then by process, so
+that one which has would wait for ever for numbers that a new rank does not reach."""
+
 
 class SymmetricSum:
     """Memory of all ranks that each can read. Every rank must make one, and ask for each sum."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         """Raises RuntimeError where the GPUs cannot share memory."""
+        global _has_met
+        _has_met = True
         self._device = device
         self._group_name = group.group_name
         self._buffer = symmetric_memory.empty(LARGEST, dtype=torch.uint8, device=device)
@@ -104,8 +110,11 @@ class SymmetricSum:
 
 
 def shared_memory(devices: list[torch.device], rank: int) -> bool:
-    """Whether the GPU of a rank can read the memory of all others, each rank having its own."""
-    if len(devices) not in _SIZES or len({device.index for device in devices}) < len(devices):
+    """Whether the GPU of a rank can read the memory of all others, each rank having its own.
+
+    A process shares memory for one engine: ranks of a later one sum by NCCL.
+    """
+    if _has_met or len(devices) not in _SIZES or len({device.index for device in devices}) < len(devices):
         return False
     others = [device for i, device in enumerate(devices) if i != rank]
     return all(torch.cuda.can_device_access_peer(devices[rank], other) for other in others)
