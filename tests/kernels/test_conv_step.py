@@ -1,0 +1,119 @@
+"""States go on by one token where they lie: the same numbers as by transformers' own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+from sharegen.kernels import reference
+from sharegen.kernels.conv_step import conv_step
+from tests.kernels.trees import DEVICE, each_dtype
+
+CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+READ = torch.tensor([3, 0, 8, 8, 5], device=DEVICE)  # two go on from one parent's
+WRITE = torch.tensor([3, 1, 7, 2, 5], device=DEVICE)
+each_step = pytest.mark.parametrize("step", [conv_step, reference.conv_step])
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE)
+
+
+@each_dtype
+@each_step
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (3, 3), (1, 2), (5, 2)], ids=str)
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_step(
+    step: Any, sizes: tuple[int, int], has_bias: bool, activation: str | None, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    (length, size), channels = sizes, 301
+    x = normal(5, 1, channels + 3).to(dtype)[..., :channels].transpose(1, 2)  # of a product
+    states = normal(9, channels, length).to(dtype)
+    weight = normal(channels, size).to(dtype)
+    bias = normal(channels).to(dtype) if has_bias else None
+    expected = states.clone()
+    wanted = naive(x, expected, READ, WRITE, weight, bias, activation)
+    out = step(x, states, READ, WRITE, weight, bias, activation)
+    assert out.dtype == dtype and out.shape == x.shape
+    torch.testing.assert_close(out.double(), wanted, atol=CLOSE[dtype], rtol=CLOSE[dtype])
+    assert torch.equal(states, expected)  # other slots as well
+
+
+@each_step
+def test_a_scratch_slot_and_any_strides(step: Any) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = normal(40, 4).T[:, :, None], normal(40, 3), normal(40)
+    pool = normal(6, 2, 40, 3)
+    before, states = pool.clone(), pool[:, 1]  # a layer's of all
+    expected = states.clone()
+    read, write = torch.tensor([[1, 4, 0, 0], [1, 2, 5, 5]], device=DEVICE)
+    wanted = naive(x, expected, read, write, weight, bias, "swish")
+    out = step(x, states, read, write, weight, bias, "swish")
+    torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=1e-5)
+    assert torch.equal(states[:5], expected[:5])
+    assert torch.equal(pool[:, 0], before[:, 0])
+
+
+@each_step
+def test_rounds_where_transformers_does(step: Any) -> None:
+    """To the weights' type as a column is read, before the activation, and after it."""
+    torch.manual_seed(0)
+    x, states, weight = normal(5, 70, 1), normal(9, 70, 4), normal(70, 4).half()
+    expected = states.clone()
+    wanted = naive(x, expected, READ, WRITE, weight, None, "silu", is_rounded=True)
+    out = step(x, states, READ, WRITE, weight, None, "silu")
+    assert out.dtype == states.dtype == torch.float32
+    assert torch.equal(out, out.half().float())
+    assert torch.equal(states, expected)
+    assert (out.double() == wanted).double().mean() > 0.98  # others round a halfway sum
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"activation": "gelu"},
+        {"x": torch.zeros(2, 8, 2)},
+        {"x": torch.zeros(2, 7, 1)},
+        {"x": torch.zeros(2, 8, 1, dtype=torch.float64)},
+        {"states": torch.zeros(3, 8, 2)},
+        {"states": torch.zeros(3, 4, 8).transpose(1, 2)},
+        {"weight": torch.zeros(8, 4, dtype=torch.int8)},
+        {"bias": torch.zeros(8, dtype=torch.float16)},
+        {"bias": torch.zeros(1)},
+        {"read": torch.zeros(2, dtype=torch.int32)},
+        {"write": torch.zeros(3, dtype=torch.int64)},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_it_does_not_take(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {
+        "x": torch.zeros(2, 8, 1), "states": torch.zeros(3, 8, 4), "read": torch.tensor([0, 1]),
+        "write": torch.tensor([0, 2]), "weight": torch.zeros(8, 4), "bias": None,
+        "activation": None,
+    }  # fmt: skip
+    with pytest.raises(AssertionError):
+        conv_step(**right | wrong)
+
+
+def naive(
+    x: torch.Tensor, states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
+    weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
+    *, is_rounded: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """`causal_conv1d_update` of transformers, sequence by sequence; adds in float64."""
+    outs, found = [], []
+    for row in range(len(x)):
+        window = torch.cat([states[read[row]], x[row]], dim=-1).to(weight.dtype)
+        found.append(window[:, 1:].to(states.dtype))
+        out = (window[:, -weight.shape[1] :].double() * weight.double()).sum(-1)
+        out = out if bias is None else out + bias.double()
+        out = out.to(weight.dtype) if is_rounded else out
+        outs.append(out if activation is None else ACT2FN[activation](out))
+    for slot, state in zip(write, found, strict=True):
+        states[slot] = state
+    return torch.stack(outs)[..., None].double()
