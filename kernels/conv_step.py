@@ -6,7 +6,7 @@ written to another, or the same, a column older. Rounds where `causal_conv1d_upd
 transformers does, and adds in the order of torch's depthwise convolution.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
 import torch

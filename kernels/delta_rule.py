@@ -1,8 +1,16 @@
 """One token of the gated delta rule for many sequences, on states that stay where they lie.
 
 Gated DeltaNet (2412.06464), equation 10, and with a decay for each key number Kimi Linear's KDA
-(2510.26692): S = decay * S + beta * k (v - (decay * S)^T k)^T, and out = S^T q. A state is read
-from one slot of a pool and written to another, or the same, and moved no more than that.
+(2510.26692): S = decay * S + beta * k (v - (decay * S)^T k)^T, and out = S^T q.
+
+What token i changes is one product, k_i u_i^T, so that t tokens behind a state S_0
+
+    S_t = D_t S_0 + sum over i of D_t / D_i  k_i u_i^T,   D_t being the product of the decays.
+
+So a sequence's state need not be written while its tokens are few: k_i, u_i and log D_i are kept in
+the slot that will have the state one day, and S_0 is read where it is, which for samples of one
+prompt is one place. A state of 128 x 128 float32 numbers has room for 127 tokens in bfloat16. Then
+it is *settled*: the sum is written over them, and from there on the state changes in place.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -12,8 +20,10 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK_V = 32  # columns of a state that a program holds, 128 numbers each in the usual models
+_BLOCK_TOKENS = 16  # of a sequence's own that a program reads at once
+_ROWS = 8  # sequences for which a program keeps a state that they share
 _EPSILON = tl.constexpr(1e-6)  # of the norm of queries and keys, as in transformers
+_LEAST_DECAY = tl.constexpr(-1e4)  # log; so that sums of them, and their differences, are finite
 
 
 @triton.jit
@@ -23,13 +33,17 @@ def _unit(x):
 
 @triton.jit
 def _step_kernel(
-    q_ptr, k_ptr, v_ptr, decay_ptr, beta_ptr, states_ptr, read_ptr, write_ptr, out_ptr,
+    q_ptr, k_ptr, v_ptr, decay_ptr, beta_ptr, states_ptr, read_ptr, write_ptr, kept_ptr, out_ptr,
     stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_slot, scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    DECAYS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    DECAYS: tl.constexpr, KEEPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
+    """A sequence's state in one head changes in place."""
     row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
-    i, j = tl.arange(0, BLOCK_K), tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
+    if KEEPS:  # noqa: SIM102  # known when it is compiled
+        if tl.load(kept_ptr + row) >= 0:
+            return
+    i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     of_row, of_head = row * HEADS + head, head // GROUP
     q = tl.load(q_ptr + row * stride_qr + of_head * stride_qh + i, mask=i < K, other=0.0)
     k = tl.load(k_ptr + row * stride_kr + of_head * stride_kh + i, mask=i < K, other=0.0)
@@ -52,9 +66,152 @@ def _step_kernel(
     tl.store(out_ptr + of_row * V + j, tl.sum(state * q[:, None], 0), mask=j < V)
 
 
+@triton.jit
+def _shared_kernel(
+    q_ptr, k_ptr, states_ptr, read_ptr, kept_ptr, products_ptr,
+    stride_qr, stride_qh, stride_kr, stride_kh, stride_slot, scale, rows,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """S_0^T k and S_0^T q of some sequences in one head; neighbours with one S_0 read it once."""
+    groups = tl.cdiv(rows, ROWS)
+    head, first = tl.program_id(0) // groups, tl.program_id(0) % groups * ROWS
+    i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    place = (head * K + i[:, None]) * V + j[None, :]
+    real = (i[:, None] < K) & (j[None, :] < V)
+    of_head = head // GROUP
+    there = tl.full((), -1, tl.int64)
+    state = tl.zeros((BLOCK_K, BLOCK_V), tl.float32)
+    for row in range(first, tl.minimum(first + ROWS, rows)):
+        if tl.load(kept_ptr + row) >= 0:
+            slot = tl.load(read_ptr + row).to(tl.int64)
+            if slot != there:
+                state = tl.load(states_ptr + slot * stride_slot + place, mask=real, other=0.0)
+                there = slot
+            at = tl.cast(row, tl.int64)
+            q = tl.load(q_ptr + at * stride_qr + of_head * stride_qh + i, mask=i < K, other=0.0)
+            k = tl.load(k_ptr + at * stride_kr + of_head * stride_kh + i, mask=i < K, other=0.0)
+            q, k = _unit(q.to(tl.float32)) * scale, _unit(k.to(tl.float32))
+            to = products_ptr + (at * HEADS + head) * (2 * V) + j
+            tl.store(to, tl.sum(state * k[:, None], 0), mask=j < V)
+            tl.store(to + V, tl.sum(state * q[:, None], 0), mask=j < V)
+
+
+@triton.jit
+def _own_kernel(
+    q_ptr, k_ptr, v_ptr, decay_ptr, beta_ptr, states_ptr, tokens_ptr, write_ptr, kept_ptr,
+    products_ptr, out_ptr,
+    stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_slot, scale,
+    ROOM: tl.constexpr, WORDS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """The outputs of a sequence in the heads of one key head, from the products with S_0 and the
+    tokens that it keeps; the token itself is kept with them. WORDS: of tokens_ptr in a number of
+    a state."""
+    key_heads: tl.constexpr = HEADS // GROUP
+    row, key_head = (tl.program_id(0) // key_heads).to(tl.int64), tl.program_id(0) % key_heads
+    kept = tl.load(kept_ptr + row)
+    if kept < 0:
+        return
+    i, j, g = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_G)
+    head = key_head * GROUP + g
+    of_row = row * HEADS + head
+    part = (g[:, None] < GROUP) & (j[None, :] < V)
+    q = tl.load(q_ptr + row * stride_qr + key_head * stride_qh + i, mask=i < K, other=0.0)
+    key = tl.load(k_ptr + row * stride_kr + key_head * stride_kh + i, mask=i < K, other=0.0)
+    q, k = _unit(q.to(tl.float32)) * scale, _unit(key.to(tl.float32))
+    slot = tl.load(write_ptr + row).to(tl.int64)
+    states_ptr += slot * stride_slot
+    tokens_ptr += slot * stride_slot * WORDS
+    changes = tokens_ptr + head * (K * V * WORDS)
+    keys = tokens_ptr + key_head * (GROUP * K * V * WORDS) + ROOM * V
+    sums = states_ptr + (head + 1) * (K * V) - ROOM  # of the logs of decays, one for each token
+    decay = tl.load(decay_ptr + of_row, mask=g < GROUP, other=0.0).to(tl.float32)
+    decay = tl.maximum(decay, _LEAST_DECAY)
+    decay += tl.load(sums + kept - 1, mask=(g < GROUP) & (kept > 0), other=0.0)
+    by_k = tl.zeros((BLOCK_G, BLOCK_V), tl.float32)
+    by_q = tl.zeros((BLOCK_G, BLOCK_V), tl.float32)
+    for start in range(0, kept, BLOCK_T):
+        t = start + tl.arange(0, BLOCK_T)
+        mask = (t[:, None] < kept) & (i[None, :] < K)
+        before = tl.load(keys + t[:, None] * K + i[None, :], mask=mask, other=0.0).to(tl.float32)
+        norm = tl.rsqrt(tl.sum(before * before, 1) + _EPSILON)
+        with_k = tl.sum(before * k[None, :], 1) * norm
+        with_q = tl.sum(before * q[None, :], 1) * norm
+        inner = (t[:, None] < kept) & (g[None, :] < GROUP)
+        since = tl.load(sums[None, :] + t[:, None], mask=inner, other=0.0)
+        since = tl.where(inner, tl.exp(decay[None, :] - since), 0.0)  # [T, G]
+        change = tl.load(
+            changes[None, :, None] + t[:, None, None] * V + j[None, None, :],
+            mask=(t[:, None, None] < kept) & part[None], other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        by_k += tl.sum((since * with_k[:, None])[:, :, None] * change, 0)
+        by_q += tl.sum((since * with_q[:, None])[:, :, None] * change, 0)
+    whole = tl.exp(decay)[:, None]
+    product = products_ptr + of_row[:, None] * (2 * V) + j[None, :]
+    by_k += whole * tl.load(product, mask=part, other=0.0)
+    by_q += whole * tl.load(product + V, mask=part, other=0.0)
+    beta = tl.load(beta_ptr + of_row, mask=g < GROUP, other=0.0).to(tl.float32)[:, None]
+    at = v_ptr + row * stride_vr + head[:, None] * stride_vh + j[None, :]
+    change = (tl.load(at, mask=part, other=0.0).to(tl.float32) - by_k) * beta
+    by_q += tl.sum(k * q, 0) * change
+    tl.store(out_ptr + of_row[:, None] * V + j[None, :], by_q, mask=part)
+    tl.store(changes[:, None] + kept * V + j[None, :], change, mask=part)
+    tl.store(keys + kept * K + i, key, mask=i < K)
+    tl.store(sums + kept, decay, mask=g < GROUP)
+
+
+@triton.jit
+def _settle_kernel(
+    states_ptr, tokens_ptr, read_ptr, write_ptr, kept_ptr, stride_slot,
+    ROOM: tl.constexpr, WORDS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """A sequence's states in the heads of one key head are written over the tokens it kept."""
+    key_heads: tl.constexpr = HEADS // GROUP
+    row, key_head = (tl.program_id(0) // key_heads).to(tl.int64), tl.program_id(0) % key_heads
+    kept = tl.load(kept_ptr + row)
+    if kept <= 0:
+        return
+    i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    real = (i[:, None] < K) & (j[None, :] < V)
+    from_slot = tl.load(read_ptr + row).to(tl.int64) * stride_slot
+    to_slot = tl.load(write_ptr + row).to(tl.int64) * stride_slot
+    keys = tokens_ptr + to_slot * WORDS + key_head * (GROUP * K * V * WORDS) + ROOM * V
+    for back in range(GROUP):  # the first head has the keys of all
+        head = key_head * GROUP + GROUP - 1 - back
+        place = (head * K + i[:, None]) * V + j[None, :]
+        changes = tokens_ptr + to_slot * WORDS + head * (K * V * WORDS)
+        sums = states_ptr + to_slot + (head + 1) * (K * V) - ROOM
+        decay = tl.load(sums + kept - 1)
+        state = tl.load(states_ptr + from_slot + place, mask=real, other=0.0) * tl.exp(decay)
+        for start in range(0, kept, BLOCK_T):
+            t = start + tl.arange(0, BLOCK_T)
+            there = t < kept
+            mask = there[None, :] & (i[:, None] < K)
+            key = tl.load(keys + t[None, :] * K + i[:, None], mask=mask, other=0.0).to(tl.float32)
+            norm = tl.rsqrt(tl.sum(key * key, 0) + _EPSILON)
+            since = tl.load(sums + t, mask=there, other=0.0)
+            weight = tl.where(there, tl.exp(decay - since), 0.0) * norm
+            mask = there[:, None] & (j[None, :] < V)
+            change = tl.load(changes + t[:, None] * V + j[None, :], mask=mask, other=0.0)
+            state += tl.dot(key * weight[None, :], change.to(tl.float32), input_precision="ieee")
+        tl.debug_barrier()  # all have read what is written over
+        tl.store(states_ptr + to_slot + place, state, mask=real)
+
+
+def room_for_tokens(key_size: int, value_size: int, dtype: torch.dtype) -> int:
+    """How many tokens a state's slot keeps: a key, a change, and the sum of their decays' logs."""
+    numbers = key_size * value_size * torch.float32.itemsize
+    return numbers // ((key_size + value_size) * dtype.itemsize + torch.float32.itemsize)
+
+
 def delta_rule_step(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor,
     states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
+    kept: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """The output [n, heads, V] of one token of each of n sequences; their states go on by it.
 
@@ -62,6 +219,10 @@ def delta_rule_step(
     decay: log, [n, heads] or [n, heads, K]; beta: [n, heads]. states: float32 [slots, heads, K, V];
     read, write: [n] slots. Queries and keys are made unit vectors, and queries divided by sqrt(K).
     A slot that is written may be another sequence's to read only if both are thrown away.
+
+    kept: int32 [n], for decays that are one a head. A sequence with so many tokens in its slot
+    `write`, 0 or more and fewer than `room_for_tokens`, keeps this one there, too, and leaves the
+    state in its slot `read` as it is; with -1 its state is read from `read` and written to `write`.
     """
     count, heads, v_size = v.shape
     key_heads, size = k.shape[1:]
@@ -70,13 +231,52 @@ def delta_rule_step(
     assert states[0].is_contiguous() and beta.shape == (count, heads)
     assert decay.shape in ((count, heads), (count, heads, size))
     assert read.shape == write.shape == (count,)
+    assert kept is None or (decay.dim() == 2 and kept.shape == (count,) and k.dtype == v.dtype)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    decay, beta = decay.contiguous(), beta.contiguous()
     out = torch.empty((count, heads, v_size), dtype=v.dtype, device=v.device)
-    _step_kernel[(count * heads, triton.cdiv(v_size, _BLOCK_V))](
-        q, k, v, decay.contiguous(), beta.contiguous(), states, read, write, out,
-        *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], states.stride(0), size**-0.5,
-        HEADS=heads, GROUP=heads // key_heads, K=size, V=v_size,
-        DECAYS=1 if decay.dim() == 2 else size, BLOCK_K=triton.next_power_of_2(size),
-        BLOCK_V=_BLOCK_V, num_warps=4,
+    group, scale = heads // key_heads, size**-0.5
+    block_k, block_v = triton.next_power_of_2(size), triton.next_power_of_2(v_size)
+    strides = (*q.stride()[:2], *k.stride()[:2])
+    _step_kernel[(count * heads,)](
+        q, k, v, decay, beta, states, read, write, read if kept is None else kept, out,
+        *strides, *v.stride()[:2], states.stride(0), scale,
+        HEADS=heads, GROUP=group, K=size, V=v_size, DECAYS=1 if decay.dim() == 2 else size,
+        KEEPS=kept is not None, BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4,
+    )  # fmt: skip
+    if kept is None:
+        return out
+    products = torch.empty((count, heads, 2, v_size), dtype=torch.float32, device=v.device)
+    _shared_kernel[(heads * triton.cdiv(count, _ROWS),)](
+        q, k, states, read, kept, products, *strides, states.stride(0), scale, count,
+        HEADS=heads, GROUP=group, K=size, V=v_size, ROWS=_ROWS, BLOCK_K=block_k, BLOCK_V=block_v,
+        num_warps=4,
+    )  # fmt: skip
+    tokens = states.view(v.dtype)
+    _own_kernel[(count * key_heads,)](
+        q, k, v, decay, beta, states, tokens, write, kept, products, out,
+        *strides, *v.stride()[:2], states.stride(0), scale,
+        ROOM=room_for_tokens(size, v_size, v.dtype), WORDS=tokens.shape[-1] // v_size,
+        HEADS=heads, GROUP=group, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
+        BLOCK_G=triton.next_power_of_2(group), BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def settle(
+    states: torch.Tensor, read: torch.Tensor, write: torch.Tensor, kept: torch.Tensor,
+    key_heads: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    """Write the states of sequences over the tokens that they keep.
+
+    states, read, write: as `delta_rule_step` has them; kept: int32 [n], 0 or less where nothing is
+    to be done. key_heads, dtype: of the keys that were kept.
+    """
+    heads, size, v_size = states.shape[1:]
+    tokens = states.view(dtype)
+    _settle_kernel[(len(kept) * key_heads,)](
+        states, tokens, read, write, kept, states.stride(0),
+        ROOM=room_for_tokens(size, v_size, dtype), WORDS=tokens.shape[-1] // v_size,
+        HEADS=heads, GROUP=heads // key_heads, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
+        BLOCK_K=triton.next_power_of_2(size), BLOCK_V=triton.next_power_of_2(v_size), num_warps=8,
+    )  # fmt: skip

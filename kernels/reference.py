@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import conv1d, pad, silu
+from torch.nn.functional import pad
 
 from sharegen.kernels.dense import dense_each, dense_one
 from sharegen.kernels.layout import SharedLayout
@@ -360,30 +360,3 @@ def _suffix(
         else:
             partial[step.rows] = merge(partial[step.rows], own)
     return partial
-
-
-def delta_rule_step(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor,
-    states: Tensor, read: Tensor, write: Tensor,
-) -> Tensor:  # fmt: skip
-    """One token of the gated delta rule on states in their slots: see `delta_rule.py`."""
-    group = v.shape[1] // k.shape[1]
-    unit = (x.float() * (x.float().square().sum(-1, keepdim=True) + 1e-6).rsqrt() for x in (q, k))
-    query, key = (x.repeat_interleave(group, 1)[..., None] for x in unit)
-    state = states[read] * decay.float().exp().reshape(*v.shape[:2], -1, 1)
-    change = (v.float() - (state * key).sum(-2)) * beta.float()[..., None]
-    state += key * change[..., None, :]
-    states[write] = state
-    return ((state * query).sum(-2) / k.shape[-1] ** 0.5).to(v.dtype)
-
-
-def conv_step(
-    x: Tensor, states: Tensor, read: Tensor, write: Tensor,
-    weight: Tensor, bias: Tensor | None, activation: str | None,
-) -> Tensor:  # fmt: skip
-    """One token of a causal convolution on states in their slots: see `conv_step.py`."""
-    assert activation in (None, "silu", "swish")
-    window = torch.cat([states[read], x], dim=-1).to(weight.dtype)
-    states[write] = window[..., 1:].to(states.dtype)
-    out = conv1d(window[..., -weight.shape[-1] :], weight[:, None], bias, groups=len(weight))
-    return (out if activation is None else silu(out)).to(x.dtype)

@@ -22,7 +22,7 @@ from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import Workload, workload
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Slots, StoreAndAttend
-from sharegen.engine.execute.states import StatePool
+from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
@@ -231,13 +231,11 @@ class Unmixed(StatePool):
         vars(self).update(vars(pool))
 
     def mix(
-        self,
-        index: int,
-        hidden: torch.Tensor,
-        read: torch.Tensor,
-        write: torch.Tensor,
-        in_place: bool = False,
+        self, index: int, hidden: torch.Tensor, read: torch.Tensor, write: torch.Tensor
     ) -> torch.Tensor:
+        return hidden.clone()
+
+    def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
         return hidden.clone()
 
 

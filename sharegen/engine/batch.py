@@ -124,8 +124,9 @@ class DecodeBatch:
     num_rows: rows up to the last live one.
     moves: [n, 2] (from, to) rows to copy first. changed: [n] rows whose tables, lengths or sequence
     are new, holes included; block_tables [n, max_blocks], prefix_length, position and
-    last_position (of the last input that the row may have) [n] are theirs, and states [n, 2], the
-    slots that the next step reads their states from and writes them to.
+    last_position (of the last input that the row may have) [n] are theirs, and states [n, 3], the
+    slots that the next step reads their states from and writes them to, and those of the states
+    of their prompts.
     started: [n] rows whose sequence has just joined, and drawings: [n] how theirs are drawn.
     copies: [n, 2] (from, to) blocks of samples' own tokens to copy: two beams go on from one, and
     each writes on behind it.

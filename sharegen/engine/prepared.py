@@ -25,7 +25,7 @@ from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.execute.process import best_threads
 from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
-from sharegen.engine.execute.states import StatePool, step_kernel
+from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.loaded import LoadedModel
@@ -107,8 +107,10 @@ class Prepared:
             self.num_slots = config.state_slots or slots_in(
                 memory, model.state_bytes, self.max_sequences, bool(model.layers)
             )
-            step = step_kernel(model.device)
-            self.states = StatePool(model.mixers, self.num_slots, model.device, step)
+            kernels = step_kernels(model.device)
+            self.states = StatePool(
+                model.mixers, self.num_slots, model.device, kernels, model.dtype
+            )
             memory -= self.num_slots * model.state_bytes
         bundles = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
         bundles = bundles if model.ranks is None else model.ranks.least(bundles)

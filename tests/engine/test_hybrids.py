@@ -25,7 +25,8 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
-from sharegen.engine.execute.states import StatePool
+from sharegen.engine.execute.row_states import RowStates
+from sharegen.engine.execute.states import Kernels, StatePool
 from sharegen.engine.model import mixers, probe
 from sharegen.engine.model.compiling import _allow_compilations
 from sharegen.engine.model.load import load_model
@@ -34,7 +35,7 @@ from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
 from sharegen.errors import CapacityError, ModelError
-from sharegen.kernels import reference
+from sharegen.kernels import reference_states
 from sharegen.llm import LLM
 from tests.engine.jobs import (
     CheckedEngine,
@@ -401,19 +402,26 @@ def test_with_fp8_kv() -> None:
     assert all(first) and ran.stats.states_total == 40
 
 
+IN_PLACE = {"conv", "recurrent"}
 STEPS = {
     "qwen3_5": ("torch_recurrent_gated_delta_rule", "fused_recurrent_gated_delta_rule"),
     "kimi_linear": ("recurrent_kimi_delta_attention", "fused_recurrent_kda"),
 }
 
 
-def with_kernels(name: str, step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU where a package has kernels for the model, and ours steps on the states."""
+KERNELS = Kernels(
+    reference_states.delta_rule_step, reference_states.settle, reference_states.room_for_tokens,
+    reference_states.conv_step,
+)  # fmt: skip
+
+
+def with_kernels(name: str, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU where a package has kernels for the model, and ours step on the states."""
     code = sys.modules[type(loaded(name).mixers[0].module).__module__]
     function, kernel = STEPS[name]
     own = vars(code)[function]
     monkeypatch.setattr(code, function, mixers._Choice("a package", kernel, own, own))
-    monkeypatch.setattr(prepared, "step_kernel", lambda device: step)
+    monkeypatch.setattr(prepared, "step_kernels", lambda device: kernels)
 
 
 @pytest.mark.slow
@@ -422,18 +430,29 @@ def with_kernels(name: str, step: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_states_that_go_on_where_they_lie(
     name: str, lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside beams, too, whose states are copied."""
+    """Tokens that are kept until there is room for no more, and beside beams, which copy states."""
     beams = [replace(search, key=1000 + search.key) for search in searches(forest()[:3], "plain")]
     requests = [*requests_of(forest(), SAMPLED, 3), *beams]
     sizes = {"blocks": 70, "max_sequences": 9, "state_slots": 30}
     expected = run(make_engine(loaded(name), **sizes), requests)
-    with_kernels(name, reference.delta_rule_step, monkeypatch)
+    settled: list[int] = []
+
+    def settle(*arguments: Any) -> None:
+        settled.extend(arguments[3][arguments[3] > 0].tolist())
+        reference_states.settle(*arguments)
+
+    with_kernels(name, replace(KERNELS, settle=settle), monkeypatch)
     engine = make_engine(loaded(name), **sizes)
     engine._lag = lag
     ran = run(engine, requests)
     assert ran.tokens == expected.tokens
     assert engine.runner.states is not None
-    assert list(engine.runner.states.pool._in_place.values()) == [True]
+    pool = engine.runner.states.pool
+    assert [{key for key, _ in taken} for taken in pool._in_place.values()] == [IN_PLACE]
+    if name == "qwen3_5":
+        assert pool.room > 1 and {*settled} > {pool.room}  # and fewer, before states are copied
+    else:
+        assert pool.room == 0 and not settled
 
 
 @pytest.mark.slow
@@ -441,13 +460,27 @@ def test_a_kernel_that_differs_or_fails_is_not_taken(monkeypatch: pytest.MonkeyP
     def zeros(*arguments: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(arguments[2])
 
+    def no_sum(*arguments: Any) -> torch.Tensor:
+        return torch.zeros_like(arguments[0])
+
+    def does_nothing(*arguments: Any) -> None:
+        pass
+
     def fails(*arguments: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no kernel image is available\nfor execution")
 
     requests = requests_of(forest()[:4], SAMPLED, 3)
     expected = run(make_engine(loaded("qwen3_5")), requests)
-    for step, reason in ((zeros, "it differs from the model's own"), (fails, "no kernel image")):
-        with_kernels("qwen3_5", step, monkeypatch)
+    differs = "it differs from the model's own"
+    for kernels, reason in (
+        (replace(KERNELS, delta_rule=zeros), differs),
+        (replace(KERNELS, delta_rule=fails), "no kernel image"),
+        (replace(KERNELS, settle=does_nothing), differs),
+        (replace(KERNELS, convolve=no_sum), differs),
+        (replace(KERNELS, convolve=fails), "no kernel image"),
+        (replace(KERNELS, delta_rule=fails, convolve=no_sum), differs),
+    ):
+        with_kernels("qwen3_5", kernels, monkeypatch)
         engine = make_engine(loaded("qwen3_5"))
         with pytest.warns(UserWarning, match=f"states are copied in every step: {reason}"):
             ran = run(engine, requests)
@@ -457,7 +490,7 @@ def test_a_kernel_that_differs_or_fails_is_not_taken(monkeypatch: pytest.MonkeyP
 def test_a_kernel_is_tried_on_states_that_are_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first step of all has none: a kernel without decay would pass; nor may one break it."""
     errors = pytest.importorskip("triton.runtime.errors")
-    step = reference.delta_rule_step
+    step = reference_states.delta_rule_step
 
     def lasting(*tensors: torch.Tensor) -> torch.Tensor:
         q, k, v, decay, *others = tensors
@@ -473,14 +506,17 @@ def test_a_kernel_is_tried_on_states_that_are_not_zero(monkeypatch: pytest.Monke
     hidden = torch.randn(3, 1, model.config.get_text_config().hidden_size)
     ways = {lasting: "it differs", large: "out of resource", other: "AssertionError", step: None}
     for way, reason in ways.items():
-        with_kernels("qwen3_5", way, monkeypatch)
-        pool = StatePool(model.mixers, 4, torch.device("cpu"), way)
-        read, write = torch.full((3,), pool.zero), torch.full((3,), pool.scratch)
+        kernels = replace(KERNELS, delta_rule=way)
+        with_kernels("qwen3_5", kernels, monkeypatch)
+        pool = StatePool(model.mixers, 4, torch.device("cpu"), kernels)
+        rows = RowStates(pool, 3)
+        position, output = torch.arange(3), torch.zeros(3, dtype=torch.int64)
         with torch.inference_mode(), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            pool.mix(0, hidden, read, write, in_place=True)
+            rows.of_step(position, output, in_place=True).mix(0, hidden[:, 0])
         assert [reason in str(warning.message) for warning in said] == [True] * bool(reason)
-        assert list(pool._in_place.values()) == [reason is None]
+        [taken] = pool._in_place.values()
+        assert {key for key, _ in taken} == (IN_PLACE if reason is None else {"conv"})
         assert all(not tensor[pool.zero].any() for tensor in pool.tensors[0].values())
 
 

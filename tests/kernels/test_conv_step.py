@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from sharegen.kernels import reference
+from sharegen.kernels import reference_states
 from sharegen.kernels.conv_step import conv_step
 from tests.kernels.trees import DEVICE, each_dtype
 
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 READ = torch.tensor([3, 0, 8, 8, 5], device=DEVICE)  # two go on from one parent's
 WRITE = torch.tensor([3, 1, 7, 2, 5], device=DEVICE)
-each_step = pytest.mark.parametrize("step", [conv_step, reference.conv_step])
+each_step = pytest.mark.parametrize("step", [conv_step, reference_states.conv_step])
 
 
 def normal(*shape: int) -> torch.Tensor:

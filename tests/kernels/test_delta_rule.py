@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from sharegen.kernels import reference
+from sharegen.kernels import delta_rule, reference_states
 from sharegen.kernels.delta_rule import delta_rule_step
 from tests.kernels.trees import DEVICE, each_dtype
 
@@ -15,7 +17,7 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 @each_dtype
-@pytest.mark.parametrize("step", [delta_rule_step, reference.delta_rule_step])
+@pytest.mark.parametrize("step", [delta_rule_step, reference_states.delta_rule_step])
 @pytest.mark.parametrize("heads", [(2, 2), (2, 6)])
 @pytest.mark.parametrize("sizes", [(16, 40), (24, 16)])
 @pytest.mark.parametrize("is_wide", [False, True])
@@ -42,6 +44,46 @@ def test_a_step(
     torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
     others = [slot for slot in range(9) if slot not in write.tolist()]
     assert torch.equal(states[others], before[others])
+
+
+@each_dtype
+@pytest.mark.parametrize("kernels", [delta_rule, reference_states])
+@pytest.mark.parametrize(("heads", "sizes"), [((2, 6), (16, 40)), ((2, 2), (24, 16))])
+def test_tokens_that_are_kept(
+    kernels: Any, heads: tuple[int, int], sizes: tuple[int, int], dtype: torch.dtype
+) -> None:
+    """From states that several go on from to own ones, at once for some and settled for all."""
+    torch.manual_seed(0)
+    rows, (key_heads, count), (size, v_size) = 11, heads, sizes
+    states = normal(16, count, size, v_size)
+    start = torch.tensor([0, 0, 1, 1, 1, 2, 0, 0, 0, 2, 3], device=DEVICE)
+    own = torch.arange(4, 15, device=DEVICE)
+    begins = torch.arange(rows, device=DEVICE, dtype=torch.int32) % 3  # after others' first tokens
+    room = kernels.room_for_tokens(size, v_size, dtype)
+    expected, before = states.clone(), states.clone()
+    read = start.clone()
+    bound = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    for step in range(room + 4):
+        q, k = (normal(rows, key_heads, size).to(dtype) for _ in "qk")
+        v, beta = normal(rows, count, v_size).to(dtype), normal(rows, count).sigmoid()
+        decay = -normal(rows, count).abs() * 0.1
+        output = step - begins
+        live = output >= 0
+        wanted = naive(q, k, v, decay, beta, expected, read, torch.where(live, own, 15))
+        read = torch.where(live, own, read)
+        kept = torch.where(output < room, output, -1).int()
+        is_settled = (begins == 1) & (output > 2)  # these were before there was no room
+        kept = torch.where(live, torch.where(is_settled, -1, kept), 0)
+        place = torch.where(live, own, 15)
+        from_slot = torch.where(kept >= 0, start, place)
+        out = kernels.delta_rule_step(q, k, v, decay, beta, states, from_slot, place, kept)
+        difference = (out.float() - wanted)[live].abs().max() / wanted[live].abs().max()
+        assert difference < bound
+        full = (kept + 1 == room) | ((begins == 1) & (output == 2))
+        settling = torch.where(live & full, kept + 1, 0).int()
+        kernels.settle(states, start, place, settling, key_heads, dtype)
+    assert torch.equal(states[:4], before[:4])
+    torch.testing.assert_close(states[4:15], expected[4:15], atol=bound, rtol=bound)
 
 
 def naive(

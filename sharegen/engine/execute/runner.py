@@ -22,7 +22,8 @@ from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.room import Room
-from sharegen.engine.execute.states import RowStates, StatePool, StatesOfChunks
+from sharegen.engine.execute.row_states import RowStates, StatesOfChunks
+from sharegen.engine.execute.states import StatePool
 from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
@@ -155,13 +156,10 @@ class Runner:
             kind,
             self.attention.generation,
             lambda count: self._step(count, features),
-            changing=[self.tokens, self.position, *self._slots_of_states()],
+            changing=[self.tokens, self.position, *(self.states.changing if self.states else [])],
             set_aside=self.states.set_aside if self.states is not None else None,
         )
         return Drawn(*outputs)
-
-    def _slots_of_states(self) -> list[torch.Tensor]:
-        return [] if self.states is None else [self.states.read, self.states.write]
 
     def spare_memory(self) -> None:
         """Give back what is held for speed alone: captured graphs, memory that was freed."""
@@ -191,7 +189,8 @@ class Runner:
         every = torch.arange(count, device=self.device)
         states = None
         if self.states is not None:  # beams, which ask for likeliest tokens, may share a state
-            states = self.states.of_step(position, in_place=features.top_logprobs < 0)
+            in_place = features.top_logprobs < 0
+            states = self.states.of_step(position, output, in_place)
         with active(context, states):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
         if self.states is not None:
@@ -247,6 +246,8 @@ class Runner:
         if len(moves):
             source, target = moves.unbind(1)
             self.tokens[target] = self.tokens[source]
+            if self.states is not None:
+                self.states.move(source, target)
             self.state.move_rows(batch.moves[:, 0].tolist(), batch.moves[:, 1].tolist())
         if len(changed):
             self.block_tables[changed] = tables

@@ -11,13 +11,14 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import isfunction
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ HANDS_STATES_OVER = hasattr(Cache, "get_recurrent_state")
 
 TORCH_CODE = "transformers' own torch code"
 _STEPS = {"fused_recurrent_gated_delta_rule", "fused_recurrent_kda"}
+_ONE_DECAY = "fused_recurrent_gated_delta_rule"  # for all numbers of a key
+_CONVOLUTION = "causal_conv1d_update"
 
 Key = tuple[str, int]
 """Of one of a mixer's states: "conv" or "recurrent", and its number among those."""
@@ -54,16 +57,12 @@ class StateSpec:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-class StateInPlace(Protocol):
-    """A recurrent state that a step of one token changes where it lies."""
+class StateInPlace(ABC):
+    """A state that a step of one token changes where it lies."""
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        """The output of the gated delta rule, all with their one token: see kernels/delta_rule.py.
-
-        q, k: [sequences, 1, key heads, K]; v: [sequences, 1, heads, V] -> likewise; decay: log,
-        [sequences, 1, heads] or [sequences, 1, heads, K]; beta: [sequences, 1, heads].
-        """
-        ...
+    @abstractmethod
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """In place of the function that is called with the state, for all that it does."""
 
 
 class States:
@@ -74,19 +73,24 @@ class States:
     """
 
     def __init__(
-        self, tensors: dict[Key, torch.Tensor], in_place: StateInPlace | None = None
+        self,
+        tensors: dict[Key, torch.Tensor],
+        in_place: Mapping[Key, StateInPlace] | None = None,
     ) -> None:
-        """in_place: the recurrent state, where it is not among the tensors."""
+        """in_place: those that are not among the tensors."""
         self.tensors = tensors
-        self._in_place = in_place
+        self._in_place = in_place or {}
 
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor:
-        return self.tensors["conv", state_idx]
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | StateInPlace:
+        return self._state(("conv", state_idx))
 
     def get_recurrent_state(
         self, layer_idx: int, state_idx: int = 0
     ) -> torch.Tensor | StateInPlace:
-        return self._in_place or self.tensors["recurrent", state_idx]
+        return self._state(("recurrent", state_idx))
+
+    def _state(self, key: Key) -> torch.Tensor | StateInPlace:
+        return self._in_place[key] if key in self._in_place else self.tensors[key]
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
@@ -100,7 +104,7 @@ class States:
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
     ) -> torch.Tensor:
-        if self._in_place is None:
+        if ("recurrent", state_idx) not in self._in_place:
             self.tensors["recurrent", state_idx] = recurrent_states
         return recurrent_states
 
@@ -211,27 +215,30 @@ def kernels_of(mixers: Sequence[Mixer]) -> str | None:
     """What computes the mixers on a GPU: packages of kernels, or torch; None without mixers."""
     if not mixers:
         return None
-    found = {choice.package for mixer in mixers for _, choice in _choices(_code_of(mixer.module))}
+    choices = (choice for mixer in mixers for _, choice in _choices(_code_of(mixer.module)))
+    found = {choice.package for choice in choices if choice.package is not None}
     return f"kernels of {', '.join(sorted(found))}" if found else TORCH_CODE
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A function for which transformers has taken a package's kernels in place of its own code."""
+    """A function for which transformers may take a package's kernels in place of its own code.
 
-    package: str
+    package: of the kernels; None where it has not taken them.
+    """
+
+    package: str | None
     name: str
     kernels: Callable[..., Any]
     torch_function: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """By where the tensors are: such kernels are for GPUs; and by where the state is."""
-        state = kwargs.get("initial_state")
-        if state is not None and not isinstance(state, torch.Tensor):
-            out = state.step(*args, kwargs["g"], kwargs["beta"])
-            return out, out  # some models convert the next state, which is where it belongs
-        tensors = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
-        on_cpu = next(tensors).device.type == "cpu"
+        given = (*args, *kwargs.values())
+        for state in given:
+            if isinstance(state, StateInPlace):
+                return state.step(*args, **kwargs)
+        on_cpu = next(x for x in given if isinstance(x, torch.Tensor)).device.type == "cpu"
         return (self.torch_function if on_cpu else self.kernels)(*args, **kwargs)
 
 
@@ -245,13 +252,21 @@ def choose_by_device(model: PreTrainedModel) -> None:
             code[name] = choice
 
 
-def steps_in_place(mixer: Mixer) -> bool:
-    """Whether a step of one token takes a `StateInPlace` for the mixer's recurrent state.
+def keys_in_place(mixer: Mixer) -> frozenset[Key]:
+    """Which of the mixer's states a step of one token may take as `StateInPlace`.
 
-    It does where the gated delta rule is computed by a package's kernel, whose place ours takes.
+    They are those of its convolutions, and of the gated delta rule where that is computed by a
+    package's kernel, whose place ours takes.
     """
-    choices = {choice.name for _, choice in _choices(_code_of(mixer.module))}
-    return bool(choices & _STEPS) and RECURRENT in (spec.key for spec in mixer.states)
+    names = {choice.name for _, choice in _choices(_code_of(mixer.module))}
+    keys = {spec.key for spec in mixer.states}
+    conv = {key for key in keys if key[0] == "conv"} if _CONVOLUTION in names else set()
+    return frozenset(conv | (keys & {RECURRENT} if names & _STEPS else set()))
+
+
+def has_one_decay(mixer: Mixer) -> bool:
+    """Whether a recurrent state in place decays as a whole."""
+    return any(choice.name == _ONE_DECAY for _, choice in _choices(_code_of(mixer.module)))
 
 
 def _code_of(module: nn.Module) -> dict[str, Any]:
@@ -265,13 +280,13 @@ def _choices(code: dict[str, Any]) -> Iterator[tuple[str, _Choice]]:
             yield name, value
         elif isfunction(value):
             around = _closure(value)
-            if "package" in around and around["implementation"] is not around["torch_function"]:
-                yield (
-                    name,
-                    _Choice(
-                        around["package"], around["func_name"], value, around["torch_function"]
-                    ),
-                )
+            if "package" not in around:
+                continue
+            own, kernel = around["torch_function"], around["func_name"]
+            if around["implementation"] is not own:
+                yield name, _Choice(around["package"], kernel, value, own)
+            elif kernel == _CONVOLUTION:
+                yield name, _Choice(None, kernel, value, own)
 
 
 def _closure(function: FunctionType) -> dict[str, Any]:

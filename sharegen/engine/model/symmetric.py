@@ -114,7 +114,9 @@ def shared_memory(devices: list[torch.device], rank: int) -> bool:
 
     A process shares memory for one engine: ranks of a later one sum by NCCL.
     """
-    if _has_met or len(devices) not in _SIZES or len({device.index for device in devices}) < len(devices):
+    if _has_met or len(devices) not in _SIZES:
+        return False
+    if len({device.index for device in devices}) < len(devices):
         return False
     others = [device for i, device in enumerate(devices) if i != rank]
     return all(torch.cuda.can_device_access_peer(devices[rank], other) for other in others)

@@ -30,8 +30,8 @@ class Rows:
         there. replay: [capacity] tokens that the sequence had when it joined; num_blocks:
         [capacity] that it has.
     num_beams: rows that are part of a beam search.
-    states: [capacity, 2] slots that the next step reads states from and writes them to; of a hole
-        the zero and the scratch slot.
+    states: [capacity, 3] slots that the next step reads states from and writes them to, and of the
+        prompt's states; of a hole zero, scratch and zero slot.
     padded: rows of the batch that is run for n live rows.
     """
 
@@ -55,7 +55,7 @@ class Rows:
         self.replay = np.zeros(capacity, dtype=np.int32)
         self.num_blocks = np.zeros(capacity, dtype=np.int32)
         self.num_beams = 0
-        self._no_states = (slots.zero, slots.scratch)
+        self._no_states = (slots.zero, slots.scratch, slots.zero)
         self.states = np.tile(np.array(self._no_states, dtype=np.int32), (capacity, 1))
         self._holes: list[int] = []
         self._joined = 0
@@ -107,7 +107,7 @@ class Rows:
         self.position[row] = end + sequence.fed
         # Outputs 0 .. limit - 2 are inputs: the last one is drawn, never fed.
         self.last_position[row] = end + sequence.group.limit - 2
-        self.states[row] = states
+        self.states[row] = (*states, states[0])
         sequence.state = states[1]
         for block in blocks:
             self.append_block(sequence, block)

@@ -1,0 +1,131 @@
+"""Which slots of states a step reads and writes: the rows' of decoding, the chunks' of a prefill.
+
+Where kernels change states in place, a row's first tokens after its prompt are kept in its slot,
+and its prompt's state is read where it is, by all rows of the prompt: see kernels/delta_rule.py.
+How many a row keeps follows from where it is; only a step that copies states, as beams need it,
+settles its rows' states before, and from there on they are their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sharegen.engine.batch import Int32, MixedChunks
+from sharegen.engine.execute.states import StatePool, StepSlots
+
+Send = Callable[..., tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class StatesOfRows:
+    """A decoding step's: every row is a sequence of one token."""
+
+    pool: StatePool
+    slots: StepSlots
+
+    def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        return self.pool.step(index, hidden[:, None], self.slots)[:, 0]
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """rows: [n * length] of n chunks, one after the other."""
+
+    rows: torch.Tensor
+    count: int
+    read: torch.Tensor
+    write: torch.Tensor
+
+
+class StatesOfChunks:
+    """A prefill batch's: its chunks, in their order, of equal length together."""
+
+    def __init__(self, pool: StatePool, mixed: Sequence[MixedChunks], send: Send) -> None:
+        self._pool = pool
+        self._chunks = []
+        for chunks in mixed:
+            rows = (chunks.starts[:, None] + np.arange(chunks.length)).ravel()
+            places, read, write = send(rows, chunks.read, chunks.write)
+            self._chunks.append(_Chunks(places, len(chunks.starts), read, write))
+
+    def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        width = self._pool.mixers[index].width(hidden.shape[-1])
+        mixed = hidden.new_zeros(len(hidden), width)  # rows that pad the batch are of no chunk
+        for chunks in self._chunks:
+            part = hidden.index_select(0, chunks.rows).view(chunks.count, -1, hidden.shape[-1])
+            done = self._pool.mix(index, part, chunks.read, chunks.write)
+            mixed.index_copy_(0, chunks.rows, done.flatten(0, 1))
+        return mixed
+
+
+class RowStates:
+    """Which slots the rows' next step reads from and writes to, kept on the device between steps.
+
+    read, write: [rows] int64. After a step a row reads what it wrote. start: [rows] int64, the
+    slots of the states of their prompts. settled: [rows], whether a row that has begun keeps no
+    tokens any more, though there is room for some.
+    """
+
+    def __init__(self, pool: StatePool, rows: int) -> None:
+        self.pool = pool
+        self.read = torch.full((rows,), pool.zero, dtype=torch.int64, device=pool.device)
+        self.write = torch.full((rows,), pool.scratch, dtype=torch.int64, device=pool.device)
+        self.start = torch.full((rows,), pool.zero, dtype=torch.int64, device=pool.device)
+        self.settled = torch.zeros(rows, dtype=torch.bool, device=pool.device)
+
+    @property
+    def changing(self) -> list[torch.Tensor]:
+        """What a step changes, and what `set_aside` does."""
+        return [self.read, self.write, self.start, self.settled]
+
+    def change(self, rows: torch.Tensor, states: Int32, send: Send) -> None:
+        """rows: [n], states: [n, 3] slots to read from, to write to, and of the prompt."""
+        [slots] = send(states.astype(np.int64))
+        self.read[rows], self.write[rows], self.start[rows] = slots.unbind(1)
+
+    def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Rows go to other places: what `change` does not say."""
+        self.settled[target] = self.settled[source]
+
+    def of_step(
+        self, position: torch.Tensor, output: torch.Tensor, in_place: bool = False
+    ) -> StatesOfRows:
+        """Of the first rows; one that has ended, and has position -1, changes nobody's state.
+
+        output: how many tokens a row has had after its prompt. in_place: no row goes on from what
+        another row writes in this step, as beams do.
+        """
+        live = position >= 0
+        count = len(position)
+        settled = self.settled[:count] & (output > 0)
+        kept = torch.where(live, output, 0).int()
+        kept = torch.where((live & settled) | (kept >= self.pool.room), -1, kept)
+        if in_place:
+            settling = torch.where(kept + 1 == self.pool.room, kept + 1, 0)
+        else:
+            settling, settled = kept, torch.ones_like(settled)
+        self.settled[:count] = torch.where(live, settled, self.settled[:count])
+        slots = StepSlots(
+            torch.where(live, self.read[:count], self.pool.zero),
+            torch.where(live, self.write[:count], self.pool.scratch),
+            torch.where(live, self.start[:count], self.pool.zero),
+            kept,
+            settling,
+            in_place,
+        )
+        return StatesOfRows(self.pool, slots)
+
+    def advance(self, position: torch.Tensor) -> None:
+        """The first rows' step is done, of those that took part: others have position -1."""
+        count = len(position)
+        self.read[:count] = torch.where(position >= 0, self.write[:count], self.read[:count])
+
+    def set_aside(self) -> None:
+        """For a step that is run only to see it run, and undone: it may move no state."""
+        self.read.fill_(self.pool.zero)
+        self.write.fill_(self.pool.scratch)
+        self.start.fill_(self.pool.zero)
