@@ -28,7 +28,7 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.row_states import RowStates
 from sharegen.engine.execute.states import Kernels, StatePool
 from sharegen.engine.model import mixers, probe
-from sharegen.engine.model.compiling import _allow_compilations
+from sharegen.engine.model.compiling import _compile, _norms
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.mixers import TORCH_CODE, choose_by_device, kernels_of
 from sharegen.engine.request import Request, SamplingParams
@@ -550,14 +550,14 @@ def test_packages_that_compute_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lfm2", "falcon_h1", "zamba2", "mamba2", "zaya"])
+@pytest.mark.usefixtures("dynamo_alone")
+@pytest.mark.parametrize("name", ["lfm2", "falcon_h1", "zamba2", "mamba2", "zaya", "qwen3_5"])
 def test_compiled_layers_leave_mixers_to_the_one_who_runs_them(name: str) -> None:
-    """As dynamo sees them, whatever compiles them then: one graph a layer."""
+    """As dynamo sees them, whatever compiles them then: one graph a layer, and one a norm."""
     model = load_model(make_tiny(name))
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    _allow_compilations(4 * len(layers))
-    for layer in layers:
-        layer.compile(dynamic=True, fullgraph=True, backend="eager")
+    norms = [norm for mixer in model.mixers for norm in _norms(mixer.module)]
+    assert _compile(model, [*layers, *norms]) is None
     ran = run(make_engine(model), requests_of(forest()[:4], GREEDY))
     for completion in ran.completions.values():
         judge(completion, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 
 import torch._dynamo.config
 from torch import nn
@@ -13,50 +14,81 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import alone
 
 _TRIAL_TOKENS = 32
-_PER_LAYER = 4  # compilations of one kind of layer at most; every layer may be a kind of its own
+_PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
 
 
 def optimise(model: LoadedModel) -> None:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
-    Layers of one kind share one compilation. A model that does not compile runs as it was, and a
-    warning says why; so does one rank's part where that of another does not. All is undone when the
-    model is released.
+    So are the norms inside of mixers, whose own code runs uncompiled (`mixers.py`): a norm's many
+    kernels become one. Modules of one kind share one compilation. A model that does not compile
+    runs as it was, and a warning says why; so does one rank's part where that of another does not,
+    and so do norms, beside layers that compile. All is undone when the model is released.
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
-    _allow_compilations(_PER_LAYER * len(layers))
+    reason = _compile(model, layers)
+    if reason is not None:
+        unfuse(replaced)
+        warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+        return
+    model.on_release(unfuse, replaced)
+    norms = [norm for mixer in model.mixers for norm in _norms(mixer.module)]
+    reason = _compile(model, norms) if norms else None
+    if reason is not None:
+        warnings.warn(f"the mixers' norms run uncompiled: {reason:.200}", stacklevel=2)
+
+
+def _norms(mixer: nn.Module) -> Iterator[nn.Module]:
+    """The modules in a mixer that have a norm's shape: no parts, and vectors for weights.
+
+    Those of packages are kernels already, as are torch's: the model's own code is not.
+    """
+    for module in mixer.modules():
+        weights = list(module.parameters())
+        is_leaf = next(module.children(), None) is None
+        is_of_model = type(module).__module__ == type(mixer).__module__
+        if weights and is_leaf and is_of_model and all(weight.dim() == 1 for weight in weights):
+            yield module
+
+
+def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
+    """Compile them until the model is released, or leave them as they are and say why."""
+    _allow_compilations(_PER_MODULE * len(modules))
     # What every rank computes for itself, as which experts a token goes to, must be alike to the
     # bit: no rank may time tiles of a reduction and choose others than the next.
     options = None if model.ranks is None else {"deterministic": True}
-    for layer in layers:
-        layer.compile(dynamic=True, fullgraph=True, options=options)
+    for module in modules:
+        module.compile(dynamic=True, fullgraph=True, options=options)
     reason = _failure(model)
     if model.ranks is not None and not model.ranks.least(reason is None):
         reason = reason or "that of another rank does not compile"
     if reason is None:
-        model.on_release(_undo, layers, replaced)
+        model.on_release(_undo, modules)
     else:
-        _undo(layers, replaced)
-        warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+        _undo(modules)
+    return reason
 
 
 def _failure(model: LoadedModel) -> str | None:
     """Why the compiler cannot do it, if so."""
+    counts = (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS)
+    # Mixers, and what is in them, see other shapes in decoding than in prefill.
+    trials = [(count, rows) for count in counts for rows in ((8, count) if model.mixers else (8,))]
     try:
         with alone():
-            for count in (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS):
-                model.trial_forward(count, rows=8)
+            for count, rows in trials:
+                model.trial_forward(count, rows=rows)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
         return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return None
 
 
 def _allow_compilations(count: int) -> None:
-    """Let so many more variants of one layer's code be compiled.
+    """Let so many more variants of the modules' code be compiled.
 
     Beyond its limit (8) Dynamo raises FailOnRecompileLimitHit, in the midst of a job. The limits
     are the process's, which may have compiled other models, and are only ever raised.
@@ -66,9 +98,6 @@ def _allow_compilations(count: int) -> None:
     config.accumulated_recompile_limit += 16 * count
 
 
-def _undo(
-    layers: list[GradientCheckpointingLayer], replaced: list[tuple[nn.Module, str, nn.Module]]
-) -> None:
-    unfuse(replaced)
-    for layer in layers:
-        layer._compiled_call_impl = None
+def _undo(modules: Sequence[nn.Module]) -> None:
+    for module in modules:
+        module._compiled_call_impl = None

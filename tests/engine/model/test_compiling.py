@@ -17,7 +17,17 @@ from sharegen.engine.model import compiling
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Request, SamplingParams
-from tests.engine.tiny_models import make_tiny, tiny_config
+from tests.engine.tiny_models import TINY, make_tiny, tiny_config
+
+# Of rows, or of sequences and their tokens: there Dynamo takes one token, and one sequence, apart.
+GRAPHS_OF_NORMS = [
+    ("qwen3_5", 1),
+    *(pytest.param(*line, marks=pytest.mark.slow)
+      for line in (("qwen3_next", 1), ("olmo_hybrid", 1), ("bamba", 2), ("zamba2", 2))),
+]  # fmt: skip
+NEEDS_HYBRIDS = pytest.mark.skipif(
+    "qwen3_5" not in TINY, reason="this transformers hands no states over"
+)
 
 
 def test_a_model_that_does_not_compile_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,15 +53,10 @@ def test_a_model_without_layers_to_compile_is_told(monkeypatch: pytest.MonkeyPat
     assert type(query_projection(loaded)) is nn.Linear
 
 
+@pytest.mark.usefixtures("dynamo_alone")
 def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """More kinds than Dynamo compiles of one function, and as many again in the next model."""
-    compile = GradientCheckpointingLayer.compile
-    monkeypatch.setattr(
-        GradientCheckpointingLayer,
-        "compile",
-        lambda layer, **how: compile(layer, backend="eager", **how),
-    )
-    monkeypatch.setattr(compiling, "_PER_LAYER", 2)
+    monkeypatch.setattr(compiling, "_PER_MODULE", 2)
     first = [nn.ReLU, nn.GELU, nn.SiLU]
     second = [nn.Mish, nn.SELU, nn.Tanh]
     torch.compiler.reset()
@@ -71,6 +76,53 @@ def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -
         loaded.release()
 
 
+@NEEDS_HYBRIDS
+@pytest.mark.usefixtures("dynamo_alone")
+@pytest.mark.parametrize(("name", "graphs"), GRAPHS_OF_NORMS)
+def test_norms_of_mixers_are_compiled_for_any_number_of_rows(name: str, graphs: int) -> None:
+    loaded = load_model(make_tiny(name))
+    [norm, *others] = norms_of(loaded)
+    expected = {rows: loaded.trial_forward(rows, rows) for rows in (2, 3, 64, 67)}
+    torch.compiler.reset()
+    before = counters["stats"]["unique_graphs"]
+    assert compiling._compile(loaded, [norm, *others]) is None
+    for rows, logits in expected.items():
+        assert torch.equal(loaded.trial_forward(rows, rows), logits)
+        loaded.trial_forward(rows, 1)
+    assert counters["stats"]["unique_graphs"] - before == graphs
+    assert norm._compiled_call_impl is not None
+    loaded.release()
+    assert all(module._compiled_call_impl is None for module in loaded.model.modules())
+
+
+@NEEDS_HYBRIDS
+@pytest.mark.usefixtures("dynamo_alone")
+def test_layers_are_compiled_beside_norms_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_model(make_tiny("mamba2"))
+    [norm, *_] = norms_of(loaded)
+
+    def forward(norm: nn.Module, hidden: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break("no compiler here")
+        return hidden
+
+    monkeypatch.setattr(type(norm), "forward", forward)
+    with pytest.warns(UserWarning, match="^the mixers' norms run uncompiled: "):
+        compiling.optimise(loaded)
+    compiled = [m for m in loaded.model.modules() if m._compiled_call_impl is not None]
+    assert compiled and all(isinstance(m, GradientCheckpointingLayer) for m in compiled)
+    loaded.release()
+    assert all(module._compiled_call_impl is None for module in loaded.model.modules())
+
+
+def test_modules_of_packages_and_of_other_shapes_are_no_norms() -> None:
+    """In a mixer of this file, which stands for a model's."""
+    mixer = Norm(3)
+    mixer.parts = nn.ModuleList([
+        Norm(3), nn.LayerNorm(3), nn.SiLU(), nn.Linear(3, 3), nn.Conv1d(3, 3, 2),
+    ])  # fmt: skip
+    assert list(compiling._norms(mixer)) == [mixer.parts[0]]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_prefill_of_one_token_compiles_nothing() -> None:
@@ -84,6 +136,16 @@ def test_a_prefill_of_one_token_compiles_nothing() -> None:
     list(engine.generate([Request(0, range(3, 36), SamplingParams(max_tokens=3), range(2))]))
     assert counters["stats"]["unique_graphs"] == before
     engine.close()
+
+
+class Norm(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+
+def norms_of(loaded: LoadedModel) -> list[nn.Module]:
+    return [norm for mixer in loaded.mixers for norm in compiling._norms(mixer.module)]
 
 
 def query_projection(loaded: LoadedModel) -> nn.Module:
