@@ -20,8 +20,12 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK_TOKENS = 16  # of a sequence's own that a program reads at once
-_ROWS = 8  # sequences for which a program keeps a state that they share
+_BLOCK_TOKENS = 64  # of a sequence's own that a program reads at once
+_SETTLED_TOKENS = 16  # likewise, when they become a state
+_ROWS = 16  # sequences for which a program reads a state that they share
+_TURNS = 8  # sequences of a program that changes states in place, and that one finds none to change
+_SETTLING = 32  # sequences of a program that settles states, likewise
+_LEAST = 16  # rows of a product
 _EPSILON = tl.constexpr(1e-6)  # of the norm of queries and keys, as in transformers
 _LEAST_DECAY = tl.constexpr(-1e4)  # log; so that sums of them, and their differences, are finite
 
@@ -34,36 +38,46 @@ def _unit(x):
 @triton.jit
 def _step_kernel(
     q_ptr, k_ptr, v_ptr, decay_ptr, beta_ptr, states_ptr, read_ptr, write_ptr, kept_ptr, out_ptr,
-    stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_slot, scale,
+    stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_slot, scale, rows,
     HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    DECAYS: tl.constexpr, KEEPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    DECAYS: tl.constexpr, KEEPS: tl.constexpr, TURNS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """A sequence's state in one head changes in place."""
-    row, head = (tl.program_id(0) // HEADS).to(tl.int64), tl.program_id(0) % HEADS
-    if KEEPS:  # noqa: SIM102  # known when it is compiled
-        if tl.load(kept_ptr + row) >= 0:
+    """The states of some sequences, far from each other, change in place in one head."""
+    stride = tl.cdiv(rows, TURNS)
+    first, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
+    if KEEPS:
+        turns = first + tl.arange(0, TURNS) * stride
+        if tl.min(tl.load(kept_ptr + turns, mask=turns < rows, other=0)) >= 0:
             return
     i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
-    of_row, of_head = row * HEADS + head, head // GROUP
-    q = tl.load(q_ptr + row * stride_qr + of_head * stride_qh + i, mask=i < K, other=0.0)
-    k = tl.load(k_ptr + row * stride_kr + of_head * stride_kh + i, mask=i < K, other=0.0)
-    v = tl.load(v_ptr + row * stride_vr + head * stride_vh + j, mask=j < V, other=0.0)
-    q, k, v = _unit(q.to(tl.float32)) * scale, _unit(k.to(tl.float32)), v.to(tl.float32)
-    beta = tl.load(beta_ptr + of_row).to(tl.float32)
     place = (head * K + i[:, None]) * V + j[None, :]
     real = (i[:, None] < K) & (j[None, :] < V)
-    slot = tl.load(read_ptr + row).to(tl.int64)
-    state = tl.load(states_ptr + slot * stride_slot + place, mask=real, other=0.0)
-    if DECAYS == 1:
-        state *= tl.exp(tl.load(decay_ptr + of_row).to(tl.float32))
-    else:
-        decay = tl.load(decay_ptr + of_row * K + i, mask=i < K, other=0.0)
-        state *= tl.exp(decay.to(tl.float32))[:, None]
-    change = (v - tl.sum(state * k[:, None], 0)) * beta
-    state += k[:, None] * change[None, :]
-    slot = tl.load(write_ptr + row).to(tl.int64)
-    tl.store(states_ptr + slot * stride_slot + place, state, mask=real)
-    tl.store(out_ptr + of_row * V + j, tl.sum(state * q[:, None], 0), mask=j < V)
+    of_head = head // GROUP
+    for turn in range(first, rows, stride):
+        is_there = True
+        if KEEPS:
+            is_there = tl.load(kept_ptr + turn) < 0
+        if is_there:
+            row = tl.cast(turn, tl.int64)
+            of_row = row * HEADS + head
+            q = tl.load(q_ptr + row * stride_qr + of_head * stride_qh + i, mask=i < K, other=0.0)
+            k = tl.load(k_ptr + row * stride_kr + of_head * stride_kh + i, mask=i < K, other=0.0)
+            v = tl.load(v_ptr + row * stride_vr + head * stride_vh + j, mask=j < V, other=0.0)
+            q, k = _unit(q.to(tl.float32)) * scale, _unit(k.to(tl.float32))
+            beta = tl.load(beta_ptr + of_row).to(tl.float32)
+            slot = tl.load(read_ptr + row).to(tl.int64)
+            state = tl.load(states_ptr + slot * stride_slot + place, mask=real, other=0.0)
+            if DECAYS == 1:
+                state *= tl.exp(tl.load(decay_ptr + of_row).to(tl.float32))
+            else:
+                decay = tl.load(decay_ptr + of_row * K + i, mask=i < K, other=0.0)
+                state *= tl.exp(decay.to(tl.float32))[:, None]
+            change = (v.to(tl.float32) - tl.sum(state * k[:, None], 0)) * beta
+            state += k[:, None] * change[None, :]
+            slot = tl.load(write_ptr + row).to(tl.int64)
+            tl.store(states_ptr + slot * stride_slot + place, state, mask=real)
+            tl.store(out_ptr + of_row * V + j, tl.sum(state * q[:, None], 0), mask=j < V)
 
 
 @triton.jit
@@ -73,28 +87,35 @@ def _shared_kernel(
     HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """S_0^T k and S_0^T q of some sequences in one head; neighbours with one S_0 read it once."""
+    """S_0^T k and S_0^T q of neighbours in one head: S_0 is read once for those that have it."""
     groups = tl.cdiv(rows, ROWS)
     head, first = tl.program_id(0) // groups, tl.program_id(0) % groups * ROWS
-    i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    i, j, m = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, 2 * ROWS)
+    row, is_query = (first + m % ROWS).to(tl.int64), m >= ROWS
+    keeps = tl.load(kept_ptr + row, mask=row < rows, other=-1) >= 0
+    if tl.max(keeps.to(tl.int32)) == 0:
+        return
+    slots = tl.load(read_ptr + row, mask=keeps, other=-1).to(tl.int64)
+    of_head = head // GROUP
+    wide = keeps[:, None] & (i[None, :] < K)
+    at = k_ptr + row[:, None] * stride_kr + of_head * stride_kh + i[None, :]
+    x = tl.load(at, mask=wide & ~is_query[:, None], other=0.0).to(tl.float32)
+    at = q_ptr + row[:, None] * stride_qr + of_head * stride_qh + i[None, :]
+    x += tl.load(at, mask=wide & is_query[:, None], other=0.0).to(tl.float32)
+    x *= (tl.rsqrt(tl.sum(x * x, 1) + _EPSILON) * tl.where(is_query, scale, 1.0))[:, None]
     place = (head * K + i[:, None]) * V + j[None, :]
     real = (i[:, None] < K) & (j[None, :] < V)
-    of_head = head // GROUP
+    to = (row * HEADS + head) * (2 * V) + tl.where(is_query, V, 0)
     there = tl.full((), -1, tl.int64)
-    state = tl.zeros((BLOCK_K, BLOCK_V), tl.float32)
-    for row in range(first, tl.minimum(first + ROWS, rows)):
-        if tl.load(kept_ptr + row) >= 0:
-            slot = tl.load(read_ptr + row).to(tl.int64)
-            if slot != there:
-                state = tl.load(states_ptr + slot * stride_slot + place, mask=real, other=0.0)
-                there = slot
-            at = tl.cast(row, tl.int64)
-            q = tl.load(q_ptr + at * stride_qr + of_head * stride_qh + i, mask=i < K, other=0.0)
-            k = tl.load(k_ptr + at * stride_kr + of_head * stride_kh + i, mask=i < K, other=0.0)
-            q, k = _unit(q.to(tl.float32)) * scale, _unit(k.to(tl.float32))
-            to = products_ptr + (at * HEADS + head) * (2 * V) + j
-            tl.store(to, tl.sum(state * k[:, None], 0), mask=j < V)
-            tl.store(to + V, tl.sum(state * q[:, None], 0), mask=j < V)
+    for neighbour in range(first, tl.minimum(first + ROWS, rows)):
+        slot = tl.load(read_ptr + neighbour).to(tl.int64)
+        if (tl.load(kept_ptr + neighbour) >= 0) & (slot != there):
+            state = tl.load(states_ptr + slot * stride_slot + place, mask=real, other=0.0)
+            product = tl.dot(x, state, input_precision="tf32x3")
+            have = keeps & (slots == slot)
+            out = products_ptr + to[:, None] + j[None, :]
+            tl.store(out, product, mask=have[:, None] & (j[None, :] < V))
+            there = slot
 
 
 @triton.jit
@@ -103,103 +124,122 @@ def _own_kernel(
     products_ptr, out_ptr,
     stride_qr, stride_qh, stride_kr, stride_kh, stride_vr, stride_vh, stride_slot, scale,
     ROOM: tl.constexpr, WORDS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_G: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """The outputs of a sequence in the heads of one key head, from the products with S_0 and the
-    tokens that it keeps; the token itself is kept with them. WORDS: of tokens_ptr in a number of
-    a state."""
+    tokens that it keeps; the token itself is kept with them.
+
+    Columns c are those of the heads for the key, then those for the query. WORDS: of tokens_ptr in
+    a number of a state.
+    """
     key_heads: tl.constexpr = HEADS // GROUP
     row, key_head = (tl.program_id(0) // key_heads).to(tl.int64), tl.program_id(0) % key_heads
     kept = tl.load(kept_ptr + row)
     if kept < 0:
         return
-    i, j, g = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_G)
-    head = key_head * GROUP + g
-    of_row = row * HEADS + head
-    part = (g[:, None] < GROUP) & (j[None, :] < V)
-    q = tl.load(q_ptr + row * stride_qr + key_head * stride_qh + i, mask=i < K, other=0.0)
+    i, j, c = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_C)
+    head, used = key_head * GROUP + c % GROUP, c < 2 * GROUP
+    query = tl.load(q_ptr + row * stride_qr + key_head * stride_qh + i, mask=i < K, other=0.0)
     key = tl.load(k_ptr + row * stride_kr + key_head * stride_kh + i, mask=i < K, other=0.0)
-    q, k = _unit(q.to(tl.float32)) * scale, _unit(key.to(tl.float32))
+    q, k = query.to(tl.float32), key.to(tl.float32)
+    norm_q = tl.rsqrt(tl.sum(q * q, 0) + _EPSILON) * scale
+    norm_k = tl.rsqrt(tl.sum(k * k, 0) + _EPSILON)
+    both = tl.where(c[None, :] < GROUP, key[:, None], query[:, None])
+    norms = tl.where(c < GROUP, norm_k, norm_q)
     slot = tl.load(write_ptr + row).to(tl.int64)
     states_ptr += slot * stride_slot
     tokens_ptr += slot * stride_slot * WORDS
-    changes = tokens_ptr + head * (K * V * WORDS)
-    keys = tokens_ptr + key_head * (GROUP * K * V * WORDS) + ROOM * V
+    changes = tokens_ptr + key_head * (GROUP * K * V * WORDS)
+    keys = changes + ROOM * V
     sums = states_ptr + (head + 1) * (K * V) - ROOM  # of the logs of decays, one for each token
-    decay = tl.load(decay_ptr + of_row, mask=g < GROUP, other=0.0).to(tl.float32)
+    decay = tl.load(decay_ptr + row * HEADS + head, mask=used, other=0.0).to(tl.float32)
     decay = tl.maximum(decay, _LEAST_DECAY)
-    decay += tl.load(sums + kept - 1, mask=(g < GROUP) & (kept > 0), other=0.0)
-    by_k = tl.zeros((BLOCK_G, BLOCK_V), tl.float32)
-    by_q = tl.zeros((BLOCK_G, BLOCK_V), tl.float32)
+    decay += tl.load(sums + kept - 1, mask=used & (kept > 0), other=0.0)
+    total = tl.zeros((BLOCK_C, BLOCK_V), tl.float32)
     for start in range(0, kept, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
-        mask = (t[:, None] < kept) & (i[None, :] < K)
-        before = tl.load(keys + t[:, None] * K + i[None, :], mask=mask, other=0.0).to(tl.float32)
-        norm = tl.rsqrt(tl.sum(before * before, 1) + _EPSILON)
-        with_k = tl.sum(before * k[None, :], 1) * norm
-        with_q = tl.sum(before * q[None, :], 1) * norm
-        inner = (t[:, None] < kept) & (g[None, :] < GROUP)
+        before = tl.load(
+            keys + t[:, None] * K + i[None, :],
+            mask=(t[:, None] < kept) & (i[None, :] < K), other=0.0,
+        )  # fmt: skip
+        inner = (t[:, None] < kept) & used[None, :]
         since = tl.load(sums[None, :] + t[:, None], mask=inner, other=0.0)
-        since = tl.where(inner, tl.exp(decay[None, :] - since), 0.0)  # [T, G]
-        change = tl.load(
-            changes[None, :, None] + t[:, None, None] * V + j[None, None, :],
-            mask=(t[:, None, None] < kept) & part[None], other=0.0,
-        ).to(tl.float32)  # fmt: skip
-        by_k += tl.sum((since * with_k[:, None])[:, :, None] * change, 0)
-        by_q += tl.sum((since * with_q[:, None])[:, :, None] * change, 0)
-    whole = tl.exp(decay)[:, None]
-    product = products_ptr + of_row[:, None] * (2 * V) + j[None, :]
-    by_k += whole * tl.load(product, mask=part, other=0.0)
-    by_q += whole * tl.load(product + V, mask=part, other=0.0)
-    beta = tl.load(beta_ptr + of_row, mask=g < GROUP, other=0.0).to(tl.float32)[:, None]
-    at = v_ptr + row * stride_vr + head[:, None] * stride_vh + j[None, :]
-    change = (tl.load(at, mask=part, other=0.0).to(tl.float32) - by_k) * beta
-    by_q += tl.sum(k * q, 0) * change
-    tl.store(out_ptr + of_row[:, None] * V + j[None, :], by_q, mask=part)
-    tl.store(changes[:, None] + kept * V + j[None, :], change, mask=part)
+        square = before.to(tl.float32)
+        norm = tl.rsqrt(tl.sum(square * square, 1) + _EPSILON)
+        weight = tl.dot(before, both, input_precision="ieee") * norm[:, None] * norms[None, :]
+        weight = tl.where(inner, weight * tl.exp(decay[None, :] - since), 0.0)
+        weight = tl.trans(weight.to(before.dtype))  # as in attention
+        for g in tl.static_range(GROUP):
+            change = tl.load(
+                changes + g * (K * V * WORDS) + t[:, None] * V + j[None, :],
+                mask=(t[:, None] < kept) & (j[None, :] < V), other=0.0,
+            )  # fmt: skip
+            added = tl.dot(weight, change, input_precision="ieee")
+            total += tl.where(c[:, None] % GROUP == g, added, 0.0)
+    product = products_ptr + (row * HEADS + head) * (2 * V) + tl.where(c < GROUP, 0, V)
+    mask = used[:, None] & (j[None, :] < V)
+    total += tl.exp(decay)[:, None] * tl.load(product[:, None] + j[None, :], mask=mask, other=0.0)
+    with_itself = tl.sum(k * q, 0) * norm_k * norm_q
+    for g in tl.static_range(GROUP):
+        of_row = row * HEADS + key_head * GROUP + g
+        by_k = tl.sum(tl.where(c[:, None] == g, total, 0.0), 0)
+        by_q = tl.sum(tl.where(c[:, None] == GROUP + g, total, 0.0), 0)
+        at = v_ptr + row * stride_vr + (key_head * GROUP + g) * stride_vh + j
+        value = tl.load(at, mask=j < V, other=0.0).to(tl.float32)
+        change = (value - by_k) * tl.load(beta_ptr + of_row).to(tl.float32)
+        tl.store(out_ptr + of_row * V + j, by_q + with_itself * change, mask=j < V)
+        tl.store(changes + g * (K * V * WORDS) + kept * V + j, change, mask=j < V)
     tl.store(keys + kept * K + i, key, mask=i < K)
-    tl.store(sums + kept, decay, mask=g < GROUP)
+    tl.store(sums + kept, decay, mask=c < GROUP)
 
 
 @triton.jit
 def _settle_kernel(
-    states_ptr, tokens_ptr, read_ptr, write_ptr, kept_ptr, stride_slot,
+    states_ptr, tokens_ptr, read_ptr, write_ptr, kept_ptr, stride_slot, rows,
     ROOM: tl.constexpr, WORDS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
-    K: tl.constexpr, V: tl.constexpr, BLOCK_T: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, TURNS: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """A sequence's states in the heads of one key head are written over the tokens it kept."""
+    """The states of some sequences, far from each other, in the heads of one key head are written
+    over the tokens they kept."""
     key_heads: tl.constexpr = HEADS // GROUP
-    row, key_head = (tl.program_id(0) // key_heads).to(tl.int64), tl.program_id(0) % key_heads
-    kept = tl.load(kept_ptr + row)
-    if kept <= 0:
+    stride = tl.cdiv(rows, TURNS)
+    first, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
+    turns = first + tl.arange(0, TURNS) * stride
+    if tl.max(tl.load(kept_ptr + turns, mask=turns < rows, other=0)) <= 0:
         return
     i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     real = (i[:, None] < K) & (j[None, :] < V)
-    from_slot = tl.load(read_ptr + row).to(tl.int64) * stride_slot
-    to_slot = tl.load(write_ptr + row).to(tl.int64) * stride_slot
-    keys = tokens_ptr + to_slot * WORDS + key_head * (GROUP * K * V * WORDS) + ROOM * V
-    for back in range(GROUP):  # the first head has the keys of all
-        head = key_head * GROUP + GROUP - 1 - back
-        place = (head * K + i[:, None]) * V + j[None, :]
-        changes = tokens_ptr + to_slot * WORDS + head * (K * V * WORDS)
-        sums = states_ptr + to_slot + (head + 1) * (K * V) - ROOM
-        decay = tl.load(sums + kept - 1)
-        state = tl.load(states_ptr + from_slot + place, mask=real, other=0.0) * tl.exp(decay)
-        for start in range(0, kept, BLOCK_T):
-            t = start + tl.arange(0, BLOCK_T)
-            there = t < kept
-            mask = there[None, :] & (i[:, None] < K)
-            key = tl.load(keys + t[None, :] * K + i[:, None], mask=mask, other=0.0).to(tl.float32)
-            norm = tl.rsqrt(tl.sum(key * key, 0) + _EPSILON)
-            since = tl.load(sums + t, mask=there, other=0.0)
-            weight = tl.where(there, tl.exp(decay - since), 0.0) * norm
-            mask = there[:, None] & (j[None, :] < V)
-            change = tl.load(changes + t[:, None] * V + j[None, :], mask=mask, other=0.0)
-            state += tl.dot(key * weight[None, :], change.to(tl.float32), input_precision="ieee")
-        tl.debug_barrier()  # all have read what is written over
-        tl.store(states_ptr + to_slot + place, state, mask=real)
+    for turn in range(first, rows, stride):
+        kept = tl.load(kept_ptr + turn)
+        if kept > 0:
+            from_slot = tl.load(read_ptr + turn).to(tl.int64) * stride_slot
+            to_slot = tl.load(write_ptr + turn).to(tl.int64) * stride_slot
+            keys = tokens_ptr + to_slot * WORDS + key_head * (GROUP * K * V * WORDS) + ROOM * V
+            for back in range(GROUP):  # the first head has the keys of all
+                head = key_head * GROUP + GROUP - 1 - back
+                place = (head * K + i[:, None]) * V + j[None, :]
+                changes = tokens_ptr + to_slot * WORDS + head * (K * V * WORDS)
+                sums = states_ptr + to_slot + (head + 1) * (K * V) - ROOM
+                decay = tl.load(sums + kept - 1)
+                state = tl.load(states_ptr + from_slot + place, mask=real, other=0.0)
+                state *= tl.exp(decay)
+                for start in range(0, kept, BLOCK_T):
+                    t = start + tl.arange(0, BLOCK_T)
+                    there = t < kept
+                    mask = there[None, :] & (i[:, None] < K)
+                    key = tl.load(keys + t[None, :] * K + i[:, None], mask=mask, other=0.0)
+                    key = key.to(tl.float32)
+                    norm = tl.rsqrt(tl.sum(key * key, 0) + _EPSILON)
+                    since = tl.load(sums + t, mask=there, other=0.0)
+                    weight = tl.where(there, tl.exp(decay - since), 0.0) * norm
+                    mask = there[:, None] & (j[None, :] < V)
+                    change = tl.load(changes + t[:, None] * V + j[None, :], mask=mask, other=0.0)
+                    key *= weight[None, :]
+                    state += tl.dot(key, change.to(tl.float32), input_precision="ieee")
+                tl.debug_barrier()  # all have read what is written over
+                tl.store(states_ptr + to_slot + place, state, mask=real)
 
 
 def room_for_tokens(key_size: int, value_size: int, dtype: torch.dtype) -> int:
@@ -236,13 +276,14 @@ def delta_rule_step(
     decay, beta = decay.contiguous(), beta.contiguous()
     out = torch.empty((count, heads, v_size), dtype=v.dtype, device=v.device)
     group, scale = heads // key_heads, size**-0.5
-    block_k, block_v = triton.next_power_of_2(size), triton.next_power_of_2(v_size)
+    block_k, block_v = (max(_LEAST, triton.next_power_of_2(x)) for x in (size, v_size))
     strides = (*q.stride()[:2], *k.stride()[:2])
-    _step_kernel[(count * heads,)](
+    turns = _TURNS if kept is not None else 1
+    _step_kernel[(triton.cdiv(count, turns) * heads,)](
         q, k, v, decay, beta, states, read, write, read if kept is None else kept, out,
-        *strides, *v.stride()[:2], states.stride(0), scale,
+        *strides, *v.stride()[:2], states.stride(0), scale, count,
         HEADS=heads, GROUP=group, K=size, V=v_size, DECAYS=1 if decay.dim() == 2 else size,
-        KEEPS=kept is not None, BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4,
+        KEEPS=kept is not None, TURNS=turns, BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4,
     )  # fmt: skip
     if kept is None:
         return out
@@ -258,7 +299,8 @@ def delta_rule_step(
         *strides, *v.stride()[:2], states.stride(0), scale,
         ROOM=room_for_tokens(size, v_size, v.dtype), WORDS=tokens.shape[-1] // v_size,
         HEADS=heads, GROUP=group, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
-        BLOCK_G=triton.next_power_of_2(group), BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4,
+        BLOCK_C=max(_LEAST, triton.next_power_of_2(2 * group)), BLOCK_K=block_k, BLOCK_V=block_v,
+        num_warps=4,
     )  # fmt: skip
     return out
 
@@ -274,9 +316,10 @@ def settle(
     """
     heads, size, v_size = states.shape[1:]
     tokens = states.view(dtype)
-    _settle_kernel[(len(kept) * key_heads,)](
-        states, tokens, read, write, kept, states.stride(0),
+    block_k, block_v = (max(_LEAST, triton.next_power_of_2(x)) for x in (size, v_size))
+    _settle_kernel[(triton.cdiv(len(kept), _SETTLING) * key_heads,)](
+        states, tokens, read, write, kept, states.stride(0), len(kept),
         ROOM=room_for_tokens(size, v_size, dtype), WORDS=tokens.shape[-1] // v_size,
-        HEADS=heads, GROUP=heads // key_heads, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
-        BLOCK_K=triton.next_power_of_2(size), BLOCK_V=triton.next_power_of_2(v_size), num_warps=8,
+        HEADS=heads, GROUP=heads // key_heads, K=size, V=v_size, TURNS=_SETTLING,
+        BLOCK_T=_SETTLED_TOKENS, BLOCK_K=block_k, BLOCK_V=block_v, num_warps=8,
     )  # fmt: skip
