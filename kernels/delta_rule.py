@@ -13,16 +13,18 @@ prompt is one place. A state of 128 x 128 float32 numbers has room for 127 token
 it is *settled*: the sum is written over them, and from there on the state changes in place.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
 import torch
 import triton
 import triton.language as tl
 
-_BLOCK_TOKENS = 64  # of a sequence's own that a program reads at once
+_BLOCK_TOKENS = 32  # of a sequence's own that a program reads at once
+_OWN_WARPS = 4
 _SETTLED_TOKENS = 16  # likewise, when they become a state
-_ROWS = 16  # sequences for which a program reads a state that they share
+_BLOCK_PART = 32  # of a key's numbers that a program takes at once of a shared state
+_ROWS = 8  # sequences for which a program reads a state that they share
 _TURNS = 8  # sequences of a program that changes states in place, and that one finds none to change
 _SETTLING = 32  # sequences of a program that settles states, likewise
 _LEAST = 16  # rows of a product
@@ -81,11 +83,11 @@ def _step_kernel(
 
 
 @triton.jit
-def _shared_kernel(
+def _start_kernel(
     q_ptr, k_ptr, states_ptr, read_ptr, kept_ptr, products_ptr,
     stride_qr, stride_qh, stride_kr, stride_kh, stride_slot, scale, rows,
     HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """S_0^T k and S_0^T q of neighbours in one head: S_0 is read once for those that have it."""
     groups = tl.cdiv(rows, ROWS)
@@ -97,25 +99,33 @@ def _shared_kernel(
         return
     slots = tl.load(read_ptr + row, mask=keeps, other=-1).to(tl.int64)
     of_head = head // GROUP
-    wide = keeps[:, None] & (i[None, :] < K)
-    at = k_ptr + row[:, None] * stride_kr + of_head * stride_kh + i[None, :]
-    x = tl.load(at, mask=wide & ~is_query[:, None], other=0.0).to(tl.float32)
-    at = q_ptr + row[:, None] * stride_qr + of_head * stride_qh + i[None, :]
-    x += tl.load(at, mask=wide & is_query[:, None], other=0.0).to(tl.float32)
-    x *= (tl.rsqrt(tl.sum(x * x, 1) + _EPSILON) * tl.where(is_query, scale, 1.0))[:, None]
-    place = (head * K + i[:, None]) * V + j[None, :]
-    real = (i[:, None] < K) & (j[None, :] < V)
+    keys = k_ptr + row[:, None] * stride_kr + of_head * stride_kh
+    queries = q_ptr + row[:, None] * stride_qr + of_head * stride_qh
+    of_key, of_query = (keeps & ~is_query)[:, None], (keeps & is_query)[:, None]
+    x = tl.load(keys + i[None, :], mask=of_key & (i[None, :] < K), other=0.0).to(tl.float32)
+    x += tl.load(queries + i[None, :], mask=of_query & (i[None, :] < K), other=0.0).to(tl.float32)
+    norm = tl.rsqrt(tl.sum(x * x, 1) + _EPSILON) * tl.where(is_query, scale, 1.0)
     to = (row * HEADS + head) * (2 * V) + tl.where(is_query, V, 0)
     there = tl.full((), -1, tl.int64)
     for neighbour in range(first, tl.minimum(first + ROWS, rows)):
         slot = tl.load(read_ptr + neighbour).to(tl.int64)
         if (tl.load(kept_ptr + neighbour) >= 0) & (slot != there):
-            state = tl.load(states_ptr + slot * stride_slot + place, mask=real, other=0.0)
-            product = tl.dot(x, state, input_precision="tf32x3")
+            there = slot
+            product = tl.zeros((2 * ROWS, BLOCK_V), tl.float32)
+            for start in range(0, K, BLOCK_P):
+                p = start + tl.arange(0, BLOCK_P)
+                mask = p[None, :] < K
+                key = tl.load(keys + p[None, :], mask=of_key & mask, other=0.0)
+                query = tl.load(queries + p[None, :], mask=of_query & mask, other=0.0)
+                state = tl.load(
+                    states_ptr + slot * stride_slot + (head * K + p[:, None]) * V + j[None, :],
+                    mask=(p[:, None] < K) & (j[None, :] < V), other=0.0,
+                )  # fmt: skip
+                both = key.to(tl.float32) + query.to(tl.float32)
+                product += tl.dot(both, state, input_precision="tf32x3")
             have = keeps & (slots == slot)
             out = products_ptr + to[:, None] + j[None, :]
-            tl.store(out, product, mask=have[:, None] & (j[None, :] < V))
-            there = slot
+            tl.store(out, product * norm[:, None], mask=have[:, None] & (j[None, :] < V))
 
 
 @triton.jit
@@ -135,28 +145,32 @@ def _own_kernel(
     """
     key_heads: tl.constexpr = HEADS // GROUP
     row, key_head = (tl.program_id(0) // key_heads).to(tl.int64), tl.program_id(0) % key_heads
-    kept = tl.load(kept_ptr + row)
-    if kept < 0:
-        return
     i, j, c = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_C)
     head, used = key_head * GROUP + c % GROUP, c < 2 * GROUP
+    # All that hangs on nothing is asked for at once.
+    kept = tl.load(kept_ptr + row)
+    slot = tl.load(write_ptr + row).to(tl.int64)
     query = tl.load(q_ptr + row * stride_qr + key_head * stride_qh + i, mask=i < K, other=0.0)
     key = tl.load(k_ptr + row * stride_kr + key_head * stride_kh + i, mask=i < K, other=0.0)
-    q, k = query.to(tl.float32), key.to(tl.float32)
-    norm_q = tl.rsqrt(tl.sum(q * q, 0) + _EPSILON) * scale
-    norm_k = tl.rsqrt(tl.sum(k * k, 0) + _EPSILON)
-    both = tl.where(c[None, :] < GROUP, key[:, None], query[:, None])
-    norms = tl.where(c < GROUP, norm_k, norm_q)
-    slot = tl.load(write_ptr + row).to(tl.int64)
+    decay = tl.load(decay_ptr + row * HEADS + head, mask=used, other=0.0).to(tl.float32)
+    product = products_ptr + (row * HEADS + head) * (2 * V) + tl.where(c < GROUP, 0, V)
+    mask = used[:, None] & (j[None, :] < V)
+    total = tl.load(product[:, None] + j[None, :], mask=mask, other=0.0)
+    if kept < 0:
+        return
     states_ptr += slot * stride_slot
     tokens_ptr += slot * stride_slot * WORDS
     changes = tokens_ptr + key_head * (GROUP * K * V * WORDS)
     keys = changes + ROOM * V
     sums = states_ptr + (head + 1) * (K * V) - ROOM  # of the logs of decays, one for each token
-    decay = tl.load(decay_ptr + row * HEADS + head, mask=used, other=0.0).to(tl.float32)
     decay = tl.maximum(decay, _LEAST_DECAY)
     decay += tl.load(sums + kept - 1, mask=used & (kept > 0), other=0.0)
-    total = tl.zeros((BLOCK_C, BLOCK_V), tl.float32)
+    q, k = query.to(tl.float32), key.to(tl.float32)
+    norm_q = tl.rsqrt(tl.sum(q * q, 0) + _EPSILON) * scale
+    norm_k = tl.rsqrt(tl.sum(k * k, 0) + _EPSILON)
+    both = tl.where(c[None, :] < GROUP, key[:, None], query[:, None])
+    norms = tl.where(c < GROUP, norm_k, norm_q)
+    total *= tl.exp(decay)[:, None]
     for start in range(0, kept, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
         before = tl.load(
@@ -165,21 +179,18 @@ def _own_kernel(
         )  # fmt: skip
         inner = (t[:, None] < kept) & used[None, :]
         since = tl.load(sums[None, :] + t[:, None], mask=inner, other=0.0)
+        changed = ()
+        for g in tl.static_range(GROUP):
+            at = changes + g * (K * V * WORDS) + t[:, None] * V + j[None, :]
+            changed += (tl.load(at, mask=(t[:, None] < kept) & (j[None, :] < V), other=0.0),)
         square = before.to(tl.float32)
         norm = tl.rsqrt(tl.sum(square * square, 1) + _EPSILON)
         weight = tl.dot(before, both, input_precision="ieee") * norm[:, None] * norms[None, :]
         weight = tl.where(inner, weight * tl.exp(decay[None, :] - since), 0.0)
-        weight = tl.trans(weight.to(before.dtype))  # as in attention
+        weight = tl.trans(weight.to(before.dtype))  # rounded as attention's are
         for g in tl.static_range(GROUP):
-            change = tl.load(
-                changes + g * (K * V * WORDS) + t[:, None] * V + j[None, :],
-                mask=(t[:, None] < kept) & (j[None, :] < V), other=0.0,
-            )  # fmt: skip
-            added = tl.dot(weight, change, input_precision="ieee")
+            added = tl.dot(weight, changed[g], input_precision="ieee")
             total += tl.where(c[:, None] % GROUP == g, added, 0.0)
-    product = products_ptr + (row * HEADS + head) * (2 * V) + tl.where(c < GROUP, 0, V)
-    mask = used[:, None] & (j[None, :] < V)
-    total += tl.exp(decay)[:, None] * tl.load(product[:, None] + j[None, :], mask=mask, other=0.0)
     with_itself = tl.sum(k * q, 0) * norm_k * norm_q
     for g in tl.static_range(GROUP):
         of_row = row * HEADS + key_head * GROUP + g
@@ -288,10 +299,10 @@ def delta_rule_step(
     if kept is None:
         return out
     products = torch.empty((count, heads, 2, v_size), dtype=torch.float32, device=v.device)
-    _shared_kernel[(heads * triton.cdiv(count, _ROWS),)](
+    _start_kernel[(heads * triton.cdiv(count, _ROWS),)](
         q, k, states, read, kept, products, *strides, states.stride(0), scale, count,
-        HEADS=heads, GROUP=group, K=size, V=v_size, ROWS=_ROWS, BLOCK_K=block_k, BLOCK_V=block_v,
-        num_warps=4,
+        HEADS=heads, GROUP=group, K=size, V=v_size, ROWS=_ROWS, BLOCK_P=min(block_k, _BLOCK_PART),
+        BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4, num_stages=2,
     )  # fmt: skip
     tokens = states.view(v.dtype)
     _own_kernel[(count * key_heads,)](
@@ -300,7 +311,7 @@ def delta_rule_step(
         ROOM=room_for_tokens(size, v_size, v.dtype), WORDS=tokens.shape[-1] // v_size,
         HEADS=heads, GROUP=group, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
         BLOCK_C=max(_LEAST, triton.next_power_of_2(2 * group)), BLOCK_K=block_k, BLOCK_V=block_v,
-        num_warps=4,
+        num_warps=_OWN_WARPS, num_stages=1,
     )  # fmt: skip
     return out
 
