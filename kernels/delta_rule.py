@@ -20,11 +20,11 @@ import torch
 import triton
 import triton.language as tl
 
-_BLOCK_TOKENS = 32  # of a sequence's own that a program reads at once
-_OWN_WARPS = 4
+# Tiles are the fastest of a few on an H200: 1,024 sequences, 32 heads on 16, states of 128 x 128.
+_BLOCK_TOKENS, _OWN_WARPS = 16, 2  # of a sequence's own that a program reads at once
 _SETTLED_TOKENS = 16  # likewise, when they become a state
 _BLOCK_PART = 32  # of a key's numbers that a program takes at once of a shared state
-_ROWS = 8  # sequences for which a program reads a state that they share
+_ROWS = 16  # sequences for which a program reads a state that they share
 _TURNS = 8  # sequences of a program that changes states in place, and that one finds none to change
 _SETTLING = 32  # sequences of a program that settles states, likewise
 _LEAST = 16  # rows of a product

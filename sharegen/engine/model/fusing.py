@@ -6,6 +6,7 @@ the others by; they are picked up when asked for. Compiled, nothing of that rema
 
 from __future__ import annotations
 
+import inspect
 from itertools import pairwise
 
 import torch
@@ -67,7 +68,7 @@ def fuse_projections(model: PreTrainedModel) -> list[tuple[nn.Module, str, nn.Mo
     """
     replaced: list[tuple[nn.Module, str, nn.Module]] = []
     for module in list(model.modules()):
-        for names in _TOGETHER:
+        for names in (_as_asked(module, names) for names in _TOGETHER):
             layers = [getattr(module, name, None) for name in names]
             if not any(all(type(layer) is kind for layer in layers) for kind in _KINDS):
                 continue
@@ -77,6 +78,13 @@ def fuse_projections(model: PreTrainedModel) -> list[tuple[nn.Module, str, nn.Mo
             if len(alike) == 1 and plain:
                 replaced += _fuse(module, names, linear)
     return replaced
+
+
+def _as_asked(module: nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names in the order in which the module's forward comes to them, where it does itself."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    asked: tuple[str, ...] = code.co_names if code is not None else ()
+    return tuple(sorted(names, key=asked.index)) if set(names) <= set(asked) else names
 
 
 def unfuse(replaced: list[tuple[nn.Module, str, nn.Module]]) -> None:

@@ -14,8 +14,9 @@ from tests.engine.tiny_models import make_tiny
 IDS = torch.arange(5, 25)[None]
 
 
-# Separate q, k and v with and without biases; fused by the model itself (phi3); experts (mixtral).
-@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "mixtral"])
+# Separate q, k and v with and without biases; fused by the model itself (phi3); experts (mixtral);
+# a MLP that asks for up_proj first (falcon_h1).
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "mixtral", "falcon_h1"])
 @torch.no_grad()
 def test_a_fused_model_computes_the_same_and_goes_back(name: str) -> None:
     model = make_tiny(name)
