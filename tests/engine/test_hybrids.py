@@ -456,6 +456,19 @@ def test_states_that_go_on_where_they_lie(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "plain"])
+def test_kept_tokens_in_every_setting(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that are preempted, or wait for slots, keep their tokens anew; rows move meanwhile."""
+    prepare, config = SETTINGS[setting]
+    requests = requests_of(forest(), SAMPLED, 3)
+    expected = run(make_engine(loaded("qwen3_5"), **config), requests)
+    with_kernels("qwen3_5", KERNELS, monkeypatch)
+    engine = make_engine(loaded("qwen3_5"), **config)
+    prepare(engine, monkeypatch)
+    assert run(engine, requests).tokens == expected.tokens
+
+
+@pytest.mark.slow
 def test_a_kernel_that_differs_or_fails_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def zeros(*arguments: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(arguments[2])
