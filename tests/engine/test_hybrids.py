@@ -458,7 +458,7 @@ def test_states_that_go_on_where_they_lie(
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "plain"])
 def test_kept_tokens_in_every_setting(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples that are preempted, or wait for slots, keep their tokens anew; rows move meanwhile."""
+    """Samples that are preempted, or wait for slots, keep their tokens anew."""
     prepare, config = SETTINGS[setting]
     requests = requests_of(forest(), SAMPLED, 3)
     expected = run(make_engine(loaded("qwen3_5"), **config), requests)
