@@ -28,6 +28,7 @@ _ROWS = 16  # sequences for which a program reads a state that they share
 _TURNS = 8  # sequences of a program that changes states in place, and that one finds none to change
 _SETTLING = 32  # sequences of a program that settles states, likewise
 _LEAST = 16  # rows of a product
+_NUMBERS = 128  # of a state that a thread holds, and fewer where it also multiplies
 _EPSILON = tl.constexpr(1e-6)  # of the norm of queries and keys, as in transformers
 _LEAST_DECAY = tl.constexpr(-1e4)  # log; so that sums of them, and their differences, are finite
 
@@ -253,6 +254,10 @@ def _settle_kernel(
                 tl.store(states_ptr + to_slot + place, state, mask=real)
 
 
+def _warps(numbers: int, of_thread: int) -> int:
+    return min(16, max(4, numbers // (32 * of_thread)))
+
+
 def room_for_tokens(key_size: int, value_size: int, dtype: torch.dtype) -> int:
     """How many tokens a state's slot keeps: a key, a change, and the sum of their decays' logs."""
     numbers = key_size * value_size * torch.float32.itemsize
@@ -294,7 +299,8 @@ def delta_rule_step(
         q, k, v, decay, beta, states, read, write, read if kept is None else kept, out,
         *strides, *v.stride()[:2], states.stride(0), scale, count,
         HEADS=heads, GROUP=group, K=size, V=v_size, DECAYS=1 if decay.dim() == 2 else size,
-        KEEPS=kept is not None, TURNS=turns, BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4,
+        KEEPS=kept is not None, TURNS=turns, BLOCK_K=block_k, BLOCK_V=block_v,
+        num_warps=_warps(block_k * block_v, _NUMBERS),
     )  # fmt: skip
     if kept is None:
         return out
@@ -302,7 +308,8 @@ def delta_rule_step(
     _start_kernel[(heads * triton.cdiv(count, _ROWS),)](
         q, k, states, read, kept, products, *strides, states.stride(0), scale, count,
         HEADS=heads, GROUP=group, K=size, V=v_size, ROWS=_ROWS, BLOCK_P=min(block_k, _BLOCK_PART),
-        BLOCK_K=block_k, BLOCK_V=block_v, num_warps=4, num_stages=2,
+        BLOCK_K=block_k, BLOCK_V=block_v, num_warps=_warps(2 * _ROWS * block_v, _NUMBERS // 4),
+        num_stages=2,
     )  # fmt: skip
     tokens = states.view(v.dtype)
     _own_kernel[(count * key_heads,)](
@@ -332,5 +339,6 @@ def settle(
         states, tokens, read, write, kept, states.stride(0), len(kept),
         ROOM=room_for_tokens(size, v_size, dtype), WORDS=tokens.shape[-1] // v_size,
         HEADS=heads, GROUP=heads // key_heads, K=size, V=v_size, TURNS=_SETTLING,
-        BLOCK_T=_SETTLED_TOKENS, BLOCK_K=block_k, BLOCK_V=block_v, num_warps=8,
+        BLOCK_T=_SETTLED_TOKENS, BLOCK_K=block_k, BLOCK_V=block_v,
+        num_warps=_warps(block_k * block_v, _NUMBERS // 2),
     )  # fmt: skip
