@@ -21,6 +21,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
+def uncovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coverage measures no process that the test starts.
+
+    For processes that hear a signal: an exception that it raises while coverage holds its lock
+    leaves that locked, and all threads wait for it for ever.
+    """
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Less time and memory for what strangers' templates and patterns compute."""
     monkeypatch.setattr(confined, "SECONDS", 0.3)

@@ -368,12 +368,11 @@ def run_apart(arguments: list[object], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **options)
 
 
+@pytest.mark.usefixtures("uncovered")  # its file has no room either
 def test_a_full_disk_ends_in_one_line_and_loses_nothing(
-    sharegen: Command, job: list[object], monkeypatch: pytest.MonkeyPatch
+    sharegen: Command, job: list[object]
 ) -> None:
     import resource
-
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # its file has no room either
 
     def limit_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
@@ -389,6 +388,7 @@ def test_a_full_disk_ends_in_one_line_and_loses_nothing(
     assert len(journal("out.jsonl")) == 120 and journal("out.jsonl")[: len(kept)] == kept
 
 
+@pytest.mark.usefixtures("uncovered")
 def test_ctrl_c_says_how_to_continue(sharegen: Command, job: list[object]) -> None:
     job = [*job, "-n", 300, "--max-tokens", 64]
     process = run_apart(job)

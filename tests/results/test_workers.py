@@ -195,6 +195,7 @@ def test_available_cores_counts_what_we_may_use() -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
+@pytest.mark.usefixtures("uncovered")
 def test_an_interrupted_command_keeps_its_verdicts(
     isolation: Isolation, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -224,6 +224,7 @@ def from_afar(words: list[str], has_begun: Any) -> subprocess.Popen[str]:
     raise AssertionError("the client never began")
 
 
+@pytest.mark.usefixtures("uncovered")
 def test_a_job_whose_driver_dies(
     nodes: Nodes, client_port: int, folder: Path, rows: Path, tmp_path: Path
 ) -> None:
