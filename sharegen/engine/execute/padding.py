@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_LEAST_ROWS = 16  # a matrix product treats few rows, and an odd end, apart and rounds otherwise
+_LEAST_ROWS = 32  # of a few rows, or an odd end, products and vectors round otherwise
 
 
 def padded_rows(count: int) -> int:

@@ -16,6 +16,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.engine.model import checkpoint, interface
 from sharegen.engine.model.checkpoint import Source, quiet
+from sharegen.engine.model.experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.model.fp8_checkpoint import StoredFP8
 from sharegen.engine.model.fp8_loading import quantise_on_meta
@@ -234,6 +235,8 @@ def _prepare(module: PreTrainedModel, name: str, fingerprint: str) -> LoadedMode
         recording, vocab_size = probe(module, name)
         module.set_attn_implementation(IMPLEMENTATION)
         install(recording.mixers, undo)
+        if embedding_weight(module).device.type == "cpu":
+            fill_experts(module, undo)
         for index, attention_module in enumerate(recording.modules):
             if recording.modules.count(attention_module) == 1:  # else the order of calls tells
                 setattr(attention_module, _LAYER_ATTRIBUTE, index)
