@@ -16,6 +16,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.execute.kv_cache import block_format, check_kv_cache_dtype
 from sharegen.engine.model.interface import active
+from sharegen.engine.model.load import load_model
 from sharegen.engine.model.self_check import DenseContext
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import UsageError
@@ -34,6 +35,7 @@ from tests.engine.jobs import (
     run,
 )
 from tests.engine.random_jobs import RandomJob, jobs
+from tests.engine.tiny_models import make_tiny
 
 PARAMS = SamplingParams(temperature=1.2, max_tokens=14, stop_token_ids=[5, 50, 95], n=3)
 
@@ -301,7 +303,7 @@ def test_forks_go_on_from_narrow_blocks(block_size: int, blocks: int) -> None:
 
 
 def test_a_sample_without_numbers_fails_alone() -> None:
-    model = loaded("qwen2")
+    model = load_model(make_tiny("qwen2"))  # not the one that tests share
     config = engine_config(model, kv_cache_dtype="fp8")
     requests = requests_of(forest()[:4], replace(PARAMS, stop_token_ids=()), samples=2)
 
