@@ -2,14 +2,16 @@
 
 It gives a result and its log-sum-exp, which merge as any other parts do. What it cannot do is the
 reference's: windows, soft caps, and values of another size than keys. So is what it would round by
-how many rows there are, for the arithmetic of a row must not hang on its neighbours: its blocks of
-rows are full where rows come in multiples of 16, and fewer than 16 keys are too few for it. A
-row's own keys are read as many at once as its own number says, rounded up, and rows with the same
-number together; so many rows at a time that what is gathered of them stays in the cache of a core.
+how many rows there are, for the arithmetic of a row must not hang on its neighbours: rows come in
+multiples of 16, or of 4 where that is seen to make no difference, and fewer than 16 keys are too
+few for it. A row's own keys are read as many at once as its own number says, rounded up, and rows
+with the same number together; so many rows at a time that what is gathered of them stays in the
+cache of a core.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +21,11 @@ from torch.nn.functional import pad
 from sharegen.kernels import reference
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.narrow import NarrowKV
-from sharegen.kernels.packing import LEAST, Level, pack
+from sharegen.kernels.packing import LEAST, PIECE, Level, pack
 from sharegen.kernels.partial import NOTHING, Partial, finish, merge
 from sharegen.kernels.reference import ReferencePlan
 
+_FEW = 4  # query rows
 _STEP = 32  # own keys are read in multiples of about this
 _GATHERED = 1 << 17  # numbers of own keys at a time: half a MiB, and as much of values
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -73,7 +76,9 @@ class FlashPlan(ReferencePlan):
         numbers = num_kv_heads * size
         if (group, numbers) not in self._levels:
             self._levels[group, numbers] = [
-                pack(self.level(level), len(self.order), group, block_size, numbers)
+                pack(
+                    self.level(level), len(self.order), group, block_size, numbers, _multiple(size)
+                )
                 for level in range(self.num_levels)
             ]
         return self._levels[group, numbers]
@@ -95,6 +100,30 @@ class FlashPlan(ReferencePlan):
             out[:, :, :num_rows].permute(2, 0, 1, 3).flatten(1, 2),
             lse[:, :, :num_rows].permute(2, 0, 1).flatten(1),
         )
+
+
+@functools.cache
+def _multiple(size: int) -> int:
+    """In which multiples the query rows of pieces may come, for heads of this size.
+
+    It is tried: a row's result must be the same to the bit with few rows and with many.
+    """
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 1, 4 * PIECE, size, generator=generator) for _ in range(3))
+    q = q[:, :, :PIECE]
+    for keys in range(_STEP, 4 * PIECE + 1, _STEP):
+        bias = torch.zeros(2, 1, 1, keys)
+        bias[..., keys - 3 :] = float("-inf")
+        full, *fewer = (
+            _flash(q[:, :, :rows].contiguous(), k[:, :, :keys], v[:, :, :keys],
+                   attn_mask=bias, scale=size**-0.5)
+            for rows in range(PIECE, 0, -_FEW)
+        )  # fmt: skip
+        for found in fewer:
+            rows = found[0].shape[2]
+            if not all(torch.equal(a[:, :, :rows], b) for a, b in zip(full, found, strict=True)):
+                return LEAST
+    return _FEW
 
 
 def _read(

@@ -2,8 +2,9 @@
 
 With few rows under each node, as when samples start in waves, a call for each costs more than what
 it computes. So the rows under short nodes are cut into pieces, and pieces of equal shape are one
-call. How many keys a piece reads hangs on its node alone, and a piece is whole whatever its node's
-rows are: so the arithmetic of a row is the same in every batch.
+call; smaller ones are filled up where that takes less time than a call of their own. How many keys
+a piece reads hangs on its node alone, and a row's arithmetic on nothing else: so it is the same in
+every batch.
 
 A query row is a row's query of one head of a group: those of a row follow each other.
 """
@@ -20,11 +21,12 @@ from torch import Tensor
 
 from sharegen.kernels.reference import Node
 
-LEAST = 16  # query rows come in multiples of this, keys at least so many
-_PIECE = 32  # query rows, at most
+LEAST = 16  # query rows of a node alone come in multiples of this, keys at least so many
+PIECE = 32  # query rows, at most
 _STEP = 32  # keys of short nodes come in multiples of about this
 _SHORT = 128  # keys
 _GATHERED = 1 << 18  # numbers of keys at a time: a MiB, and as much of values
+_CALL = 1 << 13  # query rows times keys that take as long as a call
 
 _Int64 = npt.NDArray[np.int64]
 
@@ -70,33 +72,42 @@ class Level:
     place: Tensor | None
 
 
+_Piece = tuple[int, int, Node]  # first query row, how many, their node
+
+
 def pack(
-    nodes: Sequence[Node], num_rows: int, group: int, block_size: int, token_numbers: int
+    nodes: Sequence[Node],
+    num_rows: int,
+    group: int,
+    block_size: int,
+    token_numbers: int,
+    multiple: int,
 ) -> Level:
     """Nodes of one level as the calls that read them.
 
-    group: query heads of a KV head. token_numbers: of one token's keys.
+    group: query heads of a KV head. token_numbers: of one token's keys. multiple: query rows of a
+    piece come in multiples of this; it divides PIECE.
     """
-    shapes: dict[tuple[int, int], list[tuple[int, int, Node]]] = {}
+    widths: dict[int, dict[int, list[_Piece]]] = {}
     alone, few = [], []
     for node in nodes:
         first, end = node.rows.start * group, node.rows.stop * group
         if not node.narrow and node.length <= _SHORT:
-            width = _width(node.length, block_size)
-            for at in range(first, end, _PIECE):
-                count = min(_PIECE, end - at)
-                shape = count + -count % LEAST, width
-                shapes.setdefault(shape, []).append((at, count, node))
+            of_width = widths.setdefault(_width(node.length, block_size), {})
+            for at in range(first, end, PIECE):
+                count = min(PIECE, end - at)
+                of_width.setdefault(count + -count % multiple, []).append((at, count, node))
         elif node.length >= LEAST:
             alone.append(Alone(node, first, end - first))
         else:
             few.append(node)
-    if not shapes and len(alone) == 1 and alone[0].count == num_rows * group:
+    if not widths and len(alone) == 1 and alone[0].count == num_rows * group:
         return Level([], alone, few, None)
     place = np.zeros(num_rows * group, dtype=np.int64)
     used = 1
     pieces = []
-    for (rows, width), of_shape in shapes.items():
+    calls = [(width, *call) for width, by_rows in widths.items() for call in _calls(by_rows, width)]
+    for width, rows, of_shape in calls:
         most = max(1, _GATHERED // (width * token_numbers))
         for part in (of_shape[i : i + most] for i in range(0, len(of_shape), most)):
             inside = np.arange(rows)
@@ -110,6 +121,18 @@ def pack(
         place[each.first : each.first + each.count] = used + np.arange(each.count)
         used += each.padded
     return Level(pieces, alone, few, torch.from_numpy(place))
+
+
+def _calls(by_rows: dict[int, list[_Piece]], width: int) -> list[tuple[int, list[_Piece]]]:
+    """Which pieces are read together, and with how many query rows each. by_rows: by their own."""
+    calls: list[tuple[int, list[_Piece]]] = []
+    for rows in sorted(by_rows, reverse=True):
+        pieces = by_rows[rows]
+        if calls and (calls[-1][0] - rows) * len(pieces) * width < _CALL:
+            calls[-1][1].extend(pieces)
+        else:
+            calls.append((rows, list(pieces)))
+    return calls
 
 
 def _pieces(queries: _Int64, nodes: list[Node], width: int, block_size: int) -> Pieces:

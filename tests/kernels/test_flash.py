@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch import Tensor
 from sharegen.kernels import flash, reference
 from sharegen.kernels.dense import dense_one
 from sharegen.kernels.layout import SharedLayout
+from sharegen.kernels.packing import LEAST, pack
 from sharegen.kernels.partial import Partial, finish
 from tests.kernels.trees import DEVICE, Batch, make_shape, random_batch, random_tree
 
@@ -220,3 +223,31 @@ def test_many_rows_under_short_nodes_are_read_in_several_calls() -> None:
     for rows, k, v in nodes[::7]:
         alone = common(q[rows], k, v)
         assert torch.equal(part[rows].out, alone.out) and torch.equal(part[rows].top, alone.top)
+
+
+def test_pieces_are_filled_up_where_that_takes_less_time_than_a_call() -> None:
+    def rows_read(*rows: int) -> list[list[int]]:
+        starts = np.cumsum([0, *rows])
+        nodes = [
+            reference.Node(0, slice(int(a), int(b)), 60, slice(0, 60), np.arange(4), 0, False)
+            for a, b in itertools.pairwise(starts)
+        ]
+        level = pack(nodes, int(starts[-1]), 4, 16, 64, 4)
+        return [[len(p.bias), len(p.queries) // len(p.bias)] for p in level.pieces]
+
+    assert rows_read(*[5] * 30) == [[30, 20]]
+    assert rows_read(*[5] * 30, 4, 3) == [[32, 20]]
+    assert rows_read(*[5] * 30, *[1] * 30) == [[30, 20], [30, 4]]
+    assert rows_read(40, 9) == [[7, 32]]
+
+
+def test_rows_come_in_sixteens_where_fewer_are_rounded_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rounded(q: torch.Tensor, *args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out, lse = computed(q, *args, **options)
+        return out * (1 + 1e-6 * (q.shape[2] == 8)), lse
+
+    computed = flash._flash
+    monkeypatch.setattr(flash, "_flash", rounded)
+    assert flash._multiple.__wrapped__(64) == LEAST
