@@ -73,7 +73,7 @@ def test_batches_of_a_job_run_again_elsewhere(
 
     One of them swaps to host memory.
     """
-    sizes = {"blocks": 64, "max_sequences": 64, "prefill_tokens": 24, "host_blocks": 400 * lag}
+    sizes = {"blocks": 200, "max_sequences": 64, "prefill_tokens": 24, "host_blocks": 400 * lag}
     engine = make_engine(loaded(name), **sizes)
     engine._lag = lag
     swap_always(engine)

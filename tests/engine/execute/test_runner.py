@@ -35,7 +35,7 @@ def cramped_engine(name: str = "llama") -> CheckedEngine:
 
 
 def test_rows_of_a_batch() -> None:
-    assert [padded_rows(n) for n in (0, 1, 16, 17, 300)] == [16, 16, 16, 32, 304]
+    assert [padded_rows(n) for n in (0, 1, 32, 33, 300)] == [32, 32, 32, 64, 320]
     assert [graph_rows(n) for n in (0, 1, 9, 33, 64, 65, 512, 513, 1024)] == [
         8, 8, 16, 64, 64, 128, 512, 640, 1024,
     ]  # fmt: skip
@@ -223,5 +223,5 @@ def test_what_penalties_look_back_at_shrinks_with_the_batch(
     run(engine, requests_of(forest()[:3], params, 12))
     run(engine, requests_of(forest()[:1], params, 2))
     assert {dtype for _, dtype in seen} == {torch.int32}
-    assert seen[0][0][0] == 48 and seen[-1][0][0] == 16  # rows, padded
+    assert seen[0][0][0] == 64 and seen[-1][0][0] == 32  # rows, padded
     assert max(shape[1] for shape, _ in seen) < 40
