@@ -112,7 +112,7 @@ def test_random_jobs(job: RandomJob) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(jobs(max_tokens=60))
 def test_many_more_random_jobs(job: RandomJob) -> None:
     check_random_job(job)
