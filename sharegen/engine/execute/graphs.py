@@ -61,7 +61,7 @@ class StepGraphs:
         key = self._serving(rows, kind)
         if key not in self._graphs and not self._refused:
             if self._room is not None:
-                self._room.for_capture()
+                self._room.for_capture(rows, self._give_back)
             reason = None
             try:
                 self._graphs[key] = self._capture(lambda: step(rows), changing, set_aside)
@@ -77,7 +77,7 @@ class StepGraphs:
                 warnings.warn(f"decoding without CUDA graphs: {reason:.200}", stacklevel=2)
         if self._refused:
             if self._room is not None:
-                self._room.for_decode()
+                self._room.for_decode(rows)
             return step(rows)
         graph, outputs = self._graphs[key]
         graph.replay()
@@ -97,6 +97,12 @@ class StepGraphs:
         self._graphs.clear()
         self._asked.clear()
         self._pool = None  # a pool ends with its last graph
+
+    def _give_back(self) -> None:
+        """The memory of all graphs, of which the last may still run."""
+        torch.cuda.synchronize()
+        self.clear()
+        torch.cuda.empty_cache()
 
     def _capture(
         self,

@@ -77,7 +77,7 @@ def kv_cache_memory(
     if on_gpu and (asked is None or model.ranks is not None):
         found, steps = _beside_steps(model, rows, tokens, block_size, width, share)
     else:
-        found, steps = estimate(model.device), StepMemory(tokens)
+        found, steps = estimate(model.device), StepMemory(tokens, rows)
     if asked is not None:
         return asked, steps
     return (found if limit is None else min(found, limit)), steps
@@ -137,7 +137,7 @@ def _measure(
         largest_step(model, count, rows)
         torch.cuda.synchronize(model.device)
         peaks.append(torch.cuda.max_memory_reserved(model.device) - held)
-    return plans, StepMemory(tokens, *peaks), attention.fallback
+    return plans, StepMemory(tokens, rows, *peaks), attention.fallback
 
 
 def _free_and_total(device: torch.device) -> tuple[int, int]:

@@ -6,12 +6,15 @@ tries to get what such steps take at their largest, and where one cannot, all ta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.model.ranks import Ranks
+
+_PIECE = 256 << 20  # bytes: what outlives a step keeps torch from giving back the piece it lies in
 
 
 class TakenBack(RuntimeError):
@@ -22,10 +25,12 @@ class TakenBack(RuntimeError):
 class StepMemory:
     """Bytes of the largest steps at their peaks, where they were measured.
 
-    prefill: of a batch of `tokens` tokens; decode: of all rows.
+    prefill: of a batch of `tokens` tokens; decode: of `rows` rows. Smaller steps take less, about
+    by their size.
     """
 
     tokens: int
+    rows: int
     prefill: int = 0
     decode: int = 0
 
@@ -42,17 +47,26 @@ class Room:
         largest = self._largest
         self._agree(largest.prefill * min(tokens, largest.tokens) // largest.tokens)
 
-    def for_decode(self) -> None:
+    def for_decode(self, rows: int) -> None:
         """Before a decoding step that is no graph's replay. Raises TakenBack."""
-        self._agree(self._largest.decode)
+        self._agree(self._decode(rows))
 
-    def for_capture(self) -> None:
+    def for_capture(self, rows: int, spare: Callable[[], None]) -> None:
         """Before one that is to be captured: a graph keeps its memory beside what steps take.
 
-        Raises TakenBack.
+        spare: gives back what earlier graphs keep, where there is no room beside them. Raises
+        TakenBack.
         """
-        self._agree(self._largest.prefill + self._largest.decode)
+        count = self._largest.prefill + self._decode(rows)
+        try:
+            self._agree(count)
+        except TakenBack:
+            spare()
+            self._agree(count)
         torch.cuda.empty_cache()  # what was tried is no graph's
+
+    def _decode(self, rows: int) -> int:
+        return self._largest.decode * min(rows, self._largest.rows) // self._largest.rows
 
     def _agree(self, count: int) -> None:
         if not self._ranks.least(has_room(count, self._ranks.device)):
@@ -64,7 +78,10 @@ def has_room(count: int, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     try:
-        torch.empty(count, dtype=torch.uint8, device=device)
+        _ = [
+            torch.empty(min(_PIECE, count - start), dtype=torch.uint8, device=device)
+            for start in range(0, count, _PIECE)
+        ]
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

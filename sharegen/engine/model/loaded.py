@@ -154,6 +154,8 @@ class LoadedModel:
             inputs["position_ids"] = position_ids[None]
         if self._counts_rows:
             inputs["past_key_values"] = _RowPositions(position_ids)
+        if self.ranks is not None:
+            self.ranks.begin()
         with each_layer_once(len(self.layers), len(self.mixers)):
             if self._takes_rows:
                 return self.model(**inputs, logits_to_keep=logit_rows).logits[0]

@@ -5,8 +5,8 @@ the whole engine on its part; sums and gathered tensors make the parts one model
 
 All ranks hold the same bits after an all-reduce, or their engines would part ways: each element is
 summed on one rank alone, which then hands the sum to all. So do gloo's ring, NCCL's rings and trees
-and symmetric memory's two-shot kernel; its one-shot kernel sums on every rank in an order of the
-rank's own and is not used. NVLink multicast, which sums inside the switch, stays off.
+and symmetric memory's two-shot kernel; two ranks, for whom there is one order alone, may each sum
+all. NVLink multicast, which sums inside the switch, stays off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from sharegen.engine.model.symmetric import SymmetricSum, shared_memory
+from sharegen.engine.model.symmetric import SymmetricSum, shared_memory, symmetric_sum
 from sharegen.errors import ModelError
 
 _WITHOUT_MULTICAST = {
@@ -51,6 +51,12 @@ class Ranks:
     device: torch.device
     group: dist.ProcessGroup | None = None
     host_group: dist.ProcessGroup | None = None
+
+    def begin(self) -> None:
+        """Before a forward of the model's part."""
+        shared = None if _alone else _symmetric.get(self._name)
+        if shared is not None:
+            shared.begin()
 
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' x, in x's own memory where x is contiguous; any shape."""
@@ -121,6 +127,7 @@ def connect(
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
+        _let_segments_grow()
     try:
         dist.init_process_group(
             "nccl" if on_gpu else "gloo", init_method=address, rank=rank, world_size=size,
@@ -144,6 +151,16 @@ def connect(
     return ranks
 
 
+def _let_segments_grow() -> None:
+    """Have torch's allocator map pages as it needs them, unless its user says how it works.
+
+    Memory in pieces of fixed sizes is full before it is used up, and a rank that finds none in
+    mid-step takes the others along.
+    """
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+
+
 def _share_memory(ranks: Ranks) -> None:
     """Take the faster kernel for small sums, where all ranks can; else NCCL does them all."""
     assert ranks.group is not None
@@ -151,7 +168,7 @@ def _share_memory(ranks: Ranks) -> None:
     if not ranks.least(shared_memory(devices, ranks.rank)):
         return
     try:
-        found = SymmetricSum(ranks.group, ranks.device)
+        found = symmetric_sum(ranks.group, ranks.device)
     except RuntimeError:  # a driver or a container that does not hand memory on
         found = None
     if ranks.least(found is not None) and found is not None:

@@ -1,23 +1,20 @@
 """Sums over GPUs that read each other's memory: faster than NCCL for what a decoding step sums.
 
-torch's two-shot kernel: each rank sums one part of the numbers, then all fetch the parts. So every
-rank gets the same bits, as with NCCL. Its ranks wait for each other inside the kernel, with no
-time-out: `let_go` ends the waiting for one that is gone.
+Two ranks each add the other's numbers to their own, where the sum is wanted: a + b and b + a are
+the same bits. More of them take torch's two-shot kernel: each rank sums one part of the numbers,
+then all fetch the parts, so that every rank gets the same bits, as with NCCL. Ranks wait for each
+other in kernels, with no time-out: `let_go` ends the waiting for one that is gone.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
-
-LARGEST = 32 * 2**20
-"""Bytes of a sum up to which the kernel is taken. On two H200, inside a CUDA graph, bfloat16, its
-copies included, and NCCL: 2 MiB 17 and 44 us, 8 MiB 41 and 61, 16 MiB 73 and 89, 32 MiB 144 and
-157, 64 MiB 280 and 261."""
 
 _SIZES = (2, 4, 8)  # ranks that the kernel is made for
 _ALIGNMENT = 16  # bytes that a thread of the kernel loads at once
@@ -28,16 +25,22 @@ _has_met = False
 that one which has would wait for ever for numbers that a new rank does not reach."""
 
 
-class SymmetricSum:
-    """Memory of all ranks that each can read. Every rank must make one, and ask for each sum."""
+class SymmetricSum(ABC):
+    """Memory of all ranks that each can read. Every rank must make one, and ask for each sum.
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+    largest: bytes of a sum, at most; places: how many sums the memory holds.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, device: torch.device, largest: int, places: int
+    ) -> None:
         """Raises RuntimeError where the GPUs cannot share memory."""
         global _has_met
         _has_met = True
         self._device = device
         self._group_name = group.group_name
-        self._buffer = symmetric_memory.empty(LARGEST, dtype=torch.uint8, device=device)
+        self._largest = largest
+        self._buffer = symmetric_memory.empty(places * largest, dtype=torch.uint8, device=device)
         self._memory = symmetric_memory.rendezvous(self._buffer, group)
         self._stream = torch.cuda.Stream(device)
         self._waited_for = list(self._signals())
@@ -54,30 +57,41 @@ class SymmetricSum:
         size = count * dtype.itemsize
         return (
             dtype in (torch.bfloat16, torch.float32)
-            and 0 < size <= LARGEST
+            and 0 < size <= self._largest
             and size % _ALIGNMENT == 0
         )
 
     def add_up(self, x: torch.Tensor) -> None:
         """Write the sum of all ranks' x over x, which is contiguous."""
-        shared = self._buffer.view(x.dtype)[: x.numel()]
+        shared = self._place(x.numel(), x.dtype)
         shared.copy_(x.view(-1))
-        self._reduce(shared)
-        x.view(-1).copy_(shared)
+        self._sum(shared, x.view(-1))
 
     def add_up_products(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The sum of all ranks' x @ weight.T, which is computed where it is summed.
+        """The sum of all ranks' x @ weight.T, which is computed where others read it.
 
         x: [rows, in]; weight: [out, in] -> [rows, out]
         """
-        rows, out = x.shape[0], weight.shape[0]
-        shared = self._buffer.view(x.dtype)[: rows * out]
-        torch.mm(x, weight.t(), out=shared.view(rows, out))
-        self._reduce(shared)
-        return shared.view(rows, out).clone()
+        out = x.new_empty(x.shape[0], weight.shape[0])
+        shared = self._place(out.numel(), out.dtype)
+        torch.mm(x, weight.t(), out=shared.view(out.shape))
+        self._sum(shared, out.view(-1))
+        return out
 
-    def _reduce(self, shared: torch.Tensor) -> None:
-        torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
+    @abstractmethod
+    def begin(self) -> None:
+        """Before the sums of a forward, which are the same ones on all ranks."""
+        ...
+
+    @abstractmethod
+    def _place(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Where this rank's numbers of the next sum go: [count]"""
+        ...
+
+    @abstractmethod
+    def _sum(self, shared: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the sum of all ranks' `shared`, of whom each has filled the place, to `out`."""
+        ...
 
     @property
     def is_idle(self) -> bool:
@@ -107,6 +121,66 @@ class SymmetricSum:
             )
             yield theirs[:, rank], 0
             yield own[:, other], 1
+
+
+class SumOfTwo(SymmetricSum):
+    """Each rank waits until the other's numbers are there, and adds these to its own.
+
+    The places take turns: who goes on to the next sum has seen the other one begin it, and so be
+    done with the sum before. A forward begins with the first place, after as much waiting.
+    """
+
+    LARGEST = 64 * 2**20
+    """Bytes, as far as was measured. On two H200, inside a CUDA graph, bfloat16, a copy to the
+    place included, and torch's two-shot kernel with its copies, and NCCL: 2 MiB 13, 17 and 32 us,
+    8 MiB 34, 41 and 50, 16 MiB 62, 74 and 81, 32 MiB 121, 144 and 144, 64 MiB 236, - and 255."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group, device, self.LARGEST, places=2)
+        self._turn = 0
+
+    def begin(self) -> None:
+        self._memory.barrier()
+        self._turn = 0
+
+    def _place(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        self._turn = 1 - self._turn
+        return self._of(self._memory.rank, count, dtype)
+
+    def _sum(self, shared: torch.Tensor, out: torch.Tensor) -> None:
+        self._memory.barrier()
+        other = self._of(1 - self._memory.rank, shared.numel(), shared.dtype)
+        torch.add(shared, other, out=out)
+
+    def _of(self, rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """The place whose turn it is, in a rank's memory."""
+        start = self._turn * self._largest // dtype.itemsize
+        return self._memory.get_buffer(rank, (count,), dtype, start)
+
+
+class TwoShotSum(SymmetricSum):
+    """torch's two-shot kernel, in whose beginning and end all ranks wait for all."""
+
+    LARGEST = 32 * 2**20
+    """Bytes, from where on NCCL was as fast on two H200."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        super().__init__(group, device, self.LARGEST, places=1)
+
+    def begin(self) -> None:
+        pass
+
+    def _place(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        return self._buffer.view(dtype)[:count]
+
+    def _sum(self, shared: torch.Tensor, out: torch.Tensor) -> None:
+        torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
+        out.copy_(shared)
+
+
+def symmetric_sum(group: dist.ProcessGroup, device: torch.device) -> SymmetricSum:
+    """What sums fastest for so many ranks. Raises RuntimeError as SymmetricSum does."""
+    return (SumOfTwo if group.size() == 2 else TwoShotSum)(group, device)
 
 
 def shared_memory(devices: list[torch.device], rank: int) -> bool:
