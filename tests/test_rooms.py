@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine/grammar": {"nouns", "engine/text", "common", "errors"},
     "engine/schedule": {"nouns", "engine/cache", "kernels", "errors"},
     "engine/sample": {"nouns", "engine/text", "kernels", "errors"},
-    "engine/model": {"common", "errors"},
+    "engine/model": {"kernels", "common", "errors"},
     "engine/execute": {"nouns", "engine/model", "engine/sample", "kernels", "errors"},
     "engine": {
         "nouns", "engine/text", "engine/cache", "engine/schedule", "engine/grammar",

@@ -151,7 +151,10 @@ class Collector:
         samples = sequence.samples
         self.scheduler.finish(sequence)
         self.stats.copies += len(samples) - 1
-        completions = [replace(completion, sample=sample) for sample in samples]
+        completions = [
+            completion if sample == completion.sample else replace(completion, sample=sample)
+            for sample in samples
+        ]
         self._count(sequence.group, completions)
         return completions
 

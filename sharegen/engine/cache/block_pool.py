@@ -160,21 +160,24 @@ class BlockPool:
 
     def free(self, blocks: Seq[int] | Blocks) -> None:
         """Give up one ownership of each block, all different; one without owners is free again."""
-        given = np.asarray(blocks, dtype=np.int32)
-        assert (self._owners[given] > 0).all(), f"of the blocks {given} one is freed twice"
-        self._owners[given] -= 1
-        free = given[self._owners[given] == 0]
-        self.num_free += len(free)
-        self.wasted -= int(self._wasted[free].sum())
-        self._wasted[free] = 0
-        bundles = free // self.width
-        np.subtract.at(self._used, bundles, 1)
-        whole = np.unique(bundles[self._used[bundles] == 0])
-        self.num_free_bundles += len(whole)
-        for bundle in whole.tolist():
-            self._bundles.add(bundle)
-        for block in free[self._used[bundles] > 0].tolist():
-            self._singles.add(block)
+        for block in np.asarray(blocks).tolist():  # a few: many small arrays would cost more
+            owners = int(self._owners[block]) - 1
+            assert owners >= 0, f"block {block} is freed twice"
+            self._owners[block] = owners
+            if owners:
+                continue
+            self.num_free += 1
+            if wasted := int(self._wasted[block]):
+                self.wasted -= wasted
+                self._wasted[block] = 0
+            bundle = block // self.width
+            used = int(self._used[bundle]) - 1
+            self._used[bundle] = used
+            if used:
+                self._singles.add(block)
+            else:
+                self.num_free_bundles += 1
+                self._bundles.add(bundle)
 
     def check_integrity(self, owned: Iterable[Iterable[int]]) -> None:
         """Assert that the books agree with what the owners say they hold.

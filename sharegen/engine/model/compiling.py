@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch._dynamo.config
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sharegen.engine.model.adding import SumsOntoResiduals
 from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.ranks import alone
@@ -60,7 +62,9 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
     _allow_compilations(_PER_MODULE * len(modules))
     # What every rank computes for itself, as which experts a token goes to, must be alike to the
     # bit: no rank may time tiles of a reduction and choose others than the next.
-    options = None if model.ranks is None else {"deterministic": True}
+    options: dict[str, Any] | None = None
+    if model.ranks is not None:
+        options = {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
     for module in modules:
         module.compile(dynamic=True, fullgraph=True, options=options)
     reason = _failure(model)

@@ -253,6 +253,26 @@ def _(x: torch.Tensor, weight: torch.Tensor, group: str) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
+@torch.library.custom_op("sharegen::linear_sum_onto", mutates_args=())
+def _linear_sum_onto(
+    x: torch.Tensor, weight: torch.Tensor, base: torch.Tensor, group: str
+) -> torch.Tensor:
+    """What `base + linear_sum(x, weight)` gives; the compiler puts it there (`adding.py`)."""
+    shared = None if _alone else _symmetric.get(group)
+    if shared is not None and shared.takes(base.numel(), x.dtype):
+        onto = base.reshape(-1, base.shape[-1])
+        return shared.add_up_products(x.reshape(-1, x.shape[-1]), weight, onto).view(base.shape)
+    out = nn.functional.linear(x, weight)
+    if not _alone:
+        dist.all_reduce(out, group=_groups[group])
+    return out.add_(base)
+
+
+@_linear_sum_onto.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, base: torch.Tensor, group: str) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())
 def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Tensor:
     longest = -(-size // ranks)

@@ -65,17 +65,19 @@ class SymmetricSum(ABC):
         """Write the sum of all ranks' x over x, which is contiguous."""
         shared = self._place(x.numel(), x.dtype)
         shared.copy_(x.view(-1))
-        self._sum(shared, x.view(-1))
+        self._sum(shared, None, x.view(-1))
 
-    def add_up_products(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def add_up_products(
+        self, x: torch.Tensor, weight: torch.Tensor, base: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The sum of all ranks' x @ weight.T, which is computed where others read it.
 
-        x: [rows, in]; weight: [out, in] -> [rows, out]
+        x: [rows, in]; weight: [out, in]; base: [rows, out], what the sum is added to -> [rows, out]
         """
         out = x.new_empty(x.shape[0], weight.shape[0])
         shared = self._place(out.numel(), out.dtype)
         torch.mm(x, weight.t(), out=shared.view(out.shape))
-        self._sum(shared, out.view(-1))
+        self._sum(shared, None if base is None else base.contiguous().view(-1), out.view(-1))
         return out
 
     @abstractmethod
@@ -89,8 +91,11 @@ class SymmetricSum(ABC):
         ...
 
     @abstractmethod
-    def _sum(self, shared: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the sum of all ranks' `shared`, of whom each has filled the place, to `out`."""
+    def _sum(self, shared: torch.Tensor, base: torch.Tensor | None, out: torch.Tensor) -> None:
+        """Write the sum of all ranks' `shared`, of whom each has filled the place, to `out`.
+
+        base: [count], what the sum is added to.
+        """
         ...
 
     @property
@@ -136,7 +141,10 @@ class SumOfTwo(SymmetricSum):
     8 MiB 34, 41 and 50, 16 MiB 62, 74 and 81, 32 MiB 121, 144 and 144, 64 MiB 236, - and 255."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        from sharegen.kernels.peer_sum import add_peers  # a CPU may be without Triton
+
         super().__init__(group, device, self.LARGEST, places=2)
+        self._add = add_peers
         self._turn = 0
 
     def begin(self) -> None:
@@ -147,10 +155,10 @@ class SumOfTwo(SymmetricSum):
         self._turn = 1 - self._turn
         return self._of(self._memory.rank, count, dtype)
 
-    def _sum(self, shared: torch.Tensor, out: torch.Tensor) -> None:
+    def _sum(self, shared: torch.Tensor, base: torch.Tensor | None, out: torch.Tensor) -> None:
         self._memory.barrier()
         other = self._of(1 - self._memory.rank, shared.numel(), shared.dtype)
-        torch.add(shared, other, out=out)
+        self._add(shared, other, base, out)
 
     def _of(self, rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
         """The place whose turn it is, in a rank's memory."""
@@ -173,9 +181,12 @@ class TwoShotSum(SymmetricSum):
     def _place(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         return self._buffer.view(dtype)[:count]
 
-    def _sum(self, shared: torch.Tensor, out: torch.Tensor) -> None:
+    def _sum(self, shared: torch.Tensor, base: torch.Tensor | None, out: torch.Tensor) -> None:
         torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", self._group_name)
-        out.copy_(shared)
+        if base is None:
+            out.copy_(shared)
+        else:
+            torch.add(base, shared, out=out)
 
 
 def symmetric_sum(group: dist.ProcessGroup, device: torch.device) -> SymmetricSum:
