@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,3 +26,25 @@ def untraced() -> Iterator[None]:
     sys.settrace(None)
     yield
     sys.settrace(trace)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def patched_once() -> Iterator[None]:
+    """The interpreter's functions stand in the language's place for all of a module's tests.
+
+    Otherwise it looks for all of them at every call of a function inside a kernel, which takes
+    more time than what the kernels compute.
+    """
+    if torch.cuda.is_available():
+        yield
+        return
+    from triton import language
+    from triton.runtime import interpreter
+
+    everything = SimpleNamespace(__globals__={"tl": language, "core": language.core})
+    scope = interpreter._patch_lang(everything)
+    with pytest.MonkeyPatch.context() as patch:
+        nothing = type(scope)()
+        patch.setattr(interpreter, "_patch_lang", lambda function: nothing)
+        yield
+    scope.restore()
