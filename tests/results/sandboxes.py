@@ -13,6 +13,8 @@ from sharegen.results.sandbox.system import Isolation
 
 LIMITS = Limits(cpu_seconds=5, wall_seconds=10, memory=256 * MIB, disk=8 * MIB, output=MIB)
 HASTY = Limits(cpu_seconds=1, wall_seconds=1.5, memory=256 * MIB, disk=8 * MIB, output=MIB)
+ENDLESS = Limits(cpu_seconds=0.4, wall_seconds=0.6, memory=256 * MIB, disk=8 * MIB, output=MIB)
+"""For programs that may never end by themselves: nothing needs to be done in time."""
 
 
 _UNSHARE = (  # of user, mount and PID namespaces

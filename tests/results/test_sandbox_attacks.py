@@ -16,13 +16,13 @@ import pytest
 
 from sharegen.results.sandbox.host import Sandbox
 from sharegen.results.sandbox.limits import MIB, Limits
-from tests.results.sandboxes import HASTY, LIMITS, attempt, run, skip_uncounted
+from tests.results.sandboxes import ENDLESS, HASTY, LIMITS, attempt, run, skip_uncounted
 
 
 def test_fork_bomb_is_contained_and_swept_away(sandbox: Sandbox) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
     before = set(psutil.pids())
-    assert run(sandbox, bomb, limits=HASTY).status in ("timeout", "memory")
+    assert run(sandbox, bomb, limits=ENDLESS).status in ("timeout", "memory")
     mine = [p for p in set(psutil.pids()) - before if _descends_from(p, sandbox._process.pid)]
     assert mine == []
 
@@ -112,7 +112,7 @@ def test_memory_that_processes_do_share_is_counted_once(sandbox: Sandbox) -> Non
 )
 def test_time_is_limited(sandbox: Sandbox, source: str) -> None:
     started = time.monotonic()
-    assert run(sandbox, source, limits=HASTY).status == "timeout"
+    assert run(sandbox, source, limits=ENDLESS).status == "timeout"
     assert time.monotonic() - started < 4
 
 
@@ -490,7 +490,7 @@ def test_a_daemon_does_not_outlive_its_run(sandbox: Sandbox) -> None:
 )
 def test_junk_on_the_channel_is_no_more_than_a_bad_answer(sandbox: Sandbox, source: str) -> None:
     body = source.replace("\n", "\n    ")
-    with sandbox.program(f"def f():\n    {body}", limits=HASTY) as program:
+    with sandbox.program(f"def f():\n    {body}", limits=ENDLESS) as program:
         program.open_session()
         answers = [program.ask({"name": "f", "args": [], "kwargs": {"d": []}}) for _ in range(3)]
     for answer in answers:
@@ -532,7 +532,7 @@ def test_limits_hold_while_a_session_waits(sandbox: Sandbox) -> None:
     with sandbox.program(source) as program:
         program.open_session()
         program.ask(message)
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert program.ask(message).status in ("memory", "error", "ok")
 
 
@@ -561,7 +561,8 @@ HOSTILE = [
 ]
 
 
-def test_two_hundred_hostile_programs_leave_nothing_behind(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+def test_many_hostile_programs_leave_nothing_behind(sandbox: Sandbox, count: int) -> None:
     def state() -> tuple[object, ...]:
         children = psutil.Process(sandbox._process.pid).children(recursive=True)
         files = [sorted(os.listdir(folder)) for folder in ("/dev/shm", tempfile.gettempdir())]
@@ -576,7 +577,7 @@ def test_two_hundred_hostile_programs_leave_nothing_behind(sandbox: Sandbox) -> 
     limits = Limits(cpu_seconds=1, wall_seconds=2, memory=256 * MIB, disk=8 * MIB, output=MIB)
     before = state()
     leftovers = set(os.listdir(tempfile.gettempdir()))
-    for number in range(200):
+    for number in range(count):
         run(sandbox, HOSTILE[number % len(HOSTILE)], limits=limits)
     assert state() == before
     left = set(os.listdir(tempfile.gettempdir())) - leftovers
@@ -590,9 +591,17 @@ def test_closing_ends_every_process(sandbox: Sandbox) -> None:
     assert len(family) >= 2
     fresh.close()
     deadline = time.monotonic() + 5
-    while any(psutil.pid_exists(pid) for pid in family) and time.monotonic() < deadline:
+    while any(map(_runs, family)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not any(psutil.pid_exists(pid) for pid in family)
+    assert not any(map(_runs, family))
+
+
+def _runs(pid: int) -> bool:
+    """A process that has ended may be there until the system's first process has reaped it."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_killed_scorer_takes_its_sandbox_along(sandbox: Sandbox) -> None:
@@ -609,6 +618,6 @@ def test_a_killed_scorer_takes_its_sandbox_along(sandbox: Sandbox) -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     pid = int(ended.stdout)
     deadline = time.monotonic() + 5
-    while psutil.pid_exists(pid) and time.monotonic() < deadline:
+    while _runs(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not psutil.pid_exists(pid)
+    assert not _runs(pid)
