@@ -355,17 +355,22 @@ except JournalError as error:
 def test_of_many_that_start_at_once_one_writes(tmp_path: Path) -> None:
     code = """
 import sys, time
+from pathlib import Path
 from sharegen.errors import JournalError
 from sharegen.results.journal import Journal, Record
+path = Path(sys.argv[1])
 time.sleep(max(0, float(sys.argv[2]) - time.time()))
 try:
-    with Journal.open(sys.argv[1], {}) as journal:
+    with Journal.open(path, {}) as journal:
         for sample in range(50):
             journal.append(Record(sys.argv[3], sample, "h"))
-        time.sleep(2)
+        deadline = time.monotonic() + 30  # the others may be late
+        while len(list(path.parent.glob("*.refused"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.02)
         print("wrote")
 except JournalError as error:
     print("refused" if "another process" in str(error) else error)
+    path.with_name(sys.argv[3] + ".refused").touch()
 """
     path = tmp_path / "a.jsonl"
     start = time.time() + 1.0
