@@ -27,6 +27,12 @@ COMMANDS = {
 }
 
 
+# It loads a tokenizer, which takes seconds; a full disk and a closed output it meets at every turn.
+SLOWLY_PLAN = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "plan" else name for name in COMMANDS
+]
+
+
 @pytest.fixture(params=COMMANDS)
 def arguments(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
     journal(tmp_path / "a.jsonl", {"x": ["18", "7", None]})
@@ -62,6 +68,7 @@ def test_a_closed_output_is_one_line(arguments: list[object], tmp_path: Path) ->
     assert code == "1" and line.startswith("sharegen: error: standard output is closed")
 
 
+@pytest.mark.parametrize("arguments", SLOWLY_PLAN, indirect=True)
 def test_a_reader_that_left_is_no_failure(arguments: list[object], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
