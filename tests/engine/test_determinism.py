@@ -27,6 +27,8 @@ from tests.engine.jobs import (
 NAMES = ["llama", "gemma2", "gpt2"]
 PARAMS = SamplingParams(temperature=1.2, top_p=0.97, max_tokens=14, stop_token_ids=[5, 50, 95])
 SAMPLES = 3
+SCARCE_ROWS = [(400, 2), (60, 1)]
+"""Blocks, and rows that leave most samples waiting: many small steps."""
 
 
 @pytest.fixture
@@ -122,27 +124,31 @@ def test_resuming(name: str, share: float) -> None:
     assert resumed == {key: reference(name)[key] for key in resumed}
 
 
+@cache
+def reference_of(lookahead: int) -> dict[tuple[int, int], Result]:
+    return run_job("llama", lookahead=lookahead).results
+
+
+@pytest.mark.parametrize(
+    ("blocks", "rows"),
+    [(400, 64), (34, 5), *(pytest.param(*pool, marks=pytest.mark.slow) for pool in SCARCE_ROWS)],
+)
 @pytest.mark.parametrize("lookahead", [1, 3, 8])
-def test_resuming_across_lookaheads(lookahead: int) -> None:
+def test_resuming_across_lookaheads(lookahead: int, blocks: int, rows: int) -> None:
     """What had finished, and when, decides what stands when requests are read; not its numbers."""
-    whole = run_job("llama", lookahead=lookahead).results
-    rng = random.Random(lookahead)
-    for blocks, rows in [(400, 64), (400, 2), (34, 5), (60, 1)]:
-        assert (
-            run_job("llama", lookahead=lookahead, blocks=blocks, max_sequences=rows).results
-            == whole
-        )
-        share = rng.random()
-        left = [
-            replace(request, samples=[s for s in request.samples if rng.random() > share])
-            for request in job()
-        ]
-        first = rng.randrange(len(left))  # everything before it stands in the journal
-        left[:first] = [replace(request, samples=()) for request in left[:first]]
-        resumed = run_job(
-            "llama", left, lookahead=lookahead, blocks=blocks, max_sequences=rows
-        ).results
-        assert resumed == {key: whole[key] for key in resumed}
+    config = {"lookahead": lookahead, "blocks": blocks, "max_sequences": rows}
+    whole = reference_of(lookahead)
+    assert run_job("llama", **config).results == whole
+    rng = random.Random(f"{lookahead} {blocks} {rows}")
+    share = rng.random()
+    left = [
+        replace(request, samples=[s for s in request.samples if rng.random() > share])
+        for request in job()
+    ]
+    first = rng.randrange(len(left))  # everything before it stands in the journal
+    left[:first] = [replace(request, samples=()) for request in left[:first]]
+    resumed = run_job("llama", left, **config).results
+    assert resumed == {key: whole[key] for key in resumed}
 
 
 def test_resuming_falls_on_the_same_splits() -> None:

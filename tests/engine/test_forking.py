@@ -83,7 +83,7 @@ def test_a_running_sample_is_continued_while_it_goes_on(lag: int, tokens: int | 
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("blocks", [30, 45, 400])
+@pytest.mark.parametrize("blocks", [30, pytest.param(45, marks=pytest.mark.slow), 400])
 def test_trees_of_forks_in_any_memory(keep: bool, blocks: int) -> None:
     """Three generations of forks, while blocks run out: kept KV goes before anyone must wait."""
     engine = make_engine(loaded("llama"), blocks=blocks, max_sequences=9)
@@ -286,7 +286,14 @@ def fork_at_random(seed: int) -> None:
     assert_empty(engine)
 
 
-@pytest.mark.parametrize("seed", range(12))
+BRIEF_SEEDS = {3, 4, 6, 7, 9, 11}
+"""Every size of a block and of a prefill, few rows and many, with and without a lag and hope."""
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [i if i in BRIEF_SEEDS else pytest.param(i, marks=pytest.mark.slow) for i in range(12)],
+)
 def test_random_forks(seed: int) -> None:
     fork_at_random(seed)
 

@@ -104,7 +104,7 @@ def check_random_job(job: RandomJob) -> None:
     job.check_counts(ran.stats)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(jobs())
 def test_random_jobs(job: RandomJob) -> None:
     check_random_job(job)

@@ -127,15 +127,7 @@ def down_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "LEAST_SEQUENCES", 1)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(jobs(), st.randoms(use_true_random=False))
-def test_random_jobs_read_their_own_context(
-    down_to_one: None, job: RandomJob, rng: random.Random
-) -> None:
+def check_random_job(job: RandomJob, rng: random.Random) -> None:
     """Whatever is taken back, every row of every later batch reads its own text and no other."""
     engine = job.engine(loaded("llama"))
     engine.runner = SpellingRunner(engine, job.requests)  # type: ignore[assignment]
@@ -148,6 +140,24 @@ def test_random_jobs_read_their_own_context(
     starve(engine, fails)
     for completion in run(engine, job.requests).completions.values():
         assert_spelled(completion)
+
+
+_checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=_checks)
+@given(jobs(), st.randoms(use_true_random=False))
+def test_random_jobs_read_their_own_context(
+    down_to_one: None, job: RandomJob, rng: random.Random
+) -> None:
+    check_random_job(job, rng)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=_checks)
+@given(jobs(), st.randoms(use_true_random=False))
+def test_many_more_random_jobs(down_to_one: None, job: RandomJob, rng: random.Random) -> None:
+    check_random_job(job, rng)
 
 
 def test_nodes_that_were_cut_at_other_places_are_exact(down_to_one: None) -> None:
