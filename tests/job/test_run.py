@@ -25,6 +25,7 @@ from sharegen.results.record import read
 from sharegen.results.run_file import run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
+from tests.engine.parallel.forked import CONTEXT as in_fork
 from tests.tiny import save_tiny_model
 
 ROWS = [
@@ -325,9 +326,14 @@ def test_an_interrupt_while_the_journal_closes_waits_until_it_is_on_record(
     assert run["counts"]["samples"] == len(lines(path)) == run["counts"]["samples_asked"]
 
 
+def _long_job(configure: Any) -> Configuration:
+    """Slow enough to be stopped."""
+    return configure(samples=40, limit=9, max_tokens=64)
+
+
 def _start(configure: Any, path: Path) -> subprocess.Popen[str]:
-    """The same job in a process of its own, slow enough to be stopped."""
-    settings = configure(samples=40, limit=9, max_tokens=64).model_dump_json()
+    """The same job in a process of its own."""
+    settings = _long_job(configure).model_dump_json()
     program = (
         "import faulthandler, signal, sys\nfaulthandler.register(signal.SIGUSR1)\n"
         "from pathlib import Path\nfrom sharegen.job.run import run_job\n"
@@ -358,14 +364,17 @@ def _stacks(process: subprocess.Popen[str]) -> str:
 
 def test_killed_and_continued(configure: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    process = _start(configure, path)
+    process = in_fork.Process(target=run_job, args=[_long_job(configure), path], daemon=True)
+    process.start()
+    deadline = time.monotonic() + 120
+    while not (path.exists() and path.stat().st_size > 2000):
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.01)
     process.kill()
-    process.wait()
-    assert process.stderr is not None
-    process.stderr.close()
+    process.join()
     kept = path.read_text().splitlines()[:-1]
     assert kept and len(kept) < 360
-    settings = configure(samples=40, limit=9, max_tokens=64)
+    settings = _long_job(configure)
     run_job(settings, path)
     run_job(settings, tmp_path / "b.jsonl")
     assert set(kept) <= set(lines(path))

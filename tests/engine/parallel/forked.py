@@ -17,8 +17,8 @@ from sharegen.engine.parallel.launch import Process, Processes
 from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.engine.request import Completion
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__ + "_imports"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__ + "_imports"])
 
 
 def _serve(connection: Connection[Any, Any]) -> None:
@@ -48,7 +48,7 @@ class _Popen:
     """A process of multiprocessing as one of subprocess."""
 
     def __init__(self, serve: Callable[..., None], theirs: Connection[Any, Any]) -> None:
-        self._process = _CONTEXT.Process(target=serve, args=[theirs], daemon=True)
+        self._process = CONTEXT.Process(target=serve, args=[theirs], daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
