@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.engine.jobs import (
     CONTEXT,
     GREEDY,
     CheckedEngine,
+    Result,
     assert_empty,
     forest,
     judge,
@@ -344,17 +346,29 @@ def test_an_error_in_the_source_of_requests_leaves_nothing() -> None:
     assert_empty(engine)
 
 
+@cache
+def ragged_results() -> dict[tuple[int, int], Result]:
+    return run(make_engine(loaded("llama"), max_sequences=33), ragged()).results
+
+
+def ragged() -> list[Request]:
+    """Samples that end at their own time."""
+    return requests_of(forest(), replace(SAMPLED, stop_token_ids=range(3, 128, 9)), samples=3)
+
+
+@pytest.mark.parametrize(
+    "steps", [(0, 2, 5, 13), pytest.param((1, 3, 8, 21), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("method", ["forward", "decode", "prefill", "_apply"])
 def test_an_error_inside_a_step_leaves_an_exact_engine(
-    method: str, monkeypatch: pytest.MonkeyPatch
+    method: str, steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever step fails, and wherever in it: the next job is as in a fresh engine."""
-    requests = requests_of(forest(), replace(SAMPLED, stop_token_ids=range(3, 128, 9)), samples=3)
-    expected = run(make_engine(loaded("llama"), max_sequences=33), requests).results
+    requests, expected = ragged(), ragged_results()
     engine = make_engine(loaded("llama"), max_sequences=33)
     owner = engine.model if method == "forward" else engine.runner
     whole: Callable = getattr(owner, method)
-    for failing in (0, 1, 2, 3, 5, 8, 13, 21):
+    for failing in steps:
         calls = 0
 
         def interrupted(*arguments: object, failing: int = failing) -> object:

@@ -285,9 +285,9 @@ KILLED_WRITER = """
 import random, sys, time
 sys.path.insert(0, "tests/results")
 from test_journal import CONFIGURATION, Journal, record
-path, seed, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+path, seed, pause, problems = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 with Journal.open(path, CONFIGURATION) as journal:
-    todo = [record(p, s) for p in range(30) for s in range(10)]
+    todo = [record(p, s) for p in range(problems) for s in range(10)]
     random.Random(seed).shuffle(todo)          # samples finish in another order every time
     for one in todo:
         if one.key not in journal.finished:
@@ -301,12 +301,15 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def test_killed_at_random_moments_it_ends_as_if_never_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("problems", [15, pytest.param(30, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_as_if_never_killed(tmp_path: Path, problems: int) -> None:
     undisturbed, killed = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
-    assert python(KILLED_WRITER, undisturbed, 0, 0).wait() == 0
+    assert python(KILLED_WRITER, undisturbed, 0, 0, problems).wait() == 0
     rng, size = random.Random(5), 0
     for attempt in range(1000):
-        process = python(KILLED_WRITER, killed, attempt, 0.005)  # slow enough to be caught
+        process = python(
+            KILLED_WRITER, killed, attempt, 0.005, problems
+        )  # slow enough to be caught
         if attempt < 3:
             time.sleep(rng.uniform(0, 0.3))  # maybe while it opens
         else:

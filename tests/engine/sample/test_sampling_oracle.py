@@ -112,7 +112,9 @@ def warped(scores: Tensor, params: SamplingParams, slack: float) -> Tensor:
     return scores
 
 
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize(
+    "batch", [*range(4), *(pytest.param(i, marks=pytest.mark.slow) for i in range(4, 10))]
+)
 def test_settings_against_transformers(batch):
     rng = random.Random(batch)
     generator = torch.manual_seed(batch)
