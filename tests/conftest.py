@@ -1,5 +1,6 @@
 """What must be set before torch and Triton are imported, here and in processes that tests start."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from sharegen.common import confined
 if not torch.cuda.is_available():
     # The kernels run in Triton's interpreter, which is chosen at their import.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# A full collection looks at the half a million objects of torch and of the tests themselves. At the
+# usual pace that takes four seconds while the tests are only being collected.
+gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
