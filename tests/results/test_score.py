@@ -30,7 +30,7 @@ SECRET = "8675309"
 
 @pytest.fixture(scope="module")
 def scorer() -> Iterator[Scorer]:
-    limits = Limits(cpu_seconds=0.5, wall_seconds=1.2, memory=256 * MIB, output=MIB)
+    limits = Limits(cpu_seconds=0.5, wall_seconds=2, memory=256 * MIB, output=MIB)
     with Scorer(isolation(), limits) as scorer:
         yield scorer
 
