@@ -18,7 +18,7 @@ import torch
 from sharegen.bench.fp8_layers import layer_errors
 from sharegen.bench.fp8_needles import LENGTHS, find_needles
 from sharegen.bench.shapes import SHAPES, config_of
-from sharegen.engine.model.device import resolve_device
+from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.errors import SharegenError
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}

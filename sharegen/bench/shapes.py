@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
 
-from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate
-from sharegen.engine.model.device import resolve_device
+from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate, resolve_device
 from sharegen.engine.model.load import load_random_part
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.quantising import check, install, places, quantise

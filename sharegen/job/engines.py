@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.driver import Driver
-    from sharegen.engine.parallel.launch import Processes
     from sharegen.engine.request import BeamSearchParams, SamplingParams
 
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
 )
-_SPARES = 4  # workers on a CPU that start before it is known how many pay
 _UNBOUNDED = 256  # tokens of a sample that only the context bounds, about
 
 
@@ -49,7 +47,7 @@ class Staff:
         """samplings: of the problems that the job asks, at most."""
         import torch
 
-        from sharegen.engine.model.device import resolve_device
+        from sharegen.engine.model.checkpoint import resolve_device
         from sharegen.engine.parallel.place import cores
 
         machine = configuration.machine
@@ -77,27 +75,9 @@ class Staff:
             return cls(None, True, device)
         return cls(1, False, device)
 
-    def ahead(self) -> Processes | None:
-        """Where a CPU's first workers begin to start, while the model is looked at here.
-
-        They, and this process, take as long to import torch and transformers as a job of minutes
-        has to spare. To be closed, or given to `start`.
-        """
-        if (
-            not self.apart
-            or self.cluster is not None
-            or self.ranks > 1
-            or self.device.type != "cpu"
-        ):
-            return None
-        from sharegen.engine.parallel.launch import Processes
-        from sharegen.engine.parallel.place import cores
-
-        return Processes(spares=min(self.count or cores(), cores(), _SPARES))
-
     def check_verifiable(self, configuration: Configuration) -> None:
         """Raise UsageError where this machine cannot compute the engines' steps again."""
-        from sharegen.engine.model.device import resolve_device
+        from sharegen.engine.model.checkpoint import resolve_device
 
         here = resolve_device(configuration.machine.device).type
         if here != self.device.type:
@@ -113,12 +93,10 @@ def start(
     config: EngineConfig,
     model: LoadedModel,
     tokenizer: Any,
-    ahead: Processes | None = None,
 ) -> Engine | Driver:
     """The engines, ready to generate.
 
-    model: with its weights, or without where the engines are apart. ahead: what the staff started
-    beforehand, which is closed with the engines.
+    model: with its weights, or without where the engines are apart.
     """
     if not staff.apart:
         from sharegen.engine.engine import Engine
@@ -147,8 +125,8 @@ def start(
 
         return staffed(staff.cluster, setting, staff.count)
     if staff.count is None:
-        return as_many_as_pay(setting, ahead)
-    return Driver(places(setting, staff.count), ahead)
+        return as_many_as_pay(setting)
+    return Driver(places(setting, staff.count))
 
 
 def sampling_params(sampling: Sampling) -> tuple[SamplingParams, BeamSearchParams | None]:

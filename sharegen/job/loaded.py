@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +48,8 @@ from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
-    from sharegen.engine.config import EngineConfig
     from sharegen.engine.request import BeamSearchParams, Request, SamplingParams
-    from sharegen.engine.verifying import Verification, Verified
+    from sharegen.engine.verifying import Verified
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,12 @@ class LoadedJob:
         share: Share | None = None,
         others: Sequence[Path] = (),
     ) -> None:
+        from sharegen.engine.config import EngineConfig
+        from sharegen.engine.verifying import Verification
+
         started = time.monotonic()
         self.content = content
-        self.configuration = content.configuration
+        self.configuration = configuration = content.configuration
         self.workload = workload = content.workload
         self.path = path
         self.share = share
@@ -85,38 +86,18 @@ class LoadedJob:
         self.watcher = watcher
         # By the Sampling that they are of.
         self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
-        self.staff = Staff.of(self.configuration, [each.sampling for each in workload.problems])
-        with ExitStack() as if_it_fails:
-            ahead = self.staff.ahead()  # before what takes long to import
-            if ahead is not None:
-                if_it_fails.callback(ahead.close)
-            self.verification = self._verification(verify)
-            self._load(share)
-            config = self._engine_config()
-            self.engine = start(
-                self.staff, self.configuration, config, self.model, self.tokenizer, ahead
-            )
-            if_it_fails.pop_all()
-        self.loading_seconds = time.monotonic() - started
-
-    def _verification(self, verify: int | None) -> Verification | None:
-        if verify is None:
-            return None
-        from sharegen.engine.verifying import Verification
-
-        found = Verification(verify)
-        self.staff.check_verifiable(self.configuration)
-        return found
-
-    def _load(self, share: Share | None) -> None:
-        """The model, the tokenizer, and the prompts as tokens, in a tree."""
-        configuration = self.configuration
-        self.model, self.tokenizer = load(configuration, not self.staff.apart, self.staff.device)
+        self.verification = None if verify is None else Verification(verify)
+        samplings = [problem.sampling for problem in workload.problems]
+        self.staff = Staff.of(configuration, samplings)
+        if verify is not None:
+            self.staff.check_verifiable(configuration)
+        device = self.staff.device
+        self.model, self.tokenizer = load(configuration, not self.staff.apart, device)
         self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         self.alone: Sequence[bool]
         if share is None:
-            self.workload, self.prompts = tokenise_problems(self.workload, self.tokenizer)
+            self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
             asked = [prompt for prompt in self.prompts if prompt]
             self.tree = PrefixTree.build(
                 asked,
@@ -128,26 +109,23 @@ class LoadedJob:
             self.prompts, self.splits, self.alone = share.prompts, share.splits, share.alone
             paths = zip(self.prompts, self.splits, self.alone, strict=True)
             self.tree = self._tree_of([path for path in paths if path[0]])
+        machine = configuration.machine
         self.blocks = blocks_of(configuration, self.model)
-
-    def _engine_config(self) -> EngineConfig:
-        from sharegen.engine.config import EngineConfig
-
-        machine, limit = self.configuration.machine, None
+        limit = None
         if machine.kv_cache_memory is None:
-            limit = kv_cache_limit(
-                self.configuration, self.model, self.staff.device, self.tree, self._samplings()
-            )
-        return EngineConfig(
+            limit = kv_cache_limit(configuration, self.model, device, self.tree, self._samplings())
+        config = EngineConfig(
             max_sequences=machine.max_sequences,
             kv_cache_memory=machine.kv_cache_memory,
             kv_cache_limit=limit,
             kv_cache_dtype=machine.kv_cache_dtype,
             swap_space=machine.swap_space,
             block_size=machine.block_size,
-            seed=self.configuration.sampling.seed,
+            seed=configuration.sampling.seed,
             compile=machine.compile,
         )
+        self.engine = start(self.staff, configuration, config, self.model, self.tokenizer)
+        self.loading_seconds = time.monotonic() - started
 
     def close(self) -> None:
         """End the engines."""

@@ -32,7 +32,7 @@ def load(
     model that is cut among ranks it is the first one's part, of which only the shapes are ever
     asked for here.
     """
-    from sharegen.engine.model.device import resolve_device
+    from sharegen.engine.model.checkpoint import resolve_device
     from sharegen.engine.model.load import load_model
     from sharegen.engine.model.ranks import Ranks
 

@@ -324,13 +324,13 @@ def test_ranks_are_part_of_it_where_they_change_bits(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU in float32; on a GPU a batch of another size rounds otherwise, too."""
-    from sharegen.engine.model import device as device_module
+    from sharegen.engine.model import checkpoint
 
     job = configure(place, machine={"device": "auto", "tensor_parallel_size": 2})
     for device, dtype, counts in (
         ("cpu", "float32", True), ("cpu", "bfloat16", False), ("cuda", "float32", False),
     ):  # fmt: skip
-        monkeypatch.setattr(device_module, "resolve_device", lambda _, d=device: torch.device(d))
+        monkeypatch.setattr(checkpoint, "resolve_device", lambda _, d=device: torch.device(d))
         assert bool(of_ranks(job, dtype)) == counts
     monkeypatch.undo()
     one = RunFile(job.identity | of_ranks(configure(place), "float32")).identity

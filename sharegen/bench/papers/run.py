@@ -19,7 +19,7 @@ from rich.table import Table
 
 from sharegen.bench.papers.experiment import Column, Experiment, Row, Settings, say
 from sharegen.bench.papers.registry import find
-from sharegen.engine.model.device import resolve_device
+from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.errors import SharegenError, UsageError
 from sharegen.results.report import figures
 

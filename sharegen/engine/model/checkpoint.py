@@ -329,6 +329,24 @@ def _is_no_revision(error: BaseException | None) -> bool:
     return False
 
 
+def resolve_device(device: str | torch.device) -> torch.device:
+    """ "auto" is CUDA where there is one. Raises UsageError for a device that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UsageError(f"unknown device {device!r}: use auto, cpu or cuda") from None
+    if resolved.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {device!r} is not supported: use auto, cpu or cuda")
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UsageError(f"device {device} was asked for but no CUDA GPU is available")
+        if resolved.index is not None and resolved.index >= torch.cuda.device_count():
+            raise UsageError(f"there is no {device}: {torch.cuda.device_count()} CUDA devices")
+    return resolved
+
+
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device, config: Any) -> torch.dtype:
     """ "auto" is float32 on a CPU and the checkpoint's own on CUDA. Raises UsageError."""
     if dtype == "auto":

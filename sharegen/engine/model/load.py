@@ -16,7 +16,6 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.engine.model import checkpoint, interface
 from sharegen.engine.model.checkpoint import Source, quiet
-from sharegen.engine.model.device import resolve_device
 from sharegen.engine.model.experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.model.fp8_checkpoint import StoredFP8
@@ -132,7 +131,7 @@ def load_model(
     elif isinstance(device, torch.device) and not weights:
         target = device
     else:
-        target = resolve_device(device)
+        target = checkpoint.resolve_device(device)
     source = checkpoint.locate(model, trust_remote_code, revision)
     config = checkpoint.load_config(source)
     _refuse_encoder_decoder(source.name, config)

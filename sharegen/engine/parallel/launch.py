@@ -30,7 +30,7 @@ class Process:
     """
 
     def __init__(
-        self, setting: Setting | Join | None = None, module: str = "sharegen.engine.parallel.worker"
+        self, setting: Setting | Join, module: str = "sharegen.engine.parallel.worker"
     ) -> None:
         self.connection: Connection[Any, Any]
         self.connection, theirs = Pipe()
@@ -43,12 +43,7 @@ class Process:
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 process_group=0,
             )
-        if setting is not None:
-            self.begin(setting)
-
-    def begin(self, setting: Setting | Join) -> None:
-        """Tell it what it is to be, which it waits for."""
-        with contextlib.suppress(ConnectionError):  # one that has ended is told by its silence
+        with contextlib.suppress(ConnectionError):  # one that ended at once is told by its silence
             self.connection.send(setting)
 
     @property
@@ -81,23 +76,14 @@ class Process:
 
 
 class Processes:
-    """The workers of this machine, or others that `launch` gives a connection to.
+    """The workers of this machine, or others that `launch` gives a connection to."""
 
-    spares: processes that start at once, and import what a worker needs, seconds of it, while it is
-    still being found out what the first workers are to do.
-    """
-
-    def __init__(self, launch: Callable[[Setting], Process] = Process, spares: int = 0) -> None:
+    def __init__(self, launch: Callable[[Setting], Process] = Process) -> None:
         self._launch = launch
-        self._spares = [Process() for _ in range(spares)]
         self._selector = selectors.DefaultSelector()
 
     def start(self, setting: Setting) -> Process:
-        if self._spares:
-            process = self._spares.pop(0)
-            process.begin(setting)
-        else:
-            process = self._launch(setting)
+        process = self._launch(setting)
         self._selector.register(process.connection, selectors.EVENT_READ, process)
         return process
 
@@ -117,12 +103,5 @@ class Processes:
         self._selector.unregister(process.connection)
         process.end()
 
-    def end_spares(self) -> None:
-        """Who is not needed."""
-        for process in self._spares:
-            process.end()
-        self._spares.clear()
-
     def close(self) -> None:
-        self.end_spares()
         self._selector.close()

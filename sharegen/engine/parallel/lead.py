@@ -12,8 +12,7 @@ import torch
 
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer
-from sharegen.engine.model.device import resolve_device
+from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.ranks import connect

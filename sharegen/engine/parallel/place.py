@@ -8,9 +8,8 @@ from dataclasses import replace
 import torch
 
 from sharegen.engine.execute.memory import estimate, memory_of_cpu
-from sharegen.engine.model.device import resolve_device
+from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.parallel.driver import Driver
-from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import UsageError
 
@@ -22,20 +21,17 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def as_many_as_pay(setting: Setting, workplace: Processes | None = None) -> Driver:
+def as_many_as_pay(setting: Setting) -> Driver:
     """Workers for the cores of a CPU: as many as one leaves idle, and memory holds.
 
     The first one tries how many of torch's threads its steps are worth; the others are hired then.
-    workplace: one with spares, which are ended if they turn out to be too many.
     """
     setting = share_of_memory(setting, cores())
-    driver = Driver([replace(setting, threads=cores())], workplace)
+    driver = Driver([replace(setting, threads=cores())])
     first = driver.ready
     fitting = memory_of_cpu() // (2 * first.resident)
     for _ in range(min(cores() // first.threads, fitting) - 1):
         driver.hire(replace(setting, threads=first.threads))
-    if workplace is not None:
-        workplace.end_spares()
     return driver
 
 

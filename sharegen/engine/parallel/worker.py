@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from sharegen.engine.execute.process import short_collections
-from sharegen.engine.model.device import resolve_device
+from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.parallel.inbox import inbox_of
 from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.messages import (

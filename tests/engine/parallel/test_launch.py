@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import struct
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from sharegen.engine.config import EngineConfig
 from sharegen.engine.parallel.launch import Process, Processes
-from sharegen.engine.parallel.messages import Failed, Setting
+from sharegen.engine.parallel.messages import Setting
 
 
 class Dying(Process):
@@ -40,24 +37,3 @@ def test_one_that_dies_in_the_middle_of_a_word(
     worker = processes.start(Setting("model", None, None))  # type: ignore[arg-type]
     assert list(processes.listen()) == [(worker, None)]
     processes.end(worker)
-
-
-@pytest.mark.slow
-def test_spares_are_the_first_workers_and_end_with_the_last(tmp_path: Path) -> None:
-    """What they are told decides what they are; who is told nothing leaves nothing behind."""
-    before = set(psutil.Process().children())
-    processes = Processes(spares=3)
-    spares = {child.pid for child in psutil.Process().children()} - {one.pid for one in before}
-    worker = processes.start(Setting(str(tmp_path / "none"), None, EngineConfig()))
-    assert worker.pid in spares and len(spares) == 3
-    [(who, said)] = processes.listen()
-    assert who is worker and isinstance(said, Failed) and "none" in str(said.error)
-    processes.end_spares()
-    assert {child.pid for child in psutil.Process().children()} & spares <= {worker.pid}
-    another = processes.start(Setting(str(tmp_path / "none"), None, EngineConfig()))
-    assert another.pid not in spares
-    for each in (worker, another):
-        processes.end(each)
-    processes.close()
-    processes.close()
-    assert set(psutil.Process().children()) <= before
