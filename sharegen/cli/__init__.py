@@ -33,7 +33,7 @@ from sharegen.job.interrupt import Interrupted
 
 _COLLECTIONS = (100_000, 50, 100)
 """New objects before garbage is looked for: importing torch and transformers makes a million that
-stay, and at the usual pace a sixth of that time goes into looking at them."""
+stay, and at the usual pace some of that time goes into looking at them."""
 
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 """Click's base class of wrong usage, wherever Typer keeps it."""

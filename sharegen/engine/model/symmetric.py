@@ -137,8 +137,9 @@ class SumOfTwo(SymmetricSum):
 
     LARGEST = 64 * 2**20
     """Bytes, as far as was measured. On two H200, inside a CUDA graph, bfloat16, a copy to the
-    place included, and torch's two-shot kernel with its copies, and NCCL: 2 MiB 13, 17 and 32 us,
-    8 MiB 34, 41 and 50, 16 MiB 62, 74 and 81, 32 MiB 121, 144 and 144, 64 MiB 236, - and 255."""
+    place included, with torch's addition in the place of our kernel, and torch's two-shot kernel
+    with its copies, and NCCL: 2 MiB 13, 17 and 32 us, 8 MiB 34, 41 and 50, 16 MiB 62, 74 and 81,
+    32 MiB 121, 144 and 144, 64 MiB 236, - and 255."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         from sharegen.kernels.peer_sum import add_peers  # a CPU may be without Triton
