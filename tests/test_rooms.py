@@ -31,7 +31,8 @@ ALLOWED: dict[str, set[str]] = {
         "engine/model", "engine/execute", "kernels", "errors",
     },
     "engine/parallel": {
-        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "errors", "version",
+        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "common", "errors",
+        "version",
     },
     "workload": {"common", "errors"},
     "results": {"common", "errors"},

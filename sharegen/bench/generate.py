@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import GenerationConfig, PreTrainedModel
 
+from sharegen.common.cores import available_cores
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.engine import Engine
@@ -28,7 +29,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.parallel.place import as_many_as_pay, cores, places
+from sharegen.engine.parallel.place import as_many_as_pay, places
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.job.plan import most_blocks
@@ -110,7 +111,7 @@ def bench_generate(
     best = max(paces, key=lambda size: paces[size].tokens_per_second)
     job = Job(prompts, samples, max_tokens, temperature)
     on_gpu = module.device.type == "cuda"
-    if workers == 1 or (workers is None and (on_gpu or cores() == 1)):
+    if workers == 1 or (workers is None and (on_gpu or available_cores() == 1)):
         loaded = load_model(module)
         ours, stats = time_sharegen(Engine(loaded, None, config), job, loaded.device)
         loaded.release()

@@ -7,12 +7,13 @@ import platform
 import time
 from collections import Counter
 
+from sharegen.common.cores import available_cores
 from sharegen.common.program_tests import CallTests, CheckTests, ProgramProblem, ScriptTests
 from sharegen.errors import SharegenError
 from sharegen.results.sandbox.host import KINDS, SandboxError, fault_of
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.workers import Task, available_cores, score_all
+from sharegen.results.workers import Task, score_all
 
 PROBLEMS = {
     "script": (

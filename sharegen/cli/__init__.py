@@ -6,6 +6,7 @@ are instant. Data goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import shlex
 import sys
@@ -117,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     with --debug, its traceback too.
     """
     gc.set_threshold(*_COLLECTIONS)
+    atexit.register(gc.freeze)  # or Python looks through all of that as it ends, for a second
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]

@@ -16,6 +16,7 @@ from rich.table import Table
 from sharegen.cli.code import SchemaOption
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path, parse_size
+from sharegen.common.cores import available_cores
 from sharegen.common.printable import printable, visible
 from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
@@ -241,7 +242,6 @@ def _programs(
     from sharegen.results.sandbox.host import choose_isolation, memory_in_words
     from sharegen.results.sandbox.limits import MIB, Limits
     from sharegen.results.score_file import scores_path
-    from sharegen.results.workers import available_cores
 
     errors = Console(stderr=True, highlight=False)
 

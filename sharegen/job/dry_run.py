@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.cores import available_cores
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -103,12 +104,10 @@ def _workers(configuration: Configuration, samplings: Sequence[Sampling]) -> int
 
     How many a cluster has room for is not asked.
     """
-    from sharegen.engine.parallel.place import cores
-
     asked = configuration.machine.workers
     if asked is None or configuration.machine.ray is not None:
         return asked if isinstance(asked, int) else 1
-    return Staff.of(configuration, samplings).count or cores()
+    return Staff.of(configuration, samplings).count or available_cores()
 
 
 def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedModel) -> list[int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from sharegen.common.cores import available_cores
 from sharegen.common.remarks import remark
+from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.sampling import Sampling
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
 )
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
 _UNBOUNDED = 256  # tokens of a sample that only the context bounds, about
 
 
@@ -48,7 +53,6 @@ class Staff:
         import torch
 
         from sharegen.engine.model.checkpoint import resolve_device
-        from sharegen.engine.parallel.place import cores
 
         machine = configuration.machine
         asked, ranks = machine.workers, machine.tensor_parallel_size
@@ -67,13 +71,10 @@ class Staff:
         if isinstance(asked, int):
             return cls(asked, asked > 1 or ranks > 1, device, ranks=ranks)
         if device.type == "cuda" or ranks > 1:
-            room = torch.cuda.device_count() if device.type == "cuda" else cores()
+            room = torch.cuda.device_count() if device.type == "cuda" else available_cores()
             count = max(1, room // ranks) if asked == "auto" else 1
             return cls(count, count > 1 or ranks > 1, device, ranks=ranks)
-        is_long = sum(sampling.problem_tokens(_UNBOUNDED) for sampling in samplings) >= _LONG
-        if cores() > 1 and (asked == "auto" or is_long):
-            return cls(None, True, device)
-        return cls(1, False, device)
+        return cls(None, True, device) if _pays(asked, samplings) else cls(1, False, device)
 
     def check_verifiable(self, configuration: Configuration) -> None:
         """Raise UsageError where this machine cannot compute the engines' steps again."""
@@ -87,22 +88,52 @@ class Staff:
             )
 
 
+def _pays(asked: int | Literal["auto"] | None, samplings: Sequence[Sampling]) -> bool:
+    """Whether workers that share a CPU are asked for, or worth their start."""
+    if isinstance(asked, int):
+        return asked > 1
+    is_long = sum(sampling.problem_tokens(_UNBOUNDED) for sampling in samplings) >= _LONG
+    return available_cores() > 1 and (asked == "auto" or is_long)
+
+
+def fork_server(configuration: Configuration, samplings: Sequence[Sampling]) -> ForkServer:
+    """What workers on a CPU are copies of; close it.
+
+    Where the job will have some it begins to import what they run: before this process does, so
+    that neither waits for the other. samplings: of the problems that the job asks, at most.
+    """
+    server = ForkServer()
+    machine = configuration.machine
+    on_cpu = machine.device == "cpu" or (machine.device == "auto" and not _may_have_gpu())
+    if on_cpu and machine.ray is None and _pays(machine.workers, samplings):
+        server.begin()
+    return server
+
+
+def _may_have_gpu() -> bool:
+    """What is asked of torch later; it takes a second to import."""
+    return sys.platform != "linux" or any(map(os.path.exists, _GPUS))
+
+
 def start(
     staff: Staff,
     configuration: Configuration,
     config: EngineConfig,
     model: LoadedModel,
     tokenizer: Any,
+    server: ForkServer | None = None,
 ) -> Engine | Driver:
     """The engines, ready to generate.
 
-    model: with its weights, or without where the engines are apart.
+    model: with its weights, or without where the engines are apart. server: what workers on a CPU
+    are copies of, where it runs already.
     """
     if not staff.apart:
         from sharegen.engine.engine import Engine
 
         return Engine(model, tokenizer, config)
     from sharegen.engine.parallel.driver import Driver
+    from sharegen.engine.parallel.launch import Processes
     from sharegen.engine.parallel.messages import Setting
     from sharegen.engine.parallel.place import as_many_as_pay, places
 
@@ -125,8 +156,8 @@ def start(
 
         return staffed(staff.cluster, setting, staff.count)
     if staff.count is None:
-        return as_many_as_pay(setting)
-    return Driver(places(setting, staff.count))
+        return as_many_as_pay(setting, Processes(server=server))
+    return Driver(places(setting, staff.count), Processes(server=server))
 
 
 def sampling_params(sampling: Sampling) -> tuple[SamplingParams, BeamSearchParams | None]:

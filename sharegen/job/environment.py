@@ -6,6 +6,7 @@ import platform
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from sharegen.common.cores import available_cores
 from sharegen.workload.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def _device_name(device: torch.device) -> str:
     """What the device calls itself."""
     import torch
 
-    from sharegen.engine.parallel.place import cores
-
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -42,4 +41,4 @@ def _device_name(device: torch.device) -> str:
             name = next(found, "")
     except OSError:  # not Linux
         name = ""
-    return f"CPU, {name or platform.processor() or platform.machine()}, {cores()} cores"
+    return f"CPU, {name or platform.processor() or platform.machine()}, {available_cores()} cores"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from sharegen.common.cores import available_cores
 from sharegen.errors import UsageError
 from sharegen.job.scoring import (
     ProblemSet,
@@ -23,7 +24,7 @@ from sharegen.results.run_file import RunFile
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
 from sharegen.results.score_file import ScoreFile
-from sharegen.results.workers import Crew, Task, available_cores
+from sharegen.results.workers import Crew, Task
 from sharegen.workload.configuration import Configuration
 
 

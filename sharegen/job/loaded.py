@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.lengths import Lengths
+from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
 from sharegen.job.beside import finished_beside
 from sharegen.job.counts import added
@@ -72,7 +73,9 @@ class LoadedJob:
         verify: int | None = None,
         share: Share | None = None,
         others: Sequence[Path] = (),
+        server: ForkServer | None = None,
     ) -> None:
+        """server: what workers on a CPU are copies of, where it runs already."""
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
@@ -124,7 +127,7 @@ class LoadedJob:
             seed=configuration.sampling.seed,
             compile=machine.compile,
         )
-        self.engine = start(self.staff, configuration, config, self.model, self.tokenizer)
+        self.engine = start(self.staff, configuration, config, self.model, self.tokenizer, server)
         self.loading_seconds = time.monotonic() - started
 
     def close(self) -> None:

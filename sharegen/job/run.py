@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sharegen.common.shard import Shard
 from sharegen.errors import CapacityError, DataError, JournalError, UsageError
 from sharegen.job.beside import journals_beside, refuse_overwriting
+from sharegen.job.engines import fork_server
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.judging import check_execution, judging
@@ -88,11 +89,14 @@ def run_job(
                 if complete is not None:
                     return complete
             _make_folder(path)
-            job = LoadedJob(content, path, watcher, verify, share, others)
-            with closing(job), job.open_journal(overwrite, command) as journal:
-                with judging(path, others, journal.run, execute, overwrite) as judge:
-                    drawn = job.sample(journal, strict, retry_failed, held, judge)
-                return Outcome(path, journal.run, job.workload, drawn, (path, *others), job.prompts)
+            samplings = [problem.sampling for problem in own.problems]
+            with closing(fork_server(configuration, samplings)) as server:
+                job = LoadedJob(content, path, watcher, verify, share, others, server)
+                with closing(job), job.open_journal(overwrite, command) as journal:
+                    with judging(path, others, journal.run, execute, overwrite) as judge:
+                        drawn = job.sample(journal, strict, retry_failed, held, judge)
+                    files = (path, *others)
+                    return Outcome(path, journal.run, job.workload, drawn, files, job.prompts)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:

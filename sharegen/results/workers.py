@@ -43,13 +43,6 @@ class Task:
     completions: Sequence[tuple[int, str]]
 
 
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _cores() -> list[int]:
     """Numbers of the available cores, in the order to use them: in none that is known, but the
     second halves of those that run two threads come last."""

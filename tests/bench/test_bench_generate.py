@@ -10,7 +10,7 @@ import torch
 
 from sharegen.bench.generate import _calls, _generate, bench_generate
 from sharegen.cli import main
-from sharegen.engine.parallel.place import cores
+from sharegen.common.cores import available_cores
 from sharegen.errors import UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model
@@ -52,7 +52,7 @@ def test_the_model_that_ships(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_on_two_engines(capsys: pytest.CaptureFixture[str]) -> None:
-    if cores() < 2:
+    if available_cores() < 2:
         pytest.skip("one core has one engine")
     result, table = run([*SMALL[:-1], "2", "--batch", "4"], capsys)
     assert result["workers"] == 2 and "sharegen, 2 workers" in table

@@ -70,13 +70,14 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_p
     assert outcome.drawn == 25 * 6
     assert outcome.run.stats["completions"] == 25 * 6
     left = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert not [line for line in left if "sharegen.engine.parallel.worker" in line]
+    assert not [line for line in left if "sharegen.engine.parallel" in line]
 
 
 def test_another_number_continues(
     folder: Path, dataset: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharegen.engine.parallel.driver.Processes", forked)
+    monkeypatch.setattr("sharegen.engine.parallel.launch.Processes", forked)
+    monkeypatch.setattr("sharegen.engine.parallel.copies.ForkServer.begin", lambda server: None)
     path = tmp_path / "job.jsonl"
     some = one.read_text().splitlines(keepends=True)[:50]
     path.write_text("".join(some))

@@ -13,12 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sharegen.common.cores import available_cores
 from sharegen.common.program_tests import CheckTests, ProgramProblem, ScriptTests
 from sharegen.results.sandbox import cgroup
 from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.workers import Task, available_cores, score_all
+from sharegen.results.workers import Task, score_all
 from tests.results import sandboxes
 
 ADD = ProgramProblem(ScriptTests(["1\n"], ["2\n"]))

@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from sharegen.common.cores import available_cores
 from sharegen.engine.parallel.messages import Failed, Setting
-from sharegen.engine.parallel.place import cores, share_of_memory
+from sharegen.engine.parallel.place import share_of_memory
 from sharegen.engine.parallel.worker import serve
 from sharegen.errors import ModelError, SharegenError
 from sharegen.version import __version__
@@ -90,7 +91,7 @@ def _own(setting: Setting) -> Setting:
     [node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
     if setting.device == "cpu":
         return share_of_memory(setting, int(node["CPU"]) // setting.threads * setting.ranks)
-    return replace(setting, threads=max(1, cores() * setting.ranks // int(node["GPU"])))
+    return replace(setting, threads=max(1, available_cores() * setting.ranks // int(node["GPU"])))
 
 
 class Member:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import signal
 import subprocess
@@ -12,7 +11,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from sharegen.engine.parallel.copies import Copy, ForkServer
 from sharegen.engine.parallel.messages import Join, Setting
+from sharegen.engine.parallel.program import begin
 
 _WORDS = {
     signal.SIGKILL: "it was killed, perhaps for want of memory",
@@ -24,25 +25,24 @@ _WORDS = {
 class Process:
     """A worker on this machine, or another rank of one; `connection` speaks with it.
 
-    It is a program of its own, not a fork, so that it may use a GPU, and a user's script needs no
-    guard around its first line. It hears no Ctrl-C, which is for the driver, and ends when the
-    driver does, however that happens.
+    It hears no Ctrl-C, and ends when the driver does, however that happens. server: what it is a
+    copy of; without one it is a program, `module`.
     """
 
     def __init__(
-        self, setting: Setting | Join, module: str = "sharegen.engine.parallel.worker"
+        self,
+        setting: Setting | Join,
+        module: str = "sharegen.engine.parallel.worker",
+        server: ForkServer | None = None,
     ) -> None:
         self.connection: Connection[Any, Any]
         self.connection, theirs = Pipe()
+        self._process: subprocess.Popen[bytes] | Copy
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # stdout is for data
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                process_group=0,
-            )
+            if server is None:
+                self._process = begin(module, theirs.fileno())
+            else:
+                self._process = server.copy(theirs)
         with contextlib.suppress(ConnectionError):  # one that ended at once is told by its silence
             self.connection.send(setting)
 
@@ -76,10 +76,18 @@ class Process:
 
 
 class Processes:
-    """The workers of this machine, or others that `launch` gives a connection to."""
+    """The workers of this machine, or others that `launch` gives a connection to.
 
-    def __init__(self, launch: Callable[[Setting], Process] = Process) -> None:
-        self._launch = launch
+    server: what those on a CPU are copies of, where it runs already.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[Setting], Process] | None = None,
+        server: ForkServer | None = None,
+    ) -> None:
+        self._launch = launch or self._begin
+        self._server = server or ForkServer()
         self._selector = selectors.DefaultSelector()
 
     def start(self, setting: Setting) -> Process:
@@ -105,3 +113,9 @@ class Processes:
 
     def close(self) -> None:
         self._selector.close()
+        self._server.close()
+
+    def _begin(self, setting: Setting) -> Process:
+        """A GPU is lost to a copy of who has used it; macOS has libraries that bear no copying."""
+        may_copy = setting.device == "cpu" and sys.platform == "linux"
+        return Process(setting, server=self._server if may_copy else None)

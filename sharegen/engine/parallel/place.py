@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import torch
 
+from sharegen.common.cores import available_cores
 from sharegen.engine.execute.memory import estimate, memory_of_cpu
 from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import UsageError
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def as_many_as_pay(setting: Setting) -> Driver:
+def as_many_as_pay(setting: Setting, workplace: Processes | None = None) -> Driver:
     """Workers for the cores of a CPU: as many as one leaves idle, and memory holds.
 
     The first one tries how many of torch's threads its steps are worth; the others are hired then.
     """
-    setting = share_of_memory(setting, cores())
-    driver = Driver([replace(setting, threads=cores())])
+    cores = available_cores()
+    setting = share_of_memory(replace(setting, device="cpu"), cores)
+    driver = Driver([replace(setting, threads=cores)], workplace)
     first = driver.ready
     fitting = memory_of_cpu() // (2 * first.resident)
-    for _ in range(min(cores() // first.threads, fitting) - 1):
+    for _ in range(min(cores // first.threads, fitting) - 1):
         driver.hire(replace(setting, threads=first.threads))
     return driver
 
@@ -48,10 +43,11 @@ def places(setting: Setting, count: int) -> list[Setting]:
         raise UsageError(f"a tensor parallel size of {each}: it must be at least 1")
     device = resolve_device(setting.device)
     if device.type == "cpu":
-        if count > cores():
-            raise UsageError(f"{count} workers are too many: this machine has {cores()} cores")
+        cores = available_cores()
+        if count > cores:
+            raise UsageError(f"{count} workers are too many: this machine has {cores} cores")
         setting = share_of_memory(setting, count * each)
-        return [replace(setting, device="cpu", threads=cores() // count)] * count
+        return [replace(setting, device="cpu", threads=cores // count)] * count
     if count * each == 1:
         return [setting]
     if each == 1:
@@ -68,7 +64,7 @@ def places(setting: Setting, count: int) -> list[Setting]:
     found = torch.cuda.device_count()
     if count * each > found:
         raise UsageError(f"{who} are too many: there are {found} GPUs")
-    threads = max(1, cores() // count)
+    threads = max(1, available_cores() // count)
     return [replace(setting, device=f"cuda:{i * each}", threads=threads) for i in range(count)]
 
 

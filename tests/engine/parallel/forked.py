@@ -13,6 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.launch import Process, Processes
 from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.engine.request import Completion
@@ -136,6 +137,6 @@ class RankAstray(Forked):
     serve = staticmethod(_follow_astray)
 
 
-def forked() -> Processes:
-    """A place for such workers."""
+def forked(server: ForkServer | None = None) -> Processes:
+    """A place for such workers, which are no copies of a job's own server."""
     return Processes(Forked)

@@ -16,7 +16,7 @@ from sharegen.errors import UsageError
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "resolve_device", lambda name: torch.device(name))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(place, "cores", lambda: 16)
+    monkeypatch.setattr(place, "available_cores", lambda: 16)
 
 
 def setting(device: str, ranks: int = 1) -> Setting:

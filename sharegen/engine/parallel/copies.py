@@ -1,0 +1,112 @@
+"""Workers on a CPU are copies of one process that imports for all of them what they run.
+
+Importing torch and transformers takes a core some seconds; a copy has them at once. So the first
+worker of a job costs one import instead of the driver's and its own one after the other, for the
+process may import while the driver does, and the others cost none.
+
+What is imported here is light: it is to run before the driver imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from sharegen.engine.parallel.program import begin
+from sharegen.errors import SharegenError
+
+_PROGRAM = "sharegen.engine.parallel.fork_server"
+
+NUMBER = struct.Struct("!i")
+COPY = 0  # asks for a copy, with the worker's end of its connection; a number else is a copy's
+RUNS = 1 << 16  # beyond every exit code
+
+_POLL_SECONDS = 0.01
+
+
+class ForkServer:
+    """The process that is copied, begun when it is first needed or told to. Close it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket
+
+    def begin(self) -> None:
+        """Let it import what workers run, beside what the caller does meanwhile."""
+        if self._process is None:
+            self._line, theirs = socket.socketpair()
+            with theirs:
+                self._process = begin(_PROGRAM, theirs.fileno())
+
+    def copy(self, connection: Connection[Any, Any]) -> Copy:
+        """A worker that is spoken to at the other end of `connection`.
+
+        Raises SharegenError where the process is gone.
+        """
+        self.begin()
+        try:
+            socket.send_fds(self._line, [NUMBER.pack(COPY)], [connection.fileno()])
+            return Copy(self, self._answer())
+        except OSError:
+            raise SharegenError(
+                "no worker can be started: the process that they are copies of is gone"
+            ) from None
+
+    def exit_code(self, pid: int) -> int | None:
+        """How a copy has ended, as subprocess has it; None while it runs, or is not known to."""
+        try:
+            self._line.sendall(NUMBER.pack(pid))
+            code = self._answer()
+        except OSError:
+            return None
+        return None if code == RUNS else code
+
+    def close(self) -> None:
+        """End the process. Its copies go on."""
+        if self._process is not None:
+            self._line.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answer(self) -> int:
+        answer = self._line.recv(NUMBER.size)
+        if len(answer) < NUMBER.size:
+            raise ConnectionError("the process is gone")
+        (number,) = NUMBER.unpack(answer)
+        return int(number)
+
+
+class Copy:
+    """A worker's process, with what is used here of subprocess.Popen.
+
+    It is the fork server's child, and stays in the table of processes until its end was asked for.
+    """
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self._server = server
+        self._code: int | None = None
+
+    def kill(self) -> None:
+        if self._code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float = 5) -> int:
+        """Its exit code; raises subprocess.TimeoutExpired where it runs on, or nobody knows."""
+        until = time.monotonic() + timeout
+        while self._code is None:
+            self._code = self._server.exit_code(self.pid)
+            if self._code is None:
+                if time.monotonic() > until:
+                    raise subprocess.TimeoutExpired("a worker", timeout)
+                time.sleep(_POLL_SECONDS)
+        return self._code

@@ -1,0 +1,48 @@
+"""The process that workers on a CPU are copies of.
+
+`python -m sharegen.engine.parallel.fork_server FD`, with its driver at the other end of FD.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+from multiprocessing.connection import Connection
+
+import transformers.modeling_utils  # noqa: F401 - what loading any model begins with
+
+from sharegen.engine.parallel.copies import COPY, NUMBER, RUNS
+from sharegen.engine.parallel.worker import serve
+
+
+def _copy(line: socket.socket) -> int | None:
+    """Copy this process as often as is asked; in a copy the descriptor of its connection."""
+    while True:
+        asked, descriptors, _, _ = socket.recv_fds(line, NUMBER.size, 1)
+        if len(asked) < NUMBER.size:  # the driver is gone
+            return None
+        (number,) = NUMBER.unpack(asked)
+        if number != COPY:
+            pid, status = os.waitpid(number, os.WNOHANG)
+            line.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status) if pid else RUNS))
+            continue
+        [descriptor] = descriptors
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            return descriptor
+        os.close(descriptor)
+        line.sendall(NUMBER.pack(pid))
+
+
+def main() -> None:
+    gc.freeze()  # what looks for garbage in a copy would else touch, and so copy, all of this
+    descriptor = _copy(socket.socket(fileno=int(sys.argv[1])))
+    if descriptor is not None:
+        serve(Connection(descriptor))
+
+
+if __name__ == "__main__":
+    main()

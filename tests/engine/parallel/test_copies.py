@@ -1,0 +1,100 @@
+"""Workers on a CPU as copies of one process: their ends are told, and nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sharegen.engine.parallel.copies import ForkServer
+from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.messages import Failed, Setting
+from sharegen.errors import SharegenError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are Linux's")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    with closing(ForkServer()) as server:
+        server.begin()
+        yield server
+
+
+def setting(model: Path) -> Setting:
+    return Setting(str(model), None, None, device="cpu")  # type: ignore[arg-type]
+
+
+def test_a_copy_is_a_worker_whose_end_is_told(server: ForkServer, tmp_path: Path) -> None:
+    """What it cannot do comes as an error, and then its silence."""
+    worker = Process(setting(tmp_path / "nowhere"), server=server)
+    failed = worker.connection.recv()
+    assert isinstance(failed, Failed) and "nowhere" in str(failed.error)
+    with pytest.raises(EOFError):
+        worker.connection.recv()
+    assert worker.why() == "it ended with code 0"
+    worker.end()
+    assert not psutil.pid_exists(worker.pid)
+
+
+def test_one_that_is_killed(server: ForkServer) -> None:
+    one, other = (_waiting(server) for _ in range(2))
+    os.kill(one[0].pid, signal.SIGKILL)
+    with pytest.raises(EOFError):  # though the other was begun while its connection was open
+        one[1].recv()
+    assert one[0].wait() == -signal.SIGKILL
+    one[0].kill()  # nothing: the number may be another's by now
+    assert psutil.Process(other[0].pid).status() != psutil.STATUS_ZOMBIE
+    other[0].kill()
+    assert other[0].wait() == -signal.SIGKILL
+
+
+def test_copies_end_with_who_speaks_to_them(server: ForkServer) -> None:
+    copy, ours = _waiting(server)
+    ours.close()
+    assert copy.wait() == 0
+
+
+@pytest.mark.slow
+def test_workers_of_one_place_are_copies_of_one_process(tmp_path: Path) -> None:
+    with closing(Processes()) as place:
+        workers = [place.start(setting(tmp_path / "nowhere")) for _ in range(2)]
+        parents = {psutil.Process(worker.pid).ppid() for worker in workers}
+        assert len(parents) == 1 and os.getpid() not in parents
+        assert psutil.Process(*parents).ppid() == os.getpid()
+        for worker in workers:
+            place.end(worker)
+    assert not any(map(psutil.pid_exists, parents))
+
+
+def test_the_process_is_gone() -> None:
+    with closing(ForkServer()) as server:
+        server.begin()
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
+        with pytest.raises(SharegenError, match="no worker can be started"):
+            server.copy(Pipe()[1])
+        assert server.exit_code(os.getpid()) is None
+    server.close()  # twice does nothing
+
+
+def _waiting(server: ForkServer) -> tuple[Any, Connection[Any, Any]]:
+    """A copy that waits for its first message, and who speaks to it."""
+    ours, theirs = Pipe()
+    with theirs:
+        copy = server.copy(theirs)
+    until = time.monotonic() + 5
+    while psutil.Process(copy.pid).status() != psutil.STATUS_SLEEPING:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return copy, ours
