@@ -159,6 +159,7 @@ print(*sorted({HEAVY!r} & set(sys.modules)))
     assert ran.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_a_job_runs_without_triton(tmp_path: Path) -> None:
     """As on macOS, where there is none."""
     program = f"""

@@ -38,6 +38,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict,
     return json.loads(line), captured.err
 
 
+@pytest.mark.slow
 def test_the_model_that_ships(capsys: pytest.CaptureFixture[str]) -> None:
     result, table = run([*SMALL, "--batch", "2", "--batch", "4"], capsys)
     assert (result["problems"], result["samples"], result["max_tokens"]) == (3, 4, 6)

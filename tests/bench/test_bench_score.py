@@ -12,6 +12,7 @@ from sharegen.results.sandbox.host import KINDS, SandboxError, fault_of
 from tests.results.sandboxes import isolation
 
 
+@pytest.mark.slow
 def test_every_isolation_that_works_is_measured() -> None:
     isolation()
     *lines, last = bench_score(programs=4, workers=1)

@@ -184,7 +184,14 @@ def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
     assert changed.code == 1 and "problem '0': its tests changed since" in changed.err
 
 
-@pytest.mark.parametrize("kind", ["human-eval", "bigcode", "monkeys"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "human-eval",
+        pytest.param("bigcode", marks=pytest.mark.slow),
+        pytest.param("monkeys", marks=pytest.mark.slow),
+    ],
+)
 def test_converted_samples_score_the_same(
     sharegen: Command, humaneval: Path, tmp_path: Path, kind: str
 ) -> None:

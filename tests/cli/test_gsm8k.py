@@ -66,6 +66,7 @@ def qwen(tmp_path: Path, examples: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_gsm8k_with_another_model(
     sharegen: Command, qwen: Path, questions: Path, examples: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ COMMANDS = {
 }
 
 
-# It loads a tokenizer, which takes seconds; a full disk and a closed output it meets at every turn.
+# It loads a tokenizer, which takes seconds; a closed output it meets at every turn.
 SLOWLY_PLAN = [
     pytest.param(name, marks=pytest.mark.slow) if name == "plan" else name for name in COMMANDS
 ]
@@ -57,6 +57,7 @@ def told(arguments: list[object], folder: Path, redirection: str, **streams: int
     return [str(ran.returncode), *lines]
 
 
+@pytest.mark.parametrize("arguments", SLOWLY_PLAN, indirect=True)
 def test_a_full_disk_is_one_line(arguments: list[object], tmp_path: Path) -> None:
     code, line = told(arguments, tmp_path, "> /dev/full")
     assert code == "1"

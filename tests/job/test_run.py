@@ -381,6 +381,7 @@ def test_killed_and_continued(configure: Any, tmp_path: Path) -> None:
     assert lines(path) == lines(tmp_path / "b.jsonl")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncovered")
 def test_sigterm_ends_a_process_with_130(configure: Any, tmp_path: Path) -> None:
     process = _start(configure, tmp_path / "a.jsonl")

@@ -43,7 +43,15 @@ READINGS = {
     "some apart": Decided(every=2),
     "others apart": Others(every=2),
 }
-each_reading = pytest.mark.parametrize("costs", READINGS.values(), ids=READINGS)
+# At every turn one that shares all and one that shares some.
+each_reading = pytest.mark.parametrize(
+    "costs",
+    [
+        pytest.param(costs, marks=pytest.mark.slow if name in ("apart", "some apart") else ())
+        for name, costs in READINGS.items()
+    ],
+    ids=READINGS,
+)
 
 
 def slow_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:

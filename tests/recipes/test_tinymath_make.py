@@ -108,6 +108,7 @@ def test_the_scores_that_the_model_came_with_are_worth_voting_on():
     assert test["vote"] - test["single"] >= 0.10
 
 
+@pytest.mark.slow
 @made
 def test_the_model_answers_in_the_format_of_its_examples():
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)

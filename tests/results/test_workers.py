@@ -193,9 +193,8 @@ def test_available_cores_counts_what_we_may_use() -> None:
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("uncovered")
 def test_an_interrupted_command_keeps_its_verdicts(
     isolation: Isolation, number: signal.Signals, tmp_path: Path

@@ -203,11 +203,10 @@ def test_quantisation_that_nobody_knows_is_refused(folder: Path) -> None:
     ("missing", "told"),
     [
         ("accelerate", "is quantised (torchao), and loading it needs accelerate: pip install"),
-        pytest.param(
-            "torchao", "it needs the package torchao: pip install torchao", marks=pytest.mark.slow
-        ),
+        ("torchao", "it needs the package torchao: pip install torchao"),
     ],
 )
+@pytest.mark.slow
 def test_packages_that_loading_quantised_weights_needs(
     folder: Path, missing: str, told: str
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_model_without_layers_to_compile_is_told(monkeypatch: pytest.MonkeyPat
     assert type(query_projection(loaded)) is nn.Linear
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dynamo_alone")
 def test_every_layer_may_be_a_kind_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """More kinds than Dynamo compiles of one function, and as many again in the next model."""
