@@ -60,12 +60,12 @@ class ForkServer:
             ) from None
 
     def exit_code(self, pid: int) -> int | None:
-        """How a copy has ended, as subprocess has it; None while it runs, or is not known to."""
-        try:
-            self._line.sendall(NUMBER.pack(pid))
-            code = self._answer()
-        except OSError:
-            return None
+        """How a copy has ended, as subprocess has it; None while it runs.
+
+        Raises OSError where the process that knows is gone.
+        """
+        self._line.sendall(NUMBER.pack(pid))
+        code = self._answer()
         return None if code == RUNS else code
 
     def close(self) -> None:
@@ -104,7 +104,10 @@ class Copy:
         """Its exit code; raises subprocess.TimeoutExpired where it runs on, or nobody knows."""
         until = time.monotonic() + timeout
         while self._code is None:
-            self._code = self._server.exit_code(self.pid)
+            try:
+                self._code = self._server.exit_code(self.pid)
+            except OSError:
+                until = 0
             if self._code is None:
                 if time.monotonic() > until:
                     raise subprocess.TimeoutExpired("a worker", timeout)

@@ -71,7 +71,8 @@ class Process:
     def end(self) -> None:
         """End the process at once; what it has not said is drawn again."""
         self.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # nobody is left who knows
+            self._process.wait()
         self.connection.close()
 
 

@@ -76,15 +76,19 @@ def test_workers_of_one_place_are_copies_of_one_process(tmp_path: Path) -> None:
     assert not any(map(psutil.pid_exists, parents))
 
 
-def test_the_process_is_gone() -> None:
+@pytest.mark.slow
+def test_the_process_is_gone(tmp_path: Path) -> None:
+    """Its copies go on, and are ended like others; how is not known any more."""
     with closing(ForkServer()) as server:
-        server.begin()
+        worker = Process(setting(tmp_path / "nowhere"), server=server)
         assert server._process is not None
         server._process.kill()
         server._process.wait()
         with pytest.raises(SharegenError, match="no worker can be started"):
             server.copy(Pipe()[1])
-        assert server.exit_code(os.getpid()) is None
+        assert isinstance(worker.connection.recv(), Failed)
+        assert worker.why() == "it no longer answers"
+        worker.end()
     server.close()  # twice does nothing
 
 
