@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 # Tiny models gain nothing from a second thread, and tests that run side by side (-n) lose by it.
@@ -23,6 +24,19 @@ gc.set_threshold(*gc.get_threshold()[:2], 100)
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of tests marked `every(n)` the first case runs at every turn, and each n-th after it."""
+    cases = Counter[str]()
+    for item in items:
+        mark = item.get_closest_marker("every")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            if cases[name] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[name] += 1
 
 
 @pytest.fixture

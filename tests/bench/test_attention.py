@@ -55,8 +55,8 @@ def test_levels_cover_the_tree() -> None:
     assert root_blocks.tolist() + blocks.tolist() == tensors.layout.blocks.tolist()
 
 
+@pytest.mark.slow
 def test_draws_the_sweeps(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
 
     def entry(case: Case) -> dict:
         times = {"sharegen": 2 * case.floor, "torch": 9 * case.floor, "flashinfer": None}
@@ -107,10 +107,10 @@ def test_refuses_what_a_fit_does_not_do(
         ("folder.png", "must be a file"),
     ],
 )
+@pytest.mark.slow
 def test_refuses_a_picture_before_it_measures(
     name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     (tmp_path / "folder.png").mkdir()
     code, out, err = run(["--plot", str(tmp_path / name)], capsys)
     assert (code, out) == (2, "") and err.count("\n") == 1

@@ -103,6 +103,7 @@ def check_against_generate(name: str, engine: CheckedEngine) -> int:
         for name in ARCHITECTURES
     ],
 )
+@pytest.mark.every(2)
 def test_greedy_tokens_equal_generate(
     setting: str,
     name: str,

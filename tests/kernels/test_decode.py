@@ -90,6 +90,7 @@ TREES = {
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("tree", TREES)
+@pytest.mark.every(2)
 def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     nodes, suffixes = TREES[tree]
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
@@ -143,6 +144,7 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
+@pytest.mark.every(2)
 def test_scattered_nodes(block_size: int, costs: CostModel | None, dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, block_size=block_size)
     nodes = [(70, 0, 4), (20, 0, 2), (33, 2, 4)]
@@ -165,6 +167,7 @@ LIMITS = [
 @pytest.mark.parametrize("options", LIMITS, ids=str)
 @each_reading
 @pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.every(3)
 def test_limits(
     options: dict, has_sinks: bool, costs: CostModel | None, dtype: torch.dtype
 ) -> None:
@@ -183,6 +186,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @each_reading
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.every(3)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
     """Ragged ones, with rows that no node names, in blocks of any size."""
     rng = np.random.default_rng(seed)

@@ -103,6 +103,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("heads", "size"), [((4, 2), 64), ((3, 3), 80), ((4, 1), 96), ((6, 1), 128)]
 )
+@pytest.mark.every(3)
 def test_full_batches_of_equal_chunks(
     heads: tuple[int, int],
     size: int,
@@ -152,6 +153,7 @@ def test_no_nodes(dtype: torch.dtype) -> None:
     [{"window": 1}, {"window": 25}, {"attention_chunk": 32}, {"softcap": 2.0}, {"window": 60}],
     ids=str,
 )
+@pytest.mark.every(2)
 def test_limits(options: dict, dtype: torch.dtype) -> None:
     sinks = torch.tensor([-2.0, 0.0, 1.0, 5.0], device=DEVICE).to(dtype)
     check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scale=0.125, sinks=sinks, **options)

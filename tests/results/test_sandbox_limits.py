@@ -69,6 +69,7 @@ def _seconds_of_ended_programs(sandbox: Sandbox) -> float:
 
 
 @pytest.mark.parametrize("source", SPENDERS.values(), ids=list(SPENDERS))
+@pytest.mark.every(2)
 def test_seconds_are_counted_whoever_spends_them(sandbox: Sandbox, source: str) -> None:
     before = _seconds_of_ended_programs(sandbox)
     assert run(sandbox, BURN + source, limits=BRIEF).status == "timeout"
@@ -176,6 +177,7 @@ HOARDERS = {
 
 
 @pytest.mark.parametrize("source", HOARDERS.values(), ids=list(HOARDERS))
+@pytest.mark.every(2)
 def test_memory_is_limited_wherever_it_lies(limited: Sandbox, source: str) -> None:
     """Either it is denied, or there is too much of it."""
     answer = run(limited, f"{source}time.sleep(4)\nprint('held')")

@@ -65,6 +65,7 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself() -> None:
     ],
     ids=lambda value: value[:20],
 )
+@pytest.mark.every(2)
 def test_what_goes_too_far_is_one_line(short: None, template: str, why: str) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
