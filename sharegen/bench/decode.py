@@ -59,8 +59,8 @@ def decode(
     max_sequences: rows, at most; fewer where the workload has fewer samples or memory does not
     hold them. quantization: "fp8" for FP8 weights; kv_cache_dtype: "fp8" for the KV that one
     sequence alone reads. largest: also with as many rows as memory holds (fitting_rows), up to
-    4,096. tensor_parallel_size: GPUs that the model is cut among; then without ceiling, largest and
-    quantization. read_by_each: what is shared is stored once, and read by each row for itself, as
+    4,096. tensor_parallel_size: GPUs that the model is cut among; then without ceiling and largest.
+    read_by_each: what is shared is stored once, and read by each row for itself, as
     PagedAttention does.
     """
     job = workload(load)

@@ -40,7 +40,7 @@ class Engines:
         kv_cache_memory: int | None = None,
     ) -> None:
         self.ranks = ranks
-        self._shape, self._dtype = shape, dtype
+        self._shape, self._dtype, self._quantization = shape, dtype, quantization
         self._compile, self._kv_cache_dtype = compile_model, kv_cache_dtype
         self._kv_cache_memory = kv_cache_memory
         give_memory_back()
@@ -67,7 +67,7 @@ class Engines:
         )
         tree = None if levels is None else tree_of(config.block_size, levels)
         if self._devices:
-            part = partial(random_part, self._shape, self._dtype)
+            part = partial(random_part, self._shape, self._dtype, self._quantization)
             return lead(part, self._devices, None, config, tree=tree, costs=costs)
         return Engine(self._loaded, None, config, tree=tree, costs=costs)
 

@@ -154,9 +154,11 @@ def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> 
     model.tie_weights()
 
 
-def random_part(shape: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
+def random_part(
+    shape: str, dtype: torch.dtype, quantization: str | None, ranks: Ranks
+) -> LoadedModel:
     """This rank's part of such a model; the whole is nowhere."""
-    return load_random_part(config_of(shape), shape, dtype, ranks)
+    return load_random_part(config_of(shape), shape, dtype, ranks, quantization)
 
 
 def vocabulary(shape: str) -> int:

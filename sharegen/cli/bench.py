@@ -79,10 +79,8 @@ def decode(
         raise UsageError(f"--kv-cache-dtype {kv_cache_dtype}: it must be auto or fp8")
     if quantization not in (None, "fp8"):
         raise UsageError(f"--quantization {quantization}: it must be fp8")
-    if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest or quantization):
-        raise UsageError(
-            "--tensor-parallel-size: leave out --workers, --ceiling, --largest and --quantization"
-        )
+    if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest):
+        raise UsageError("--tensor-parallel-size: leave out --workers, --ceiling and --largest")
     if workers > 1:
         from sharegen.bench.workers import decode_on_workers
 

@@ -15,28 +15,36 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 
 import sharegen.engine.model.ranks  # noqa: F401 (its operators)
 
-_SUM = torch.ops.sharegen.linear_sum.default
-_SUM_ONTO = torch.ops.sharegen.linear_sum_onto.default
+_operators = torch.ops.sharegen
+_SUMS = {
+    _operators.linear_sum.default: _operators.linear_sum_onto.default,
+    _operators.fp8_linear_sum.default: _operators.fp8_linear_sum_onto.default,
+}  # which take what is added before the group's name
 
 
 class SumsOntoResiduals(CustomGraphPass):  # type: ignore[misc]
-    """Puts `linear_sum_onto` in the place of a sum over ranks that is added to something."""
+    """Puts `..._onto` in the place of a sum over ranks that is added to something."""
 
     def __call__(self, graph: fx.Graph) -> None:
-        for node in list(graph.find_nodes(op="call_function", target=_SUM)):
-            users = list(node.users)
-            if len(users) == 1 and (base := _base(users[0], node)) is not None:
-                [add] = users
-                x, weight, group = node.args
-                with graph.inserting_before(add):
-                    onto = graph.call_function(_SUM_ONTO, (x, weight, base, group))
-                onto.meta = add.meta
-                add.replace_all_uses_with(onto)
-                graph.erase_node(add)
-                graph.erase_node(node)
+        for plain, onto in _SUMS.items():
+            for node in list(graph.find_nodes(op="call_function", target=plain)):
+                users = list(node.users)
+                if len(users) == 1 and (base := _base(users[0], node)) is not None:
+                    _put(graph, onto, node, users[0], base)
 
     def uuid(self) -> Any:
         return get_hash_for_files((__file__,))
+
+
+def _put(graph: fx.Graph, onto: Any, node: fx.Node, add: fx.Node, base: fx.Node) -> None:
+    """`onto` in the place of a sum and of its addition to base."""
+    *product, group = node.args
+    with graph.inserting_before(add):
+        both = graph.call_function(onto, (*product, base, group))
+    both.meta = add.meta
+    add.replace_all_uses_with(both)
+    graph.erase_node(add)
+    graph.erase_node(node)
 
 
 def _base(add: fx.Node, node: fx.Node) -> fx.Node | None:

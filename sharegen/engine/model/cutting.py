@@ -9,7 +9,7 @@ are stored one by one, and the checkpoint's conversion stays transformers' own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
 from sharegen.engine.model.checkpoint import Source, explained, refuse_missing
+from sharegen.engine.model.fp8_parts import quantise_part
 from sharegen.engine.model.partition import Partition
+from sharegen.engine.model.quantising import Place
 from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.unread import Stored, Unread
 from sharegen.errors import ModelError
@@ -36,14 +38,16 @@ def read_own_parts(
     dtype: torch.dtype,
     plan: Partition,
     ranks: Ranks,
+    fp8: Sequence[Place] = (),
 ) -> PreTrainedModel:
     """A model of that kind with the rank's part of the weights, on the rank's device.
 
-    Raises ModelError when weights are missing, or not in safetensors.
+    fp8: the weights that become FP8 as they are read. Raises ModelError when weights are missing,
+    not in safetensors, or not finite where they must be.
     """
     with explained(source, "weights"):
         tensors = _stored_tensors(source)
-        with _keeping_own_parts(plan, ranks):
+        with _keeping_own_parts(plan, ranks, {place.name for place in fp8}):
             loaded: Any = kind.from_pretrained(
                 None,
                 config=config,
@@ -57,6 +61,7 @@ def read_own_parts(
         if _file(source, _GENERATION) is not None:
             part.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
     refuse_missing(source, report)
+    quantise_part(part, fp8, plan, ranks, source.name)
     return part.to(ranks.device).eval()
 
 
@@ -89,8 +94,11 @@ def _file(source: Source, name: str) -> str | None:
 
 
 @contextmanager
-def _keeping_own_parts(plan: Partition, ranks: Ranks) -> Iterator[None]:
-    """Inside, a module that is given a parameter of the whole model keeps the rank's part."""
+def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterator[None]:
+    """Inside, a module that is given a parameter of the whole model keeps the rank's part.
+
+    later: the names of those that are not read yet.
+    """
     owners: dict[int, tuple[nn.Module, str]] = {}
     kept: dict[int, nn.Parameter] = {}  # held, so that no other takes the id of one
 
@@ -105,7 +113,8 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks) -> Iterator[None]:
         while id(module) in owners:
             module, name = owners[id(module)]
             path.insert(0, name)
-        own = own_part(plan, ".".join(path), parameter, ranks)
+        full_name = ".".join(path)
+        own = own_part(plan, full_name, parameter, ranks, read=full_name not in later)
         kept[id(own)] = own
         return own
 
@@ -124,19 +133,24 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks) -> Iterator[None]:
             hook.remove()
 
 
-def own_part(plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks) -> nn.Parameter:
-    """The rank's part of a parameter, in memory of its own on the rank's device."""
+def own_part(
+    plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks, read: bool = True
+) -> nn.Parameter:
+    """The rank's part of a parameter, in memory of its own on the rank's device.
+
+    read: whether what is not read yet will be.
+    """
     cut = plan.cuts.get(path)
     data = whole.detach()
     data = data if cut is None else cut.part(data, ranks.rank, ranks.size)
     if isinstance(data, Unread):
-        data = data.read(ranks.device)
+        data = data.read(ranks.device) if read else data
     else:
         device = data.device if data.is_meta else ranks.device
         data = data.to(device, copy=True, memory_format=torch.contiguous_format)
     own = nn.Parameter(data, requires_grad=False)
-    own.__dict__.update(whole.__dict__)  # transformers' mark of what was read
-    own.__dict__.pop("source", None)  # of what was not
+    marks = whole.__dict__.items()  # transformers', of what was read
+    own.__dict__.update((name, mark) for name, mark in marks if name != "source")
     return own
 
 

@@ -52,14 +52,24 @@ def check_device(device: torch.device, experts: bool = False) -> None:
         )
 
 
-def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantise_rows(
+    x: torch.Tensor, largest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """x: [..., K] -> (e4m3 [..., K], scales [..., 1] in float32); x is about their product.
 
+    largest: [..., 1] in float32, of rows of which x is a part; by default x's own.
     A row that holds NaN or an infinite number becomes NaN, and a row of zeros stays one.
     """
     wide = x.float()
-    scales = wide.abs().amax(dim=-1, keepdim=True).clamp(min=_LEAST) / _LARGEST
+    if largest is None:
+        largest = largest_of_rows(wide)
+    scales = largest.clamp(min=_LEAST) / _LARGEST
     return (wide / scales).to(E4M3), scales
+
+
+def largest_of_rows(x: torch.Tensor) -> torch.Tensor:
+    """x: [..., K] -> [..., 1]: the largest absolute number of each row."""
+    return x.abs().amax(dim=-1, keepdim=True)
 
 
 def multiply(
@@ -67,20 +77,54 @@ def multiply(
 ) -> torch.Tensor:
     """x: [..., K], weight: [N, K] in e4m3, weight_scale: [N, 1], bias: [N] -> [..., N] as x."""
     rows, scales = quantise_rows(x.reshape(-1, x.shape[-1]))
-    if weight.is_cuda:
-        out = torch._scaled_mm(
-            rows,
-            weight.t(),
-            scale_a=scales,
-            scale_b=weight_scale.t(),
-            out_dtype=torch.bfloat16,
-            use_fast_accum=_FAST_ACCUMULATION,
-        )
-    else:
-        out = nn.functional.linear(rows.float(), weight.float()) * scales * weight_scale.t()
+    out = multiply_rows(rows, scales, weight, weight_scale)
     if bias is not None:
         out = out + bias
     return out.to(x.dtype).view(*x.shape[:-1], -1)
+
+
+def multiply_rows(
+    rows: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
+) -> torch.Tensor:
+    """The product of what is quantised, in bfloat16 on a GPU and in float32 on a CPU.
+
+    rows: [T, K], weight: [N, K] in e4m3, scales: [T, 1], weight_scale: [N, 1] -> [T, N]
+    """
+    if weight.is_cuda:
+        return _scaled_mm(rows, scales, weight, weight_scale)
+    return nn.functional.linear(rows.float(), weight.float()) * scales * weight_scale.t()
+
+
+def multiply_rows_into(
+    out: torch.Tensor,
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+) -> None:
+    """Write that to `out`, of any dtype."""
+    if weight.is_cuda and out.dtype is torch.bfloat16:
+        _scaled_mm(rows, scales, weight, weight_scale, out=out)
+    else:
+        out.copy_(multiply_rows(rows, scales, weight, weight_scale))
+
+
+def _scaled_mm(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    **out: torch.Tensor,
+) -> torch.Tensor:
+    return torch._scaled_mm(
+        rows,
+        weight.t(),
+        scale_a=scales,
+        scale_b=weight_scale.t(),
+        out_dtype=torch.bfloat16,
+        use_fast_accum=_FAST_ACCUMULATION,
+        **out,
+    )
 
 
 def multiply_groups(
@@ -91,6 +135,8 @@ def multiply_groups(
     x: [T, K], weight: [G, N, K] in e4m3, weight_scale: [G, N, 1], ends: [G] the row after each
     group's last, int32 -> [T, N] as x.
     """
+    if weight.is_meta:  # there are no ends
+        return x.new_empty(len(x), weight.shape[1])
     rows, scales = quantise_rows(x)
     if weight.is_cuda:
         out = torch._scaled_grouped_mm(

@@ -151,7 +151,11 @@ def quantise_on_meta(model: PreTrainedModel, name: str, stored: StoredFP8 | None
 
     name: of the model; stored: how the checkpoint has FP8 weights itself, if so.
     """
-    found = places(model) if stored is None else _expect_scales(model, name, stored)
+    install_on_meta(model, places(model) if stored is None else _expect_scales(model, name, stored))
+
+
+def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
+    """The same for these weights of a model, or of a rank's part of it."""
     for place in found:
         weight = model.get_parameter(place.name)
         shape = weight.transpose(-2, -1).shape if place.is_transposed else weight.shape

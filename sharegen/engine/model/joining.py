@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from sharegen.engine.model.fp8 import FP8Linear
 from sharegen.engine.model.interface import OWN_HEADS
 from sharegen.engine.model.partition import (
     Gather,
@@ -46,8 +47,12 @@ def join(model: PreTrainedModel, plan: Partition, ranks: Ranks) -> None:
 
 def _sum(module: nn.Module, ranks: Ranks) -> None:
     if type(module) is nn.Linear and module.bias is None:
-        # Its product is computed where it is summed, which spares a copy.
         module.forward = lambda x: ranks.linear_sum(x, module.weight)  # type: ignore[method-assign]
+        return
+    if type(module) is FP8Linear and module.bias is None:
+        module.forward = lambda x: ranks.fp8_linear_sum(  # type: ignore[method-assign]
+            x, module.weight, module.weight_scale
+        )
         return
 
     def hook(module: nn.Module, args: Any, out: torch.Tensor) -> torch.Tensor:

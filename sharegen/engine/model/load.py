@@ -92,11 +92,6 @@ def load_model(
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
     could not run exactly; UsageError for a device, dtype or quantization that does not exist.
     """
-    if ranks is not None and quantization is not None:
-        raise UsageError(
-            f"--quantization {quantization} is for a model on one GPU, and this one is cut for "
-            f"{ranks.size}: leave one of the two out"
-        )
     if ranks is not None and (adapter is not None or isinstance(model, PreTrainedModel)):
         what = "an adapter" if adapter is not None else "a model that is loaded already"
         raise ModelError(
@@ -138,7 +133,7 @@ def load_model(
     precision = checkpoint.resolve_dtype(dtype, target, config)
     fingerprint = fingerprint_of_source(source)
     if ranks is not None:
-        part, plan = load_part(source, config, precision, ranks, weights)
+        part, plan = load_part(source, config, precision, ranks, weights, quantization)
         return _prepare_part(part, plan, source.name, fingerprint, ranks)
     lora = None
     if adapter is not None:
@@ -160,12 +155,14 @@ def load_model(
     return _prepare(module, source.name, fingerprint)
 
 
-def load_random_part(config: Any, name: str, dtype: torch.dtype, ranks: Ranks) -> LoadedModel:
+def load_random_part(
+    config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None = None
+) -> LoadedModel:
     """This rank's part of a model of random weights, for measurements. All ranks must load.
 
     The part alone is made, on the rank's device. Raises ModelError for a model that is not cut.
     """
-    part, plan = random_part(config, name, dtype, ranks)
+    part, plan = random_part(config, name, dtype, ranks, quantization)
     return _prepare_part(part, plan, name, f"random:{name}", ranks)
 
 

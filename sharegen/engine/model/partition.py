@@ -139,6 +139,13 @@ class Partition:
     cuts: dict[str, Cut | Once] = field(default_factory=dict)
     joins: dict[str, Join] = field(default_factory=dict)
 
+    def parts(self, path: str, whole: torch.Tensor) -> list[torch.Tensor]:
+        """Each rank's part of a parameter, by rank; one where all have the whole of it."""
+        cut = self.cuts.get(path)
+        if cut is None:
+            return [whole]
+        return [cut.part(whole, rank, self.size) for rank in range(self.size)]
+
 
 def partition(model: PreTrainedModel, recording: Recording, name: str, size: int) -> Partition:
     """Plan the parts of a model that was probed; its weights are not looked at.

@@ -11,40 +11,52 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from sharegen.engine.model import checkpoint
 from sharegen.engine.model.checkpoint import Source, quiet
 from sharegen.engine.model.cutting import keep_own_parts, read_own_parts
+from sharegen.engine.model.fp8_loading import install_on_meta
+from sharegen.engine.model.fp8_parts import quantise_part
 from sharegen.engine.model.joining import join
 from sharegen.engine.model.partition import Partition, partition
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
+from sharegen.engine.model.quantising import check, places
 from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.errors import ModelError
 
 
 def load_part(
-    source: Source, config: Any, dtype: torch.dtype, ranks: Ranks, weights: bool
+    source: Source,
+    config: Any,
+    dtype: torch.dtype,
+    ranks: Ranks,
+    weights: bool,
+    quantization: str | None,
 ) -> tuple[PreTrainedModel, Partition]:
     """The rank's part of a checkpoint, on its device; without weights, on torch's meta device.
 
     Raises ModelError for a model that cannot be cut, before weights are read.
     """
-    if checkpoint.stored_quantization(source, config) is not None:
+    if checkpoint.stored_quantization(source, config, quantization) is not None:
         raise ModelError(
             f"model {source.name} is quantised: several GPUs take checkpoints that are not; leave "
             "--tensor-parallel-size at 1"
         )
     whole = checkpoint.build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_parts(whole, source.name, ranks.size)
+    found = [] if quantization is None else places(whole, plan)
     if weights:
-        part = read_own_parts(source, config, type(whole), dtype, plan, ranks)
+        if quantization is not None:
+            check(found, whole, source.name, ranks.device)
+        part = read_own_parts(source, config, type(whole), dtype, plan, ranks, found)
     else:
         part = whole
         keep_own_parts(part, plan, ranks)
+        install_on_meta(part, found)
     join(part, plan, ranks)
     return part, plan
 
 
 def random_part(
-    config: Any, name: str, dtype: torch.dtype, ranks: Ranks
+    config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None
 ) -> tuple[PreTrainedModel, Partition]:
     """The rank's part of a model of random weights, made on its device; the whole is nowhere.
 
@@ -53,6 +65,9 @@ def random_part(
     with quiet(), torch.device("meta"):
         part = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     plan = plan_parts(part.eval(), name, ranks.size)
+    found = [] if quantization is None else places(part, plan)
+    if quantization is not None:
+        check(found, part, name, ranks.device)
     keep_own_parts(part, plan, ranks)
     part.to_empty(device=ranks.device)
     torch.manual_seed(ranks.rank)
@@ -60,6 +75,7 @@ def random_part(
     for path, parameter in part.named_parameters():
         if path not in plan.cuts:
             ranks.broadcast(parameter.data)
+    quantise_part(part, found, plan, ranks, name)
     join(part, plan, ranks)
     return part, plan
 

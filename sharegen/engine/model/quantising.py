@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 
 from sharegen.engine.model.fp8 import E4M3, MULTIPLE, FP8Linear, check_device, quantise_rows
 from sharegen.engine.model.fp8_experts import IMPLEMENTATION, is_known, projections
+from sharegen.engine.model.partition import Partition
 from sharegen.errors import ModelError
 
 _STAY = frozenset({
@@ -59,19 +60,24 @@ class Rows:
     scales: torch.Tensor
 
 
-def places(model: PreTrainedModel) -> list[Place]:
-    """Every weight of the model that becomes FP8, in the order of its modules."""
+def places(model: PreTrainedModel, plan: Partition | None = None) -> list[Place]:
+    """Every weight of the model that becomes FP8, in the order of its modules.
+
+    plan: how the model will be cut: of a weight that becomes FP8 every rank's part can.
+    """
+    plan = plan or Partition(1, [])
     found: list[Place] = []
     experts: list[Place] = []
     all_known = True
     module: Any
     for name, module in _parts_of_layers(model):
         if type(module) in (nn.Linear, Conv1D):
-            if not _STAY & set(name.split(".")) and _fits(module.weight):
+            if not _STAY & set(name.split(".")) and _fit(plan, f"{name}.weight", module.weight):
                 found.append(Place(name, "weight", type(module) is Conv1D))
         elif is_known(module):
             for projection in projections(module):
-                all_known &= _fits(getattr(module, projection))
+                weight = getattr(module, projection)
+                all_known &= _fit(plan, f"{name}.{projection}", weight)
                 experts.append(Place(name, projection, module.is_transposed))
     return found + (experts if all_known else [])  # one implementation serves all of a model's
 
@@ -90,15 +96,22 @@ def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
         yield from layer.named_modules(prefix=name)
 
 
-def _fits(weight: torch.Tensor) -> bool:
-    return weight.shape[-1] % MULTIPLE == 0 and weight.shape[-2] % MULTIPLE == 0
+def _fit(plan: Partition, name: str, weight: torch.Tensor) -> bool:
+    sizes = [size for part in plan.parts(name, weight) for size in part.shape[-2:]]
+    return all(size % MULTIPLE == 0 for size in sizes)
 
 
-def quantise(weight: torch.Tensor, is_transposed: bool, device: torch.device) -> Rows:
+def quantise(
+    weight: torch.Tensor,
+    is_transposed: bool,
+    device: torch.device,
+    largest: torch.Tensor | None = None,
+) -> Rows:
     """A weight in FP8 on the device, piece by piece: beside the result it takes next to nothing.
 
-    weight: [..., N, K], or [..., K, N] if transposed, on any device. Raises ModelError, whose
-    message lacks the weight's name, where its numbers are not finite.
+    weight: [..., N, K], or [..., K, N] if transposed, on any device. largest: [..., N, 1], the
+    largest absolute numbers of rows of which the weight has a part; by default its own. Raises
+    ModelError, whose message lacks the weight's name, where its numbers are not finite.
     """
     if is_transposed:
         weight = weight.transpose(-2, -1)
@@ -108,7 +121,8 @@ def quantise(weight: torch.Tensor, is_transposed: bool, device: torch.device) ->
     step = math.ceil(_PIECE / rows.shape[1])
     for start in range(0, len(rows), step):
         piece = slice(start, start + step)
-        values[piece], scales[piece] = quantise_rows(rows[piece].to(device))
+        of_whole = None if largest is None else largest.view(-1, 1)[piece]
+        values[piece], scales[piece] = quantise_rows(rows[piece].to(device), of_whole)
     if not scales.isfinite().all():
         raise ModelError("holds NaN or infinite numbers")
     return Rows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1))

@@ -11,7 +11,6 @@ all. NVLink multicast, which sums inside the switch, stays off.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from sharegen.engine.model.symmetric import SymmetricSum, shared_memory, symmetric_sum
+from sharegen.engine.model.fp8 import multiply_rows_into, quantise_rows
+from sharegen.engine.model.symmetric import Product, SymmetricSum, shared_memory, symmetric_sum
 from sharegen.errors import ModelError
 
 _WITHOUT_MULTICAST = {
@@ -67,6 +67,20 @@ class Ranks:
     def linear_sum(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' products. x: [..., in]; weight: [out, in] -> [..., out]"""
         return torch.ops.sharegen.linear_sum(x, weight, self._name)
+
+    def fp8_linear_sum(
+        self, x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
+    ) -> torch.Tensor:
+        """The same with weight in e4m3; weight_scale: [out, 1]. x is scaled by each for itself."""
+        rows, scales = quantise_rows(x)
+        return torch.ops.sharegen.fp8_linear_sum(
+            rows, scales, weight, weight_scale, x.dtype, self._name
+        )
+
+    def largest(self, x: torch.Tensor) -> torch.Tensor:
+        """The largest of the ranks' numbers at each place, in x's own memory."""
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
+        return x
 
     def gather_last(self, x: torch.Tensor, size: int) -> torch.Tensor:
         """x: [..., part] -> [..., size]: the parts of all ranks, in their order.
@@ -238,14 +252,7 @@ def _all_reduce(x: torch.Tensor, group: str) -> None:
 
 @torch.library.custom_op("sharegen::linear_sum", mutates_args=())
 def _linear_sum(x: torch.Tensor, weight: torch.Tensor, group: str) -> torch.Tensor:
-    shared = None if _alone else _symmetric.get(group)
-    shape = (*x.shape[:-1], weight.shape[0])
-    if shared is not None and shared.takes(math.prod(shape), x.dtype):
-        return shared.add_up_products(x.reshape(-1, x.shape[-1]), weight).view(shape)
-    out = nn.functional.linear(x, weight)
-    if not _alone:
-        dist.all_reduce(out, group=_groups[group])
-    return out
+    return _sum_of(_linear(x, weight), x.new_empty(*x.shape[:-1], weight.shape[0]), None, group)
 
 
 @_linear_sum.register_fake
@@ -258,19 +265,102 @@ def _linear_sum_onto(
     x: torch.Tensor, weight: torch.Tensor, base: torch.Tensor, group: str
 ) -> torch.Tensor:
     """What `base + linear_sum(x, weight)` gives; the compiler puts it there (`adding.py`)."""
-    shared = None if _alone else _symmetric.get(group)
-    if shared is not None and shared.takes(base.numel(), x.dtype):
-        onto = base.reshape(-1, base.shape[-1])
-        return shared.add_up_products(x.reshape(-1, x.shape[-1]), weight, onto).view(base.shape)
-    out = nn.functional.linear(x, weight)
-    if not _alone:
-        dist.all_reduce(out, group=_groups[group])
-    return out.add_(base)
+    out = x.new_empty(*x.shape[:-1], weight.shape[0])
+    return _sum_of(_linear(x, weight), out, base, group)
 
 
 @_linear_sum_onto.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, base: torch.Tensor, group: str) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("sharegen::fp8_linear_sum", mutates_args=())
+def _fp8_linear_sum(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    dtype: torch.dtype,
+    group: str,
+) -> torch.Tensor:
+    out = rows.new_empty(*rows.shape[:-1], weight.shape[0], dtype=dtype)
+    return _sum_of(_fp8_linear(rows, scales, weight, weight_scale), out, None, group)
+
+
+@_fp8_linear_sum.register_fake
+def _(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    dtype: torch.dtype,
+    group: str,
+) -> torch.Tensor:
+    return rows.new_empty(*rows.shape[:-1], weight.shape[0], dtype=dtype)
+
+
+@torch.library.custom_op("sharegen::fp8_linear_sum_onto", mutates_args=())
+def _fp8_linear_sum_onto(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    dtype: torch.dtype,
+    base: torch.Tensor,
+    group: str,
+) -> torch.Tensor:
+    """What `base + fp8_linear_sum(...)` gives; the compiler puts it there (`adding.py`)."""
+    out = rows.new_empty(*rows.shape[:-1], weight.shape[0], dtype=dtype)
+    return _sum_of(_fp8_linear(rows, scales, weight, weight_scale), out, base, group)
+
+
+@_fp8_linear_sum_onto.register_fake
+def _(
+    rows: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    dtype: torch.dtype,
+    base: torch.Tensor,
+    group: str,
+) -> torch.Tensor:
+    return rows.new_empty(*rows.shape[:-1], weight.shape[0], dtype=dtype)
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor) -> Product:
+    def write(out: torch.Tensor) -> None:
+        torch.mm(x.reshape(-1, x.shape[-1]), weight.t(), out=out)
+
+    return write
+
+
+def _fp8_linear(
+    rows: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor
+) -> Product:
+    flat = rows.reshape(-1, rows.shape[-1]), scales.reshape(-1, 1)
+
+    def write(out: torch.Tensor) -> None:
+        multiply_rows_into(out, *flat, weight, weight_scale)
+
+    return write
+
+
+def _sum_of(
+    product: Product, out: torch.Tensor, base: torch.Tensor | None, group: str
+) -> torch.Tensor:
+    """Write to `out`, of any shape, the sum of all ranks' products, onto base where there is one.
+
+    A product is computed where it is summed, which spares a copy.
+    """
+    shared = None if _alone else _symmetric.get(group)
+    flat = out.view(-1, out.shape[-1])
+    if shared is not None and shared.takes(out.numel(), out.dtype):
+        shared.add_up_products(product, flat, base)
+        return out
+    product(flat)
+    if not _alone:
+        dist.all_reduce(out, group=_groups[group])
+    return out if base is None else out.add_(base)
 
 
 @torch.library.custom_op("sharegen::gather_last", mutates_args=())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ import torch.distributed._symmetric_memory as symmetric_memory
 _SIZES = (2, 4, 8)  # ranks that the kernel is made for
 _ALIGNMENT = 16  # bytes that a thread of the kernel loads at once
 _LONGEST = 10.0  # seconds of letting go
+
+Product = Callable[[torch.Tensor], None]
+"""Writes the product of a rank's part, [rows, out], where it is told."""
 
 _has_met = False
 """Whether this process has met others: torch numbers what they tell each other then by process, so
@@ -68,17 +71,15 @@ class SymmetricSum(ABC):
         self._sum(shared, None, x.view(-1))
 
     def add_up_products(
-        self, x: torch.Tensor, weight: torch.Tensor, base: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """The sum of all ranks' x @ weight.T, which is computed where others read it.
+        self, product: Product, out: torch.Tensor, base: torch.Tensor | None = None
+    ) -> None:
+        """Write the sum of all ranks' products, each computed where others read it, to `out`.
 
-        x: [rows, in]; weight: [out, in]; base: [rows, out], what the sum is added to -> [rows, out]
+        out: contiguous; base: of as many numbers, what the sum is added to.
         """
-        out = x.new_empty(x.shape[0], weight.shape[0])
         shared = self._place(out.numel(), out.dtype)
-        torch.mm(x, weight.t(), out=shared.view(out.shape))
+        product(shared.view(out.shape))
         self._sum(shared, None if base is None else base.contiguous().view(-1), out.view(-1))
-        return out
 
     @abstractmethod
     def begin(self) -> None:

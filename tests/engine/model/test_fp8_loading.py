@@ -20,6 +20,7 @@ from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.quantising import quantise_in_place
+from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny
@@ -234,12 +235,10 @@ def test_what_cannot_be_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert message(folder, quantization="int3") == "unknown quantization 'int3': use fp8"
     with pytest.raises(UsageError, match="model LlamaForCausalLM has its own: give a folder"):
         load_model(make_tiny("llama"), quantization="fp8")
-    ranks: Any = SimpleNamespace(size=2, device=torch.device("cpu"))
-    assert "this one is cut for 2: leave one of the two out" in message(
-        folder, quantization="fp8", ranks=ranks
-    )
     monkeypatch.delenv(EMULATE)
-    assert message(folder, quantization="fp8").startswith("FP8 weights need a GPU with FP8")
+    for ranks in (None, Ranks(0, 2, torch.device("cpu"))):
+        said = message(folder, quantization="fp8", ranks=ranks)
+        assert said.startswith("FP8 weights need a GPU with FP8")
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "fp8", "compressed-tensors"])
