@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
