@@ -117,6 +117,7 @@ from pathlib import Path
 from sharegen.engine.model.checkpoint import build_on_meta, load_config, locate
 from sharegen.engine.model.cutting import read_own_parts
 from sharegen.engine.model.parts import plan_parts
+from sharegen.engine.model import fp8_parts, quantising
 from sharegen.engine.model.ranks import Ranks
 
 def resident(key):
@@ -127,10 +128,13 @@ source = locate(sys.argv[1])
 config, dtype = load_config(source), getattr(torch, sys.argv[2])
 whole = build_on_meta(source, config, dtype)
 plan = plan_parts(whole, source.name, 4)
+fp8 = quantising.places(whole, plan) if sys.argv[3] == "fp8" else []
+quantising._PIECE = 2**18  # these weights are smaller than a piece
+fp8_parts._of_whole_rows = lambda *_: None  # the other ranks are not there
 Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
 before = resident("VmRSS")
 ranks = Ranks(2, 4, torch.device("cpu"))
-part = read_own_parts(source, config, type(whole), dtype, plan, ranks)
+part = read_own_parts(source, config, type(whole), dtype, plan, ranks, fp8)
 print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
 """
 
@@ -138,12 +142,18 @@ print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(
-    ("config", "largest", "dtype"),
-    [(DENSE, "80MB", "float32"), (DENSE, "80MB", "bfloat16"), (EXPERTS, "30MB", "bfloat16")],
-    ids=["dense-float32", "dense-bfloat16", "experts-bfloat16"],
+    ("config", "largest", "dtype", "quantization"),
+    [
+        (DENSE, "80MB", "float32", "none"),
+        (DENSE, "80MB", "bfloat16", "none"),
+        (DENSE, "80MB", "bfloat16", "fp8"),
+        (EXPERTS, "30MB", "bfloat16", "none"),
+        (EXPERTS, "30MB", "bfloat16", "fp8"),
+    ],
+    ids=["dense-float32", "dense-bfloat16", "dense-fp8", "experts-bfloat16", "experts-fp8"],
 )
 def test_reading_holds_a_part_and_one_file(
-    tmp_path: Path, config: PreTrainedConfig, largest: str, dtype: str
+    tmp_path: Path, config: PreTrainedConfig, largest: str, dtype: str, quantization: str
 ) -> None:
     """Experts that are stored one by one, too, of which all of a layer are one parameter."""
     model = AutoModelForCausalLM.from_config(config)
@@ -151,7 +161,7 @@ def test_reading_holds_a_part_and_one_file(
     files = [file.stat().st_size for file in tmp_path.glob("*.safetensors")]
     assert len(files) >= 4
     run = subprocess.run(
-        [sys.executable, "-c", _READING, str(tmp_path), dtype],
+        [sys.executable, "-c", _READING, str(tmp_path), dtype, quantization],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     peak, part = map(int, run.stdout.split())
