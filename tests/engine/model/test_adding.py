@@ -9,6 +9,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sharegen.engine.model.adding import SumsOntoResiduals
+from sharegen.engine.model.fp8 import quantise_rows
 from sharegen.engine.model.ranks import alone
 
 SUM, ONTO = torch.ops.sharegen.linear_sum.default, torch.ops.sharegen.linear_sum_onto.default
@@ -38,6 +39,20 @@ def test_a_residual_goes_into_the_sum() -> None:
                      lambda x, w, r: (product(x, w) + r).relu()):  # fmt: skip
         targets = changed(function, *ARGUMENTS)
         assert targets == [ONTO, torch.ops.aten.relu.default]
+
+
+def test_a_residual_goes_into_the_sum_of_fp8_products() -> None:
+    x, weight, residual = ARGUMENTS
+    rows, scales = quantise_rows(x)
+    columns, column_scales = quantise_rows(weight)
+
+    def function(*product: torch.Tensor) -> torch.Tensor:
+        *operands, r = product
+        return (r + torch.ops.sharegen.fp8_linear_sum(*operands, r.dtype, "")).relu()
+
+    targets = changed(function, rows, scales, columns, column_scales, residual)
+    onto = torch.ops.sharegen.fp8_linear_sum_onto.default
+    assert targets == [onto, torch.ops.aten.relu.default]
 
 
 def test_two_sums_onto_one_residual() -> None:
