@@ -136,7 +136,7 @@ def load_weights(
     placement: dict[str, Any] = {}
     if quantization is not None or own is not None:
         fp8 = ToFP8(source.name, device, own)
-        config = _without_quantization(config)
+        config = without_quantization(config)
         placement = {"quantization_config": fp8}
     elif stored is not None:
         # Quantised weights must be laid out on the device that they will run on.
@@ -207,7 +207,7 @@ def stored_quantization(
     return str(method)
 
 
-def _without_quantization(config: Any) -> Any:
+def without_quantization(config: Any) -> Any:
     """A copy that says nothing of how the checkpoint is quantised."""
     config = copy.deepcopy(config)
     for part in (config, config.get_text_config()):

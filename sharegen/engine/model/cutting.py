@@ -9,7 +9,7 @@ are stored one by one, and the checkpoint's conversion stays transformers' own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
 from sharegen.engine.model.checkpoint import Source, explained, refuse_missing
-from sharegen.engine.model.fp8_parts import quantise_part
+from sharegen.engine.model.fp8_parts import install_stored_part, quantise_part
 from sharegen.engine.model.partition import Partition
 from sharegen.engine.model.quantising import Place
 from sharegen.engine.model.ranks import Ranks
@@ -39,14 +39,16 @@ def read_own_parts(
     plan: Partition,
     ranks: Ranks,
     fp8: Sequence[Place] = (),
+    stored: bool = False,
 ) -> PreTrainedModel:
     """A model of that kind with the rank's part of the weights, on the rank's device.
 
-    fp8: the weights that become FP8 as they are read. Raises ModelError when weights are missing,
-    not in safetensors, or not finite where they must be.
+    fp8: the weights that become FP8 as they are read, or are `stored` so. Raises ModelError when
+    weights are missing, not in safetensors, or not finite where they must be.
     """
     with explained(source, "weights"):
         tensors = _stored_tensors(source)
+        scales = {place: tensors.pop(f"{place.name}_scale", None) for place in fp8 if stored}
         with _keeping_own_parts(plan, ranks, {place.name for place in fp8}):
             loaded: Any = kind.from_pretrained(
                 None,
@@ -61,7 +63,12 @@ def read_own_parts(
         if _file(source, _GENERATION) is not None:
             part.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
     refuse_missing(source, report)
-    quantise_part(part, fp8, plan, ranks, source.name)
+    if stored:
+        refuse_missing(source, _missing_scales(scales))
+        read = {place: scale.read() for place, scale in scales.items() if scale is not None}
+        install_stored_part(part, read, plan, ranks, source.name)
+    else:
+        quantise_part(part, fp8, plan, ranks, source.name)
     return part.to(ranks.device).eval()
 
 
@@ -82,6 +89,12 @@ def _stored_tensors(source: Source) -> dict[str, Unread]:
             )
         found |= {key: Unread(stored) for key, stored in Stored.all_of(path).items()}
     return found
+
+
+def _missing_scales(scales: Mapping[Place, Unread | None]) -> dict[str, Any]:
+    """As transformers reports what is missing."""
+    missing = [f"{place.name}_scale" for place, scale in scales.items() if scale is None]
+    return {"missing_keys": missing, "mismatched_keys": []}
 
 
 def _file(source: Source, name: str) -> str | None:

@@ -73,7 +73,7 @@ class _Quantizer(HfQuantizer):
             check(found, model, settings.name, settings.device)
         else:
             check_device(settings.device)
-            found = _expect_scales(model, settings.name, settings.stored)
+            found = expect_scales(model, settings.name, settings.stored)
         self.places = {place.name: place for place in found}
 
     def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
@@ -93,7 +93,7 @@ class _Quantizer(HfQuantizer):
                 if settings.stored is None:
                     self.rows[name] = quantise(weight, place.is_transposed, settings.device)
                 else:
-                    self.rows[name] = Rows(_as_stored(weight.to(settings.device)), torch.empty(0))
+                    self.rows[name] = Rows(as_stored(weight.to(settings.device)), torch.empty(0))
         except ModelError as error:  # transformers would log it, and raise another
             settings.error = settings.error or error
         return torch.empty(expected, device="meta")
@@ -106,7 +106,7 @@ class _Quantizer(HfQuantizer):
                 scale = model.get_parameter(f"{name}_scale").data
                 try:
                     with naming(settings.name, f"{name}_scale"):
-                        rows = Rows(rows.values, _usable(scale, len(rows.values)))
+                        rows = Rows(rows.values, usable_scale(scale, len(rows.values)))
                 except ModelError as error:
                     settings.error = settings.error or error
             install(model, place, rows)
@@ -151,7 +151,7 @@ def quantise_on_meta(model: PreTrainedModel, name: str, stored: StoredFP8 | None
 
     name: of the model; stored: how the checkpoint has FP8 weights itself, if so.
     """
-    install_on_meta(model, places(model) if stored is None else _expect_scales(model, name, stored))
+    install_on_meta(model, places(model) if stored is None else expect_scales(model, name, stored))
 
 
 def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
@@ -163,7 +163,7 @@ def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
         install(model, place, Rows(values, values[..., :1].float()))
 
 
-def _expect_scales(model: PreTrainedModel, name: str, stored: StoredFP8) -> list[Place]:
+def expect_scales(model: PreTrainedModel, name: str, stored: StoredFP8) -> list[Place]:
     """The weights that the checkpoint has in FP8, with a parameter beside each for its scale."""
     found = []
     for module_name, module in model.named_modules():
@@ -180,7 +180,7 @@ def _expect_scales(model: PreTrainedModel, name: str, stored: StoredFP8) -> list
     return found
 
 
-def _as_stored(weight: torch.Tensor) -> torch.Tensor:
+def as_stored(weight: torch.Tensor) -> torch.Tensor:
     """Numbers of e4m3, which transformers has widened without loss, as what they were."""
     values = weight.to(E4M3)
     if not torch.equal(values.to(weight.dtype), weight):  # NaN equals nothing
@@ -188,7 +188,7 @@ def _as_stored(weight: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def _usable(scale: torch.Tensor, rows: int) -> torch.Tensor:
+def usable_scale(scale: torch.Tensor, rows: int) -> torch.Tensor:
     """scale: [rows, 1] or [1] -> [rows, 1] in float32."""
     if not (scale.isfinite() & (scale > 0)).all():
         raise ModelError("holds a scale that is zero, negative or no number")

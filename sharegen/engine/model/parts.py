@@ -12,7 +12,7 @@ from sharegen.engine.model import checkpoint
 from sharegen.engine.model.checkpoint import Source, quiet
 from sharegen.engine.model.cutting import keep_own_parts, read_own_parts
 from sharegen.engine.model.fp8_loading import install_on_meta
-from sharegen.engine.model.fp8_parts import quantise_part
+from sharegen.engine.model.fp8_parts import places_of_parts, quantise_part
 from sharegen.engine.model.joining import join
 from sharegen.engine.model.partition import Partition, partition
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
@@ -35,18 +35,22 @@ def load_part(
 
     Raises ModelError for a model that cannot be cut, before weights are read.
     """
-    if checkpoint.stored_quantization(source, config, quantization) is not None:
+    stored = checkpoint.stored_quantization(source, config, quantization)
+    if isinstance(stored, str):
         raise ModelError(
-            f"model {source.name} is quantised: several GPUs take checkpoints that are not; leave "
-            "--tensor-parallel-size at 1"
+            f"model {source.name} is quantised ({stored}): several GPUs take checkpoints that are "
+            "not, or are FP8; leave --tensor-parallel-size at 1"
         )
+    config = checkpoint.without_quantization(config)
     whole = checkpoint.build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_parts(whole, source.name, ranks.size)
-    found = [] if quantization is None else places(whole, plan)
+    has_fp8 = quantization is not None or stored is not None
+    found = places_of_parts(whole, plan, source.name, stored) if has_fp8 else []
     if weights:
-        if quantization is not None:
+        if has_fp8:
             check(found, whole, source.name, ranks.device)
-        part = read_own_parts(source, config, type(whole), dtype, plan, ranks, found)
+        is_stored = stored is not None
+        part = read_own_parts(source, config, type(whole), dtype, plan, ranks, found, is_stored)
     else:
         part = whole
         keep_own_parts(part, plan, ranks)

@@ -72,12 +72,12 @@ def places(model: PreTrainedModel, plan: Partition | None = None) -> list[Place]
     module: Any
     for name, module in _parts_of_layers(model):
         if type(module) in (nn.Linear, Conv1D):
-            if not _STAY & set(name.split(".")) and _fit(plan, f"{name}.weight", module.weight):
+            if not _STAY & set(name.split(".")) and fit(plan, f"{name}.weight", module.weight):
                 found.append(Place(name, "weight", type(module) is Conv1D))
         elif is_known(module):
             for projection in projections(module):
                 weight = getattr(module, projection)
-                all_known &= _fit(plan, f"{name}.{projection}", weight)
+                all_known &= fit(plan, f"{name}.{projection}", weight)
                 experts.append(Place(name, projection, module.is_transposed))
     return found + (experts if all_known else [])  # one implementation serves all of a model's
 
@@ -96,7 +96,8 @@ def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
         yield from layer.named_modules(prefix=name)
 
 
-def _fit(plan: Partition, name: str, weight: torch.Tensor) -> bool:
+def fit(plan: Partition, name: str, weight: torch.Tensor) -> bool:
+    """Whether tensor cores take every rank's part of a weight."""
     sizes = [size for part in plan.parts(name, weight) for size in part.shape[-2:]]
     return all(size % MULTIPLE == 0 for size in sizes)
 

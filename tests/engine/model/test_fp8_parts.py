@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from sharegen.engine.model import fp8_experts
@@ -20,12 +19,14 @@ from sharegen.engine.model.partition import Cut, Partition
 from sharegen.engine.model.parts import plan_parts
 from sharegen.engine.model.ranks import Ranks
 from sharegen.errors import ModelError
+from tests.engine.model.test_fp8_loading import change, compressed, store_fp8
 from tests.engine.model.test_parts import greedy
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import tiny_config
 
 # Plain, one projection into q, k and v, experts, transposed experts with biases and a gate that is
 # interleaved, a latent attention beside shared experts.
+SLOW = pytest.mark.slow
 NAMES = ["llama", "phi3", "mixtral", "gpt_oss", "deepseek_v3"]
 WIDE = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "intermediate_size": 96, "moe_intermediate_size": 32, "v_head_dim": 16,
@@ -58,10 +59,12 @@ class Part:
     weights_bytes: int
 
 
-def read_parts(ranks: Ranks, folder: str, names: list[str]) -> dict[str, Part]:
+def read_parts(
+    ranks: Ranks, folder: str, names: list[str], quantization: str | None
+) -> dict[str, Part]:
     found = {}
     for name in names:
-        part = load_model(f"{folder}/{name}", device="cpu", ranks=ranks, quantization="fp8")
+        part = load_model(f"{folder}/{name}", device="cpu", ranks=ranks, quantization=quantization)
         weights = {name: weight.detach().clone() for name, weight in part.model.named_parameters()}
         found[name] = Part(*greedy(part), weights, part.weights_bytes)
     return found
@@ -124,7 +127,7 @@ def _experts_by_parts(cut: Cut) -> Callable[..., torch.Tensor]:
 
 @pytest.mark.parametrize(
     "names",
-    [["llama", "gpt_oss"], pytest.param(NAMES, marks=pytest.mark.slow)],
+    [["llama", "gpt_oss"], pytest.param(NAMES, marks=SLOW)],
     ids=["some", "all"],
 )
 def test_ranks_have_the_weights_of_one_gpu_and_draw_as_it_would(
@@ -132,7 +135,7 @@ def test_ranks_have_the_weights_of_one_gpu_and_draw_as_it_would(
 ) -> None:
     for name in names:
         save(name, tmp_path)
-    parts = on_ranks(2, read_parts, str(tmp_path), names)
+    parts = on_ranks(2, read_parts, str(tmp_path), names, "fp8")
     for name in names:
         plan = plan_of(tmp_path / name)
         whole = load_model(tmp_path / name, device="cpu", quantization="fp8")
@@ -166,18 +169,59 @@ def test_a_weight_stays_whose_parts_have_sizes_that_no_tensor_core_takes(tmp_pat
                    and name.endswith("_proj.weight")}  # fmt: skip
 
 
-def refusal(ranks: Ranks, folder: str) -> str:
+@pytest.mark.parametrize(
+    ("settings", "per_row"),
+    [(compressed("channel"), True), pytest.param(compressed("tensor"), False, marks=SLOW)],
+    ids=["channel", "tensor"],
+)
+def test_a_checkpoint_that_is_fp8_is_cut_as_it_is(
+    settings: dict[str, Any], per_row: bool, tmp_path: Path
+) -> None:
+    folder = save("llama", tmp_path)
+    store_fp8(folder, settings, per_row)
+    plan = plan_of(folder)
+    whole = load_model(folder, device="cpu")
+    weights = dict(whole.model.named_parameters())
+    parts = on_ranks(2, read_parts, str(tmp_path), ["llama"], None)
+    fp8 = {path for path, weight in weights.items() if weight.dtype is E4M3}
+    for rank, part in enumerate(parts):
+        own = part["llama"].weights
+        assert {path for path, weight in own.items() if weight.dtype is E4M3} == fp8
+        for path in fp8:
+            expected = plan.parts(path, widened(path, weights, "llama"))[rank]
+            assert torch.equal(widened(path, own, "llama"), expected), path
+    scale_by_parts(whole.model, plan, pytest.MonkeyPatch())
+    assert parts[0]["llama"].tokens == greedy(whole)[0]
+    planned = load_model(folder, ranks=Ranks(0, 2, torch.device("cpu")), weights=False)
+    assert planned.weights_bytes == parts[0]["llama"].weights_bytes
+
+
+def test_what_is_wrong_in_a_checkpoint_that_is_fp8(tmp_path: Path) -> None:
+    narrow = save("llama", tmp_path / "narrow", intermediate_size=16)
+    store_fp8(narrow, compressed("channel"))
+    with pytest.raises(ModelError, match=r"its model\.layers\.0\.mlp\.gate_proj\.weight is FP8, of"):
+        load_model(narrow, ranks=Ranks(0, 2, torch.device("cpu")), weights=False)
+    folder = save("llama", tmp_path)
+    store_fp8(folder, compressed("channel"))
+    name = "model.layers.1.mlp.down_proj.weight_scale"
+    change(folder, lambda tensors: tensors[name][7:8].fill_(0))
+    for said in on_ranks(2, refusal, str(folder), None):
+        assert f"{name} holds a scale that is zero, negative or no number" in said
+    change(folder, lambda tensors: tensors.pop(name))
+    for said in on_ranks(2, refusal, str(folder), None):
+        assert f"1 weights are missing or of another shape, such as {name}" in said
+
+
+def refusal(ranks: Ranks, folder: str, quantization: str | None) -> str:
     with pytest.raises(ModelError) as error:
-        load_model(folder, device="cpu", ranks=ranks, quantization="fp8")
+        load_model(folder, device="cpu", ranks=ranks, quantization=quantization)
     return str(error.value)
 
 
 def test_a_number_that_is_none_is_named_by_every_rank(tmp_path: Path) -> None:
     """Also by that rank whose part of the row is sound."""
     folder = save("llama", tmp_path)
-    tensors = load_file(folder / "model.safetensors")
     name = "model.layers.0.mlp.down_proj.weight"
-    tensors[name][3, 0] = torch.nan
-    save_file(tensors, folder / "model.safetensors")
-    for said in on_ranks(2, refusal, str(folder)):
+    change(folder, lambda tensors: tensors[name][3, :1].fill_(torch.nan))
+    for said in on_ranks(2, refusal, str(folder), "fp8"):
         assert said.endswith(f"{name} holds NaN or infinite numbers: the checkpoint is broken")
