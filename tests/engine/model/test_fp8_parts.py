@@ -199,7 +199,7 @@ def test_a_checkpoint_that_is_fp8_is_cut_as_it_is(
 def test_what_is_wrong_in_a_checkpoint_that_is_fp8(tmp_path: Path) -> None:
     narrow = save("llama", tmp_path / "narrow", intermediate_size=16)
     store_fp8(narrow, compressed("channel"))
-    with pytest.raises(ModelError, match=r"its model\.layers\.0\.mlp\.gate_proj\.weight is FP8, of"):
+    with pytest.raises(ModelError, match=r"mlp\.gate_proj\.weight is FP8, of which a part"):
         load_model(narrow, ranks=Ranks(0, 2, torch.device("cpu")), weights=False)
     folder = save("llama", tmp_path)
     store_fp8(folder, compressed("channel"))
