@@ -11,10 +11,7 @@ import socket
 import sys
 from multiprocessing.connection import Connection
 
-import transformers.modeling_utils  # noqa: F401 - what loading any model begins with
-
 from sharegen.engine.parallel.copies import COPY, NUMBER, RUNS
-from sharegen.engine.parallel.worker import serve
 
 
 def _copy(line: socket.socket) -> int | None:
@@ -38,7 +35,13 @@ def _copy(line: socket.socket) -> int | None:
 
 
 def main() -> None:
+    gc.disable()  # an import makes a million objects that stay: looking at them takes a second
+    import transformers.modeling_utils  # noqa: F401 - what loading any model begins with
+
+    from sharegen.engine.parallel.worker import serve
+
     gc.freeze()  # what looks for garbage in a copy would else touch, and so copy, all of this
+    gc.enable()
     descriptor = _copy(socket.socket(fileno=int(sys.argv[1])))
     if descriptor is not None:
         serve(Connection(descriptor))
