@@ -31,7 +31,8 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         max_sequences=prepared.max_sequences,
         context_length=prepared.model.context_length,
         chunk_tokens=prepared.chunk_tokens,
-        ahead_tokens=2048 if on_gpu else 0,
+        # On a CPU a small batch takes as long a token as few rows do: it is to be a step's size.
+        ahead_tokens=2048 if on_gpu else prepared.max_sequences,
         padded=prepared.padded,
         scratch_block=cache.scratch_block,
         seed=config.seed,
