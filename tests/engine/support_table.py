@@ -45,8 +45,8 @@ Where a model has fewer heads of keys and values than GPUs, neighbours have the 
 means that tests hold the parts to these sizes, and that on two ranks greedy tokens in float32 are
 one process's; *in 4*, that on four ranks they are, too. Refused in one line, before weights are
 read: *KV not cut* with N above 1, an N that does not divide the heads, weights that are not in
-safetensors, checkpoints that are quantised otherwise than to FP8, and adapters (save the merged model, and
-give that).
+safetensors, checkpoints that are quantised otherwise than to FP8, and adapters (save the merged
+model, and give that).
 
 Another architecture is loaded if nothing speaks against it, and then compared with its own eager
 attention on two prompts before the first token: it runs exactly or is refused, too. It is not cut.
