@@ -19,6 +19,7 @@ import torch
 from sharegen.bench.attention_case import NARROW, TABLE, Case, parse_case
 from sharegen.bench.attention_tensors import shape_of
 from sharegen.bench.layer import Layer, Step, nothing_shared
+from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import CpuTimer, Timer, timer_of
 from sharegen.errors import SharegenError, UsageError
 from sharegen.kernels.tiles import shared_memory_limit, unsupported
@@ -51,7 +52,7 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
         _check_plot(plot, sweeps)
     _check_gpu()
     device = torch.device("cuda")
-    timer = Timer(device)
+    timer, peer = Timer(device), FlashInfer(_has_flashinfer())
     name = torch.cuda.get_device_name(device)
     print(f"{name}, bfloat16, one layer; microseconds", file=sys.stderr)
     _print_headings(HEADINGS)
@@ -60,7 +61,7 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
     def measured(cases: Sequence[Case]) -> list[dict[str, Any]]:
         found = []
         for case in cases:
-            found.append(_measure(case, timer, device, torch.bfloat16))
+            found.append(_measure(case, timer, device, torch.bfloat16, peer))
             _print_entry(case, found[-1], HEADINGS)
         return found
 
@@ -93,7 +94,7 @@ def bench_cases(texts: Sequence[str]) -> dict[str, Any]:
         headings[1:1] = ["floor", "of floor"]
     if not is_gpu:
         print("flashinfer needs a GPU: its column is left out", file=sys.stderr)
-    elif importlib.util.find_spec("flashinfer") is None:
+    elif not _has_flashinfer():
         print("flashinfer is not installed: its column is left out", file=sys.stderr)
     else:
         headings.insert(-2, "flashinfer")
@@ -101,11 +102,15 @@ def bench_cases(texts: Sequence[str]) -> dict[str, Any]:
     kind = str(dtype).removeprefix("torch.")
     print(f"{name}, {kind}, one layer; microseconds", file=sys.stderr)
     _print_headings(headings)
-    timer, found = timer_of(device), []
+    timer, peer, found = timer_of(device), FlashInfer(is_gpu and _has_flashinfer()), []
     for case in cases:
-        found.append(_measure(case, timer, device, dtype, as_engine=True))
+        found.append(_measure(case, timer, device, dtype, peer, as_engine=True))
         _print_entry(case, found[-1], headings)
     return {"bench": "attention --case", "device": name, "dtype": kind, "cases": found}
+
+
+def _has_flashinfer() -> bool:
+    return importlib.util.find_spec("flashinfer") is not None
 
 
 def _check_kernels(case: Case, device: torch.device, dtype: torch.dtype) -> None:
@@ -156,6 +161,7 @@ def _measure(
     timer: Timer | CpuTimer,
     device: torch.device,
     dtype: torch.dtype,
+    peer: FlashInfer,
     as_engine: bool = False,
 ) -> dict[str, Any]:
     """An entry of the result. as_engine: reads nodes as that does, and by each row, too."""
@@ -165,7 +171,7 @@ def _measure(
     error = layer.tensors.error()
     times: dict[str, float | None] = dict.fromkeys(PEERS)
     times["sharegen"] = ours
-    times["flashinfer"] = _timed(timer, layer.flashinfer())
+    times["flashinfer"] = _timed(timer, peer.step(layer))
     if as_engine:
         times[_EACH] = timer(layer.read_by_each())
     if not case.narrow:

@@ -84,8 +84,12 @@ class Tensors:
             self.block_tables, self.prefix_length, self.position,
         )  # fmt: skip
 
-    def error(self, rows: int = 8) -> float:
-        """The largest error of `out`, on some rows, against float32 over their whole contexts."""
+    def error(self, out: torch.Tensor | None = None, rows: int = 8) -> float:
+        """The largest error of a result, on some rows, against float32 over their whole contexts.
+
+        out: [rows, num_heads, head_size], by default `out` of the tensors.
+        """
+        out = self.out if out is None else out
         size = self.shape.block_size
         keys, values = self.k_cache.flatten(0, 1), self.v_cache.flatten(0, 1)
         worst = 0.0
@@ -97,7 +101,7 @@ class Tensors:
             v = values[slots].float().repeat_interleave(self.shape.group, 1)
             s = torch.einsum("hd,thd->ht", self.q[row].float(), k) * self.scale
             expected = torch.einsum("ht,thd->hd", torch.softmax(s, 1), v)
-            difference = (self.out[row].float() - expected).abs().max().item()
+            difference = (out[row].float() - expected).abs().max().item()
             worst = max(worst, difference if difference == difference else float("inf"))
         return worst
 

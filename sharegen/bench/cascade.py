@@ -11,10 +11,10 @@ from sharegen.bench.attention_tensors import Tensors
 _WORKSPACE = 256 << 20  # bytes that FlashInfer asks for
 
 
-def cascade_step(tensors: Tensors) -> Callable[[], object]:
+def cascade_step(tensors: Tensors) -> Callable[[], torch.Tensor]:
     """Prefill wrapper for every shared level, tensor-core decode wrapper for the suffixes, merged.
 
-    Its rows are in tree order from the start.
+    Its rows are in tree order from the start, and so are those of its result: see `by_row`.
     """
     import flashinfer
 
@@ -60,6 +60,12 @@ def cascade_step(tensors: Tensors) -> Callable[[], object]:
         return out
 
     return step
+
+
+def by_row(tensors: Tensors, out: torch.Tensor) -> torch.Tensor:
+    """A result in tree order as one in the order of rows."""
+    order = torch.from_numpy(tensors.layout.order).to(out.device).long()
+    return torch.empty_like(out).index_copy_(0, order, out)
 
 
 def levels_of(tensors: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:

@@ -6,19 +6,20 @@ import importlib.util
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.attention_tensors import Tensors
-from sharegen.bench.cascade import cascade_step
+from sharegen.bench.cascade import by_row, cascade_step
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
 from sharegen.kernels import flash
 from sharegen.kernels.cost import EACH_ROW, CostModel, load_costs
 from sharegen.kernels.plan import Plan
 
-Step = Callable[[], object]
+Step = Callable[[], Any]
 """Computes the layer once."""
 
 _CPU_SHARE = 0.25  # of the machine, for what stores a prefix once a row
@@ -63,6 +64,10 @@ class Layer:
         if self._device.type != "cuda" or self.case.narrow or not is_there:
             return None
         return cascade_step(self.tensors)
+
+    def flashinfer_error(self, step: Step) -> float:
+        """The largest error of what such a step computes, which runs, against float32."""
+        return self.tensors.error(by_row(self.tensors, step()))
 
     def _decode(self, costs: CostModel | None) -> Step:
         tensors = self.tensors

@@ -31,12 +31,14 @@ def test_what_is_held_is_finished_first() -> None:
 
 def test_the_second_signal_ends_the_process_at_once() -> None:
     program = (
-        "import os, signal, sys\n"
+        "import os, signal, time\n"
         "from sharegen.job.interrupt import interrupts\n"
         "with interrupts():\n"
         "    try: os.kill(os.getpid(), signal.SIGINT)\n"
         "    except KeyboardInterrupt:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"  # as `timeout` does it: still the first
         "        print('cleaning up', flush=True)\n"
+        "        time.sleep(0.3)\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
         "        print('never said', flush=True)\n"
     )

@@ -17,7 +17,7 @@ from sharegen.bench.engines import Engines, ready_for
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.chunk import CHUNK_ATTENTION
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
-from sharegen.bench.papers.fitting import memory_of_kv, shapes_that_fit
+from sharegen.bench.papers.fitting import has_context, memory_of_kv, shapes_that_fit
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.request import Request, SamplingParams
@@ -88,6 +88,9 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
         for way, levels in _WAYS.items():
             engine = engines.make(sweep.batch, levels)
             for load in sweep.loads:
+                what = f"{shape}, {way}, prompts of {load.prompt:,}"
+                if not has_context(engine, load.prompt + load.completion, what):
+                    continue
                 _warm_up(engine, load, sweep.batch)
                 for rate in load.rates:
                     where = {"shape": shape, "way": way, "prompt": load.prompt, "rate": rate}

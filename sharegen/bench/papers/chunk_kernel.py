@@ -16,7 +16,8 @@ from sharegen.bench.attention_case import Case
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.chunk import CHUNK_ATTENTION
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings
-from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, FlashInfer, measure_layer
+from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
+from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
 
 
@@ -73,7 +74,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 def measure(points: Points, settings: Settings) -> Iterator[Row]:
     """A row for each point of each table and figure that there is room for."""
-    timer, peer = timer_of(settings.device), FlashInfer(settings)
+    timer, peer = timer_of(settings.device), FlashInfer("flashinfer" in settings.peers)
 
     def step(part: str, batch: int, prompt: int, shared: int, completion: int) -> Row | None:
         found = measure_layer(

@@ -8,6 +8,7 @@ import torch
 
 from sharegen.bench.papers.experiment import Settings, say
 from sharegen.bench.shapes import weights_bytes
+from sharegen.engine.engine import Engine
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
 
@@ -41,3 +42,11 @@ def shapes_that_fit(shapes: Sequence[str], settings: Settings) -> list[str]:
             "no model fits: take a smaller --shape, --quick or --tensor-parallel-size"
         )
     return found
+
+
+def has_context(engine: Engine, tokens: int, what: str) -> bool:
+    """Whether the model takes so many tokens of prompt and output together; where not, a line."""
+    most = engine.model.context_length
+    if tokens > most:
+        say(f"{what} is left out: it takes {tokens:,} tokens, the context holds {most:,}")
+    return tokens <= most

@@ -17,7 +17,8 @@ from sharegen.bench.layer import Layer, Step, has_room_apart, nothing_shared
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from sharegen.bench.papers.hydragen import HYDRAGEN
-from sharegen.bench.papers.layer_ways import FlashInfer, times_of
+from sharegen.bench.papers.layer_ways import times_of
+from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
 from sharegen.errors import CapacityError
 
@@ -59,7 +60,7 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
     A batch that does not fit is halved until it does. error, each_error: the largest of some rows,
     against float32.
     """
-    timer, flashinfer = timer_of(settings.device), FlashInfer(settings)
+    timer, flashinfer = timer_of(settings.device), FlashInfer("flashinfer" in settings.peers)
 
     def timed(way: str, case: Case, step: Callable[[], Step | None]) -> Row:
         times = times_of(step, f"{case}, {way}", timer, settings.repeats)

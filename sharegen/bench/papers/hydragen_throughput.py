@@ -17,7 +17,7 @@ from sharegen.bench.engines import Engines
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.engine_ways import WAYS, Way
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Row, Settings, say
-from sharegen.bench.papers.fitting import memory_of_kv, shapes_that_fit
+from sharegen.bench.papers.fitting import has_context, memory_of_kv, shapes_that_fit
 from sharegen.bench.papers.hydragen import HYDRAGEN
 from sharegen.bench.papers.hydragen_tables import PREFIXES, TABLES, cell, prefix_of
 from sharegen.bench.shapes import Workload
@@ -124,6 +124,8 @@ def _by(
     measured: dict[Point, Row] = {}
     for point in points:
         what = f"{shape}, {way.name}, prefix {point.prefix:,}"
+        if not has_context(engine, point.prefix + point.output, what):
+            continue
         fitting = _fitting(way, point, engine)
         less: Row = {}
         if fitting != point:

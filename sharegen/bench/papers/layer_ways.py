@@ -9,6 +9,7 @@ from statistics import median
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.papers.experiment import Column, Row, Settings, say
+from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import CpuTimer, Timer
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.errors import CapacityError
@@ -26,34 +27,6 @@ COLUMNS = tuple(Column(f"{way}_us", f"{heading} us", 1) for way, heading in WAYS
 
 WORK = (Column("mflop", "MFLOP", 1), Column("mb", "MB", 1), Column("intensity", "FLOP/byte", 2))
 """10^6 operations of a layer, 10^6 bytes that it moves at least, each key once, and their ratio."""
-
-
-class FlashInfer:
-    """The peer, where it is installed and its kernels compile: at first that takes it minutes.
-
-    Where it fails before it ever ran it is not asked again; later on, a case is left out.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._is_there = "flashinfer" in settings.peers
-        self._has_run = False
-
-    def step(self, layer: Layer) -> Step | None:
-        """A step that has run once, or None."""
-        if not self._is_there:
-            return None
-        try:
-            step = layer.flashinfer()
-            if step is not None:
-                step()
-        except Exception as error:  # a package that compiles for itself fails in ways of its own
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            what = f"{layer.case}, FlashInfer" if self._has_run else "FlashInfer's column"
-            say(f"{what} is left out: {reason:.200}")
-            self._is_there = self._has_run
-            return None
-        self._has_run |= step is not None
-        return step
 
 
 def times_of(

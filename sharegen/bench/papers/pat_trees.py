@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.papers.chart import Chart, Series
 from sharegen.bench.papers.experiment import Column, Experiment, Figure, Paper, Row, Settings
-from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, FlashInfer, measure_layer
+from sharegen.bench.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
+from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
 
 TREES = (
@@ -91,7 +92,7 @@ def measure(
     settings: Settings,
 ) -> Iterator[Row]:
     """A row for each tree by each kind of heads that there is room for."""
-    timer, peer = timer_of(settings.device), FlashInfer(settings)
+    timer, peer = timer_of(settings.device), FlashInfer("flashinfer" in settings.peers)
     for q, kv in heads:
         for number, (nodes, tokens) in enumerate(trees, 1):
             case = Levels(q, kv, nodes, tokens[:-1], tokens[-1])

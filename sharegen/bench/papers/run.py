@@ -21,6 +21,7 @@ from sharegen.bench.papers.experiment import Column, Experiment, Row, Settings, 
 from sharegen.bench.papers.registry import find
 from sharegen.engine.model.checkpoint import resolve_device
 from sharegen.errors import SharegenError, UsageError
+from sharegen.job.interrupt import interrupts
 from sharegen.results.report import figures
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -94,13 +95,14 @@ def _run(name: str, experiment: Experiment, settings: Settings, plot: Path | Non
         "quick": settings.quick,
     }
     rows: list[Row] = []
-    try:
-        for row in experiment.rows(settings):
-            print(json.dumps({"bench": "paper", "name": name, **where, **row}), flush=True)
-            experiment.add(row, rows)
-    finally:
-        if rows:
-            _show(experiment, rows, plot)
+    with interrupts():
+        try:
+            for row in experiment.rows(settings):
+                print(json.dumps({"bench": "paper", "name": name, **where, **row}), flush=True)
+                experiment.add(row, rows)
+        finally:
+            if rows:
+                _show(experiment, rows, plot)
     if not rows:
         raise SharegenError(f"{name}: there is nothing that could be measured here")
     return rows

@@ -41,6 +41,8 @@ def test_a_peer_that_fails(
 
         return flashinfer
 
+    monkeypatch.setattr(Layer, "flashinfer_error", lambda layer, step: 0.01)
+
     settings = Settings(CPU, torch.float32, True, 1, frozenset({"flashinfer"}))
     for works, times, said in ((0, 1, ["FlashInfer's column is"]), (1, 2, ["FlashInfer is"])):
         asked.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -145,6 +147,26 @@ def test_what_was_measured_is_shown_whatever_comes_after(
         "no_such_peerisnotinstalled:itscolumnisleftoutmodelbatchtokens/sapeera12.5-a82.57Apaper"
     )
     assert picture.is_file()
+
+
+def test_an_interrupt_leaves_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`timeout -s INT` interrupts twice; the second one comes while the first unwinds."""
+
+    def rows(settings: Settings) -> Iterator[Row]:
+        yield ROWS[0]
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            yield ROWS[1]
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    experiment = Experiment(**{**vars(EXPERIMENT), "rows": rows})
+    monkeypatch.setattr("sharegen.bench.papers.run.find", lambda name: experiment)
+    code, out, err = run(["mine"], capsys)
+    assert (code, len(out.splitlines())) == (130, 1)
+    assert "1,234.5" in err and "A paper" in err
 
 
 def test_settings_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
