@@ -230,9 +230,7 @@ class Unmixed(StatePool):
     def __init__(self, pool: StatePool) -> None:
         vars(self).update(vars(pool))
 
-    def mix(
-        self, index: int, hidden: torch.Tensor, read: torch.Tensor, write: torch.Tensor
-    ) -> torch.Tensor:
+    def mix(self, index: int, hidden: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
         return hidden.clone()
 
     def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:

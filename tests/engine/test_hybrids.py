@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 from transformers.integrations import hub_kernels
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -52,7 +53,7 @@ from tests.engine.test_beam_search import check as check_beams
 from tests.engine.test_beam_search import searches
 from tests.engine.test_exact import SETTINGS, check_against_generate
 from tests.engine.test_verifying import verified
-from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny
+from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny, tiny_config
 
 NAMES = sorted(set(HYBRIDS) & set(TINY))
 SAMPLED = SamplingParams(temperature=1.1, max_tokens=9, ignore_eos=True)
@@ -115,6 +116,46 @@ def test_branches_of_one_token(name: str) -> None:
     ran = run(engine, requests_of(prompts, GREEDY, 2))
     for completion in ran.completions.values():
         judge(completion, name)
+
+
+LIMITED = {
+    "bamba": {"time_step_limit": (0.01, 0.1)},
+    "falcon_h1": {"time_step_limit": (0.01, 0.1)},
+    "granitemoehybrid": {"time_step_limit": (0.01, 0.1)},
+    "mamba2": {"time_step_limit": (0.01, 0.1)},
+    "nemotron_h": {"time_step_min": 1.5},
+    "zamba2": {"time_step_min": 1.5},
+}
+"""Limits of time steps, beyond which those of random weights are."""
+
+
+@pytest.mark.parametrize("name", sorted(set(LIMITED) & set(TINY)))
+@pytest.mark.parametrize("is_together", [False, True])
+def test_time_steps_are_held_in_prompts_of_one_token_too(name: str, is_together: bool) -> None:
+    """transformers holds them where several tokens are read, and not in its step of one token."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = tiny_config(name)
+        for key, value in LIMITED[name].items():
+            setattr(config, key, value)
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    params = replace(GREEDY, max_tokens=5)
+    prompts = [PROMPT[:1], PROMPT[:9], [*PROMPT[:9], 5], [*PROMPT[:9], 6], [*PROMPT[:9], 5, 7]]
+    expected = []
+    for prompt in prompts:
+        made = model.generate(
+            torch.tensor([prompt]), max_new_tokens=5, do_sample=False, eos_token_id=None,
+            return_dict_in_generate=True, output_logits=True,
+        )  # fmt: skip
+        tokens = made.sequences[0, len(prompt) :]
+        found = torch.cat(made.logits).log_softmax(-1).gather(-1, tokens[:, None]).sum()
+        expected.append((tokens.tolist(), found.item()))
+    engine = make_engine(load_model(model), block_size=1, blocks=600, state_slots=60)
+    ran = run(together(engine) if is_together else engine, requests_of(prompts, params, 2))
+    for (key, _), completion in ran.completions.items():
+        tokens, found = expected[key]
+        assert completion.token_ids == tokens
+        assert completion.cumulative_logprob == pytest.approx(found, abs=1e-4)
 
 
 def test_fewer_slots_than_samples_want() -> None:

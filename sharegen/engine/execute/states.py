@@ -101,7 +101,12 @@ class StatePool:
         return RECURRENT in keys_in_place(mixer) and has_one_decay(mixer)
 
     def mix(
-        self, index: int, hidden: torch.Tensor, read: torch.Tensor, write: torch.Tensor
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        read: torch.Tensor,
+        write: torch.Tensor,
+        decoding: bool = False,
     ) -> torch.Tensor:
         """hidden: [sequences, tokens, size] -> [sequences, tokens, width], as `Mixer.run` has it.
 
@@ -109,7 +114,7 @@ class StatePool:
         """
         pool = self.tensors[index]
         states = States({key: tensor.index_select(0, read) for key, tensor in pool.items()})
-        mixed = self.mixers[index].run(hidden, states)
+        mixed = self.mixers[index].run(hidden, states, decoding)
         for key, tensor in pool.items():
             tensor.index_copy_(0, write, states.tensors[key].to(tensor.dtype))
         return mixed
@@ -119,7 +124,7 @@ class StatePool:
         pool, taken = self.tensors[index], self._taken(index, hidden)
         if not (slots.in_place and taken):
             self._settle(index, pool, slots, taken)
-            return self.mix(index, hidden, slots.read, slots.write)
+            return self.mix(index, hidden, slots.read, slots.write, decoding=True)
         mixed = self._mix_in_place(index, hidden, pool, slots, taken)
         self._settle(index, pool, slots, taken)
         return mixed
@@ -160,7 +165,7 @@ class StatePool:
                 in_place[key] = _Changed(self._kernels.delta_rule, pool[key], slots)
         copied = {key: tensor for key, tensor in pool.items() if key not in taken}
         states = States({key: t.index_select(0, slots.read) for key, t in copied.items()}, in_place)
-        mixed = mixer.run(hidden, states)
+        mixed = mixer.run(hidden, states, decoding=True)
         for key, tensor in copied.items():
             tensor.index_copy_(0, slots.write, states.tensors[key].to(tensor.dtype))
         return mixed
@@ -195,7 +200,7 @@ class StatePool:
             for key, tensor in self.tensors[index].items()
         }
         states = States({key: tensor[:count].clone() for key, tensor in before.items()})
-        expected = mixer.run(hidden, states)
+        expected = mixer.run(hidden, states, decoding=True)
         errors = _kernel_errors()
         try:
             close = all(

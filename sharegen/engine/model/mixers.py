@@ -26,6 +26,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from sharegen.engine.model import interface
 from sharegen.engine.model.scan import scanning_from, starts_from_nothing
+from sharegen.engine.model.time_steps import has_limits, within_limits
 
 CACHE_ARGUMENTS = ("past_key_values", "cache_params")
 """How transformers' modules call the cache that they are given."""
@@ -129,12 +130,13 @@ class Mixer:
     def __post_init__(self) -> None:
         self.forward = self.module.forward
 
-    def run(self, hidden: torch.Tensor, states: States) -> torch.Tensor:
+    def run(self, hidden: torch.Tensor, states: States, decoding: bool = False) -> torch.Tensor:
         """hidden: [sequences, tokens, size] -> [sequences, tokens, width].
 
         The states go on by so many tokens. Several results lie one behind the other in `width`.
+        decoding: whether the tokens, one of each sequence, are none of its prompt.
         """
-        return self._joined(self._run(hidden, states))
+        return self._joined(self._run(hidden, states, decoding))
 
     def width(self, size: int) -> int:
         """How many numbers of a token `run` returns, where it is given `size`."""
@@ -145,12 +147,13 @@ class Mixer:
         from_nothing = self._joined(self.forward(hidden, **{self.cache_argument: None}))
         return torch.equal(from_nothing, self.run(hidden, self.fresh(len(hidden), hidden.device)))
 
-    def _run(self, hidden: torch.Tensor, states: States) -> Any:
-        cache = {self.cache_argument: states}
-        if hidden.shape[1] > 1 and starts_from_nothing(self.module):
-            with scanning_from(self.module, states.tensors[RECURRENT]):
-                return self.forward(hidden, **cache)
-        return self.forward(hidden, **cache)
+    def _run(self, hidden: torch.Tensor, states: States, decoding: bool) -> Any:
+        with ExitStack() as prepared:
+            if hidden.shape[1] > 1 and starts_from_nothing(self.module):
+                prepared.enter_context(scanning_from(self.module, states.tensors[RECURRENT]))
+            elif hidden.shape[1] == 1 and not decoding and has_limits(self.module):
+                prepared.enter_context(within_limits(self.module))
+            return self.forward(hidden, **{self.cache_argument: states})
 
     def _joined(self, results: Any) -> torch.Tensor:
         if not self.results:
