@@ -38,9 +38,9 @@ FOLDER = Path(__file__).parent
 _VLLM = """# vLLM's names
 
 A script for vLLM's `LLM` runs with `from sharegen import LLM, SamplingParams` where the tables
-below say "the same". What is not here is a `TypeError` in one line that says what to use; nothing
-is taken and ignored, and nothing by two names at once. The names are those of recent versions of
-vLLM.
+below say "the same". An argument that is not here is a `TypeError`, a method or a field of outputs
+an `AttributeError`, in one line that says what to use; nothing is taken and ignored, and nothing by
+two names at once. The names are those of recent versions of vLLM.
 
 Under the same name these differ:
 

@@ -10,7 +10,13 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
-from sharegen.common.vllm_names import CALL_NOT_HERE, own_arguments, refuse
+from sharegen.common.vllm_names import (
+    CALL_NOT_HERE,
+    METHODS_NOT_HERE,
+    absent,
+    own_arguments,
+    refuse,
+)
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
@@ -66,8 +72,8 @@ class LLM:
         by default as many as it has GPUs, or as fit.
     tensor_parallel_size: GPUs that the model is cut among, each with some of its heads, for a model
         that is too large for one. This process has the first, processes of its own the others.
-    seed: of all requests whose SamplingParams bring none. Every call draws anew from the stream
-        that it begins, so that a script repeats as a whole.
+    seed: of all requests whose SamplingParams bring none; None is 0. Every call draws anew from
+        the stream that it begins, so that a script repeats as a whole.
     vllm: by vLLM's names max_sequences is max_num_seqs, kv_cache_memory is kv_cache_memory_bytes.
 
     Raises TypeError, in one line, for a name of vLLM's that there is not, with what to use.
@@ -92,7 +98,7 @@ class LLM:
         compile: bool = True,
         enforce_eager: bool = False,
         lookahead: int = LOOKAHEAD,
-        seed: int = 0,
+        seed: int | None = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
         workers: int | None = None,
@@ -109,7 +115,7 @@ class LLM:
             max_model_len=max_model_len,
             swap_space=swap_space,
             block_size=block_size,
-            seed=seed,
+            seed=seed or 0,
             compile=compile,
             enforce_eager=enforce_eager,
             lookahead=lookahead,
@@ -123,7 +129,7 @@ class LLM:
             "trust_remote_code": trust_remote_code,
             "revision": revision,
         }
-        self._seed = seed
+        self._seed = config.seed
         self._request_ids = map(str, count())
         self._calls = 0  # of generate, chat and stream that have drawn
         self._engine: Engine | Driver | None = open_engine(
@@ -161,6 +167,11 @@ class LLM:
         if isinstance(self.engine, Driver):
             raise UsageError(f"{what} needs an engine in this process: leave out workers")
         return self.engine
+
+    if not TYPE_CHECKING:  # for which there is what is written here
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent("LLM", name, METHODS_NOT_HERE)
 
     def get_tokenizer(self) -> Any:
         """The tokenizer that texts go through. Raises RequestError where there is none."""

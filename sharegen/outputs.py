@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from sharegen.common.vllm_names import OUTPUT_NOT_HERE, absent
 from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
 from sharegen.engine.text.detokenize import decode
 from sharegen.errors import UsageError
@@ -53,7 +54,7 @@ class _Shown:
 
     def __getattr__(self, name: str) -> Any:
         if name != self._made:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise absent(type(self).__name__, name, OUTPUT_NOT_HERE)
         found = None if self._noted is None else mappings(self._noted, self._tokenizer)
         setattr(self, name, found)
         return found

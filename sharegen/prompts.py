@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from itertools import repeat, zip_longest
@@ -28,7 +28,9 @@ _FORMS = (
 
 
 def as_list(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
-    """One prompt or several, as a list of them."""
+    """One prompt or several, as a list of them. Raises RequestError for what is neither."""
+    if not isinstance(prompts, Sized):
+        raise RequestError(f"{_FORMS}, not {prompts!r:.80}")
     if isinstance(prompts, (str, Mapping)) or (len(prompts) and isinstance(prompts[0], Integral)):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]
@@ -58,6 +60,11 @@ def conversations(
     tokenizer = needed(tokenizer, "a conversation")
     if not getattr(tokenizer, "chat_template", None):
         raise RequestError("the tokenizer has no chat template: use generate() with plain text")
+    if isinstance(messages, Mapping) or not isinstance(messages, Sized):
+        raise RequestError(
+            'messages is a list of {"role": ..., "content": ...}, or a list of such lists, '
+            f"not {messages!r:.80}"
+        )
     is_one = bool(messages) and isinstance(messages[0], Mapping)
     several: list[Any] = [messages] if is_one else list(messages)
     found: list[Prompt] = []

@@ -37,6 +37,14 @@ def test_token_ids_need_no_tokenizer(prompt: Any, expected: tuple[Any, Any]) -> 
     assert (text, ids) == expected and all(type(token) is int for token in ids)
 
 
+@pytest.mark.parametrize(
+    "prompts", [None, 5, (text for text in ["Tom"])], ids=["none", "five", "once"]
+)
+def test_neither_one_prompt_nor_several(prompts: Any) -> None:
+    with pytest.raises(RequestError, match="a prompt is a text or a list of token ids"):
+        as_list(prompts)
+
+
 def test_texts() -> None:
     tokenizer = tiny_tokenizer()
     ids = tokenizer("Tom has 3")["input_ids"]

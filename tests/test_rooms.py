@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
         "prompts", "workload", "results", "common", "errors",
     },
     "opening": {"engine", "engine/model", "engine/parallel", "errors"},
-    "outputs": {"nouns", "engine/text", "errors"},
+    "outputs": {"nouns", "engine/text", "common", "errors"},
     "prompts": {"nouns", "workload", "errors"},
     "version": set(),
     "sharegen": {"nouns", "llm", "common", "version"},

@@ -139,10 +139,21 @@ def test_a_script_for_vllm(folder: Path) -> None:
             assert (sample.finish_reason, sample.ended_by) == ("length", "context")
             assert len(sample.token_ids) == len(sample.logprobs or ()) == room
             assert sample.text == llm.get_tokenizer().decode(sample.token_ids)
+    turns = [{"role": "user", "content": "Tom?"}]
     for call in (llm.generate, llm.chat):
-        turns = [{"role": "user", "content": "Tom?"}]
         why = vllm_names.CALL_NOT_HERE["lora_request"]
-        refused(lambda call=call, turns=turns: call(turns, lora_request=1), "lora_request", why)
+        refused(lambda call=call: call(turns, lora_request=1), "lora_request", why)
+    with pytest.raises(RequestError, match=r"messages is a list of .*, not {'role': 'user'"):
+        llm.chat(turns[0])
+    for holder, known in (
+        (llm, vllm_names.METHODS_NOT_HERE),
+        (outputs[0], {"metrics": vllm_names.OUTPUT_NOT_HERE["metrics"]}),
+    ):
+        for name, why in known.items():
+            with pytest.raises(AttributeError) as raised:
+                getattr(holder, name)
+            assert str(raised.value) == f"vLLM's {name} is not here: {why}"
+        assert not hasattr(holder, "no_such_name")
     with pytest.raises(TypeError, match=r"generate\(\) got an unexpected keyword argument 'use_"):
         llm.generate("Tom", use_tdqm=True)
     with pytest.raises(RequestError, match="has 40 tokens, but the model's context holds 40"):
@@ -150,10 +161,18 @@ def test_a_script_for_vllm(folder: Path) -> None:
     llm.close()
 
 
+def test_no_seed_is_the_first(folder: Path) -> None:
+    with LLM(folder, seed=None, kv_cache_memory=MEMORY) as llm:
+        assert llm.engine.config.seed == 0
+        assert llm.generate("Tom has")[0].finished
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"max_model_len": 4000}, "max_model_len is 4000, and the model's context holds 2048"),
+        ({"seed": 1.5}, "seed is 1.5: it must be a whole number"),
+        ({"seed": "x"}, "seed is 'x': it must be a whole number"),
         ({"max_model_len": 0}, "max_model_len is 0: it must be at least 1"),
         ({"gpu_memory_utilization": 0.9}, "is of a GPU, and the model is on a CPU: give kv_cache_"),
         ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization is 1.1: it must be above 0, at"),

@@ -126,12 +126,16 @@ def _samples_row(plan: Plan) -> tuple[str, str]:
 
 def _state_rows(plan: Plan) -> list[tuple[str, str]]:
     """What a model's mixers keep of prompts and samples."""
-    return [
+    rows = [
         ("state of the prompts", f"{size(plan.samples * plan.state_bytes)} stored for every "
          f"sample, {size(plan.nodes * plan.state_bytes)} shared"),
         ("state of one completion", f"{size(plan.state_bytes)}, one of {plan.state_slots:,} slots "
          f"in {size(plan.state_slots * plan.state_bytes)} beside the KV cache"),
     ]  # fmt: skip
+    if plan.whole:
+        rows.append(("", f"too few slots for {plan.whole:,} problems, whose prompts are computed "
+                         "whole and share nothing (--kv-cache-memory)"))  # fmt: skip
+    return rows
 
 
 def _rule_rows(plan: Plan) -> list[tuple[str, str]]:

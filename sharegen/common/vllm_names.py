@@ -212,6 +212,13 @@ def refusing(known: Mapping[str, str]) -> Callable[[type[Made]], type[Made]]:
     return with_names
 
 
+def absent(what: str, name: str, known: Mapping[str, str]) -> AttributeError:
+    """Of an attribute that `what` does not have; known: as above."""
+    if name in known:
+        return AttributeError(f"vLLM's {name} is not here: {known[name]}")
+    return AttributeError(f"{what!r} object has no attribute {name!r}")
+
+
 def _refusal(what: str, name: str, known: Mapping[str, str]) -> str:
     if name in known:
         return f"vLLM's {name} is not here: {known[name]}"

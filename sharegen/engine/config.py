@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.errors import UsageError
@@ -55,6 +56,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}: it must be at least 1")
+        if not isinstance(self.seed, Integral):
+            raise UsageError(f"seed is {self.seed!r}: it must be a whole number")
         if not 0 <= self.swap_space < math.inf:
             raise UsageError(f"swap_space is {self.swap_space}: it must be GiB, 0 or more")
         share = self.gpu_memory_utilization

@@ -78,6 +78,8 @@ class Plan:
     readings: how a GPU's decoding step reads the levels of the tree; none on a CPU.
     uneven: whether problems have different numbers of samples; max_tokens is of the longest.
     saved_by_order: prompt tokens that are not computed for `--reorder`; None without it.
+    whole: problems that share nothing after all, for there are too few slots for the states of all
+        nodes that their prompts are made of.
     """
 
     problems: int
@@ -106,6 +108,7 @@ class Plan:
     readings: list[Reading] = field(default_factory=list)
     uneven: bool = False
     saved_by_order: int | None = None
+    whole: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -174,7 +177,18 @@ def make_plan(
         resident=in_waves >= min(max_sequences, sum(min(wave, count) for count in counts)),
         state_bytes=state_bytes,
         state_slots=state_slots or 0,
+        whole=0 if state_slots is None else _without_slots(tree, state_slots),
     )
+
+
+def _without_slots(tree: PrefixTree, slots: int) -> int:
+    """Prompts whose nodes have no slot each, beside those of a row and of a node that moves on."""
+    found, stack = 0, [(node, 1) for node in tree.root_nodes]
+    while stack:
+        node, depth = stack.pop()
+        found += len(node.requests) if 1 < depth > slots - 2 else 0
+        stack += [(child, depth + 1) for child in node.children]
+    return found
 
 
 def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]) -> int:

@@ -26,6 +26,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
+from sharegen.engine.execute.memory import most_slots
 from sharegen.engine.execute.row_states import RowStates
 from sharegen.engine.execute.states import Kernels, StatePool
 from sharegen.engine.model import mixers, probe
@@ -166,6 +167,25 @@ def test_fewer_slots_than_samples_want() -> None:
         assert engine.stats.peak_states <= slots == engine.stats.states_total
         for completion in ran.completions.values():
             judge(completion, "lfm2")
+
+
+def test_few_rows_have_slots_for_a_deep_tree() -> None:
+    """Five nodes above one another, and one sequence at a time; and too little memory for them."""
+    prompts = [[*PROMPT[:4], a, *PROMPT[:4], b, *PROMPT[:4], c, *PROMPT[:4]]
+               for a in (5, 6) for b in (5, 6) for c in (5, 6)]  # fmt: skip
+    requests = requests_of(prompts, GREEDY)
+    tokens = PrefixTree.build(prompts, 4).num_tokens
+    config = {"block_size": 4, "max_sequences": 1}
+    model = loaded("lfm2")
+    engine = make_engine(model, **config, state_slots=most_slots(1))
+    bits = {key: c.cumulative_logprob for key, c in run(engine, requests).completions.items()}
+    assert engine.stats.prompt_tokens_computed == tokens
+    tight = make_engine(model, **config, state_slots=3)
+    with pytest.warns(UserWarning, match=r"computed whole and share nothing \(8\)"):
+        ran = run(tight, requests)
+    assert tight.stats.prompt_tokens_computed == sum(map(len, prompts)) > tokens
+    for key, completion in ran.completions.items():
+        assert completion.cumulative_logprob == pytest.approx(bits[key], abs=1e-4)
 
 
 @pytest.mark.slow
@@ -383,6 +403,24 @@ def test_a_config_without_the_sizes_of_states(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="weights are missing or of another shape"):
         load_model(tmp_path, device="cpu")
+
+
+def test_a_config_that_transformers_refuses(tmp_path: Path) -> None:
+    """Its reason is on a second line."""
+    make_tiny("mamba2").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_heads": 0, "state_size": 0}))
+    with pytest.raises(ModelError, match=r"Class validation error .*: [A-Z].*[a-z]") as raised:
+        load_model(tmp_path, device="cpu")
+    assert "\n" not in str(raised.value)
+
+
+def test_layers_that_run_over_no_cache_of_transformers() -> None:
+    config = tiny_config("lfm2")
+    config.layer_types = ["conv", "conv"]
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with pytest.raises(ModelError, match="alone, over which its own cache fails: .get_seq_length. can only"):
+        load_model(model)
 
 
 def test_a_transformers_that_hands_no_states_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,4 +115,8 @@ def test_states_take_slots() -> None:
     rows = {str(row[0]): str(row[1]) for row in _state_rows(plan)}
     assert rows["state of the prompts"] == "600 B stored for every sample, 400 B shared"
     assert "one of 7 slots in 700 B" in rows["state of one completion"]
+    assert plan.whole == 0 and len(rows) == 2
     assert make_plan(tree, prompts, ["a", "b", "c"], 2, 8, **how).fit == 6
+    tight = make_plan(tree, prompts, ["a", "b", "c"], 2, 8, **how, state_bytes=100, state_slots=3)
+    assert tight.whole == 3  # a root, a leaf, a row, and a node that moves on
+    assert "too few slots for 3 problems" in _state_rows(tight)[-1][1]

@@ -16,6 +16,7 @@ _CPU_SHARE = 0.25
 _CPU_MOST = 4 << 30
 _LEAST_SLOTS = 3  # of one prompt that moves on, where from and where to; and of one row
 _SLOTS_A_ROW = 2  # its own, and one for nodes: samples of one prompt share its own
+_SLOTS_OF_A_PATH = 16  # nodes above one another, however few rows there are
 _TOKENS_ALONE = 16  # of memory one part is for the ids of tokens, where there is no KV
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")  # of version 2, as a container sees its own
@@ -117,7 +118,7 @@ def slots_in(memory: int, state_bytes: int, rows: int, has_attention: bool) -> i
 
 def most_slots(rows: int) -> int:
     """Slots that so many rows, and the nodes that they go on from, have use for."""
-    return max(_LEAST_SLOTS, _SLOTS_A_ROW * rows)
+    return _SLOTS_A_ROW * rows + _SLOTS_OF_A_PATH
 
 
 def estimate(device: torch.device) -> int:

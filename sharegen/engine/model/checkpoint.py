@@ -300,7 +300,8 @@ def explained(source: Source, part: str) -> Iterator[None]:
 
 def _reason(source: Source, part: str, error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = lines[0][:_SAID] if lines else type(error).__name__
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    detail = said[:_SAID] or type(error).__name__
     if "trust_remote_code" in str(error):
         return (f"model {source.name} brings its own code: read it, then allow it with "
                 "--trust-remote-code")  # fmt: skip

@@ -271,15 +271,20 @@ def _mixers(model: PreTrainedModel, name: str, others: list[str], tokens: list[i
     watching = Watching(model)
     known = inspect.signature(model.forward).parameters
     argument = next((name for name in CACHE_ARGUMENTS if name in known), None)
+    failed: BaseException | None = None
     if argument is not None:
         cache = {argument: watching, "use_cache": True}
         try:
             with watching.over(model):
                 _record(model, name, tokens, cache=cache)
         except ModelError as error:
-            if not isinstance(error.__cause__, ValueError):  # with which a model says which cache
+            failed = error.__cause__
+            if not isinstance(failed, ValueError):  # with which a model says which cache
                 raise
     if not watching.layer_of:
+        if failed is not None and set(model.config.get_text_config().layer_types) <= set(others):
+            said = " ".join(str(failed).split())
+            raise refusal(name, f"{layers} alone, over which its own cache fails: {said:.200}")
         raise refusal(name, f"{layers}, whose states do not go through transformers' cache")
     if watching.others & watching.layer_of.keys():
         raise refusal(

@@ -17,6 +17,7 @@ steps launched, never on the tokens that they will draw.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -113,6 +114,12 @@ class Scheduler:
                     own[leaf] = self.cache.plant(request.prompt_token_ids)
                 leaf = own[leaf]
             self._enter(request, leaf)
+        if own:
+            warnings.warn(
+                "the KV cache is too small for all nodes that prompts are made of, so some are "
+                f"computed whole and share nothing ({len(own):,}): give it more memory",
+                stacklevel=2,
+            )
         self.cache.prune()
 
     def fork(self, request: Request, sequence: Sequence | None) -> None:
