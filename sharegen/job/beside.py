@@ -13,7 +13,7 @@ from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.share import Share
 from sharegen.results.family import family, shard_named, whole_path
-from sharegen.results.journal import OTHER, note_row, refuse_other_job
+from sharegen.results.journal import BESIDE, OTHER, note_row, refuse_other_job
 from sharegen.results.keys import Key
 from sharegen.results.lock import refuse_held
 from sharegen.results.record import read
@@ -39,6 +39,23 @@ def journals_beside(path: Path, share: Share | None) -> list[Path]:
     return found
 
 
+def refuse_other_shards(path: Path, share: Share | None, content: Content) -> None:
+    """Raises JournalError where a shard of the same cut, with samples, is of another job."""
+    if share is None:
+        return
+    for other in family(whole_path(path)):
+        if other == path or shard_named(other) is None or not other.exists():
+            continue
+        run = RunFile.read(run_file_path(other), OTHER)
+        if run is None or not _is_of_cut(run, share):
+            continue
+        try:
+            refuse_other_job(other, run, content.before_loading(run), BESIDE)
+        except JournalError:
+            if any(record.is_drawn for record in read(other)):
+                raise
+
+
 def refuse_overwriting(path: Path, others: Sequence[Path]) -> None:
     """Raises JournalError where `--overwrite` would leave samples that count as this run's."""
     if others:
@@ -61,7 +78,7 @@ def finished_beside(
         if recorded is None:
             raise JournalError(f"{path}: exists without its run.json: move it away")
         try:
-            refuse_other_job(path, recorded, asked)
+            refuse_other_job(path, recorded, asked, BESIDE)
         except JournalError:
             if any(record.is_drawn for record in read(path)):
                 raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.identity import Content
 from sharegen.job.plan import Plan
-from sharegen.results.journal import OTHER, note_row, refuse_other_job
+from sharegen.results.journal import BESIDE, OTHER, note_row, refuse_other_job
 from sharegen.results.keys import Key, Keys
 from sharegen.results.pool import Pool
 from sharegen.results.record import read
@@ -77,7 +77,8 @@ def outcome_on_record(
         if not found.drawn and not found.errors:
             continue
         try:
-            refuse_other_job(journal, recorded, content.before_loading(recorded))
+            remedy = OTHER if journal == path else BESIDE
+            refuse_other_job(journal, recorded, content.before_loading(recorded), remedy)
         except JournalError:
             if found.drawn:
                 raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sharegen.common.shard import Shard
 from sharegen.errors import CapacityError, DataError, JournalError, UsageError
-from sharegen.job.beside import journals_beside, refuse_overwriting
+from sharegen.job.beside import journals_beside, refuse_other_shards, refuse_overwriting
 from sharegen.job.engines import fork_server
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted, interrupts
@@ -88,6 +88,7 @@ def run_job(
                 )
                 if complete is not None:
                     return complete
+                refuse_other_shards(path, share, content)
             _make_folder(path)
             samplings = [problem.sampling for problem in own.problems]
             with closing(fork_server(configuration, samplings)) as server:

@@ -39,6 +39,9 @@ else, so it is one no longer."""
 OTHER = "choose another --output, or start again with --overwrite"
 """What to do about a journal that this run cannot continue."""
 
+BESIDE = "rename or remove it, with its run.json, or choose another --output"
+"""What to do about another journal of the same name's shards."""
+
 
 class Journal:
     """A journal open for appending, by one process at a time.
@@ -372,18 +375,21 @@ def _recorded(path: Path, asked: RunFile) -> RunFile | None:
     return recorded
 
 
-def refuse_other_job(path: Path, recorded: RunFile, asked: RunFile) -> None:
-    """Raises JournalError where a journal of `recorded` is not of the job that is asked."""
+def refuse_other_job(path: Path, recorded: RunFile, asked: RunFile, remedy: str = OTHER) -> None:
+    """Raises JournalError where a journal of `recorded` is not of the job that is asked.
+
+    remedy: what to do about it.
+    """
     if recorded.identity_version > VERSION:
         raise JournalError(
-            f"{path}: was written by a later version of sharegen: update sharegen, or {OTHER}"
+            f"{path}: was written by a later version of sharegen: update sharegen, or {remedy}"
         )
     before, now = recorded.identity, asked.identity
     differ = differences(before, now)
     if differ:
         differ += causes(before, now, recorded.settings, asked.settings)
         raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: {OTHER}"
+            f"{path}: comes from another configuration: {'; '.join(differ)}: {remedy}"
         )
 
 

@@ -136,15 +136,20 @@ def pool(files: Iterable[Path], *, names: bool = True, seeds: bool = False) -> l
     """Group files, each with its shards', by the job that made them.
 
     A file without a run.json is a pool of its own. names: whether journals of one job are one
-    under different names too, as halves of a dataset are; seeds: whether jobs that differ in the
-    seed alone are one.
+    under different names too, as halves of a dataset are; those of shards are, whatever folders
+    they are in. seeds: whether jobs that differ in the seed alone are one.
     """
     groups: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
+    of_shards: dict[str, Path] = {}  # the journal of each name, where its first shard lies
     for path in dict.fromkeys(journal for file in files for journal in family(file)):
         run = RunFile.read(run_file_path(path))
-        name = "" if names else f"{whole_path(path)}: "
+        whole = whole_path(path)
+        if shard_named(path) is not None:
+            whole = of_shards.setdefault(whole.name, whole)
+        name = "" if names else f"{whole}: "
         group = name + _identity(run, seeds) if run else f"without: {path}"
         groups[group].append((path, run))
+    _remark_other_jobs(groups.values(), asked=seeds)
     pools = []
     for members in groups.values():
         by_seed: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
@@ -190,30 +195,58 @@ def _identity(run: RunFile, seeds: bool) -> str:
     return json.dumps(identity, sort_keys=True)
 
 
+def _name(path: Path) -> str:
+    """Of a shard without its folder: each may have been done elsewhere."""
+    return str(path) if shard_named(path) is None else whole_path(path).name
+
+
+def _remark_other_jobs(
+    groups: Iterable[Sequence[tuple[Path, RunFile | None]]], asked: bool
+) -> None:
+    """Say of shards of one name, and of all journals where it is asked that they be one, why they
+    are not."""
+    first: dict[str, tuple[Path, RunFile]] = {}
+    for members in groups:
+        for path, run in members:
+            if run is None or not (asked or shard_named(path)):
+                continue
+            known, other = first.setdefault("" if asked else _name(path), (path, run))
+            differ = differences(other.identity, run.identity)
+            if any(not (asked and each.startswith(_SEED)) for each in differ):
+                remark(
+                    f"{path}: is read apart, for it comes from another configuration than "
+                    f"{known}: {'; '.join(differ)}"
+                )
+                break
+
+
 def _remark_shards(pool: Pool) -> None:
     """Say where shards are missing, or do not belong to one cut."""
-    parts: dict[Path, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    cuts: dict[tuple[Path, int], set[str]] = defaultdict(set)
+    parts: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    cuts: dict[tuple[str, int], set[str]] = defaultdict(set)
+    whole = {(_seed_of(run), path.name) for path, run in zip(pool.files, pool.runs, strict=True)}
+    jobs: dict[str, Path] = {}
     for path, run in zip(pool.files, pool.runs, strict=True):
         shard = shard_named(path)
-        if shard is None:
+        if shard is None or (_seed_of(run), whole_path(path).name) in whole:
             continue
-        job = whole_path(path)
+        job = f"{_seed_of(run)} {_name(path)}"
+        jobs.setdefault(job, whole_path(path))
         parts[job][shard.count].add(shard.index)
         recorded = run.extent.get("shard") if run else None
         if isinstance(recorded, dict):
             cuts[job, shard.count].add(str(recorded.get("cut")))
     for job, counts in parts.items():
         if len(counts) > 1:
-            remark(f"{job}: shards of {_listed(sorted(counts))} are read together")
+            remark(f"{jobs[job]}: shards of {_listed(sorted(counts))} are read together")
         for count, present in counts.items():
             missing = sorted(set(range(1, count + 1)) - present)
-            if missing and len(counts) == 1 and job not in pool.files:
+            if missing and len(counts) == 1:
                 shards = "shard" if len(missing) == 1 else "shards"
-                remark(f"{job}: without {shards} {_listed(missing)} of {count}")
+                remark(f"{jobs[job]}: without {shards} {_listed(missing)} of {count}")
             if len(cuts[job, count]) > 1:
                 remark(
-                    f"{job}: its shards of {count} were not cut alike, by another --limit, "
+                    f"{jobs[job]}: its shards of {count} were not cut alike, by another --limit, "
                     "--samples or dataset: problems may be missing"
                 )
 

@@ -123,6 +123,15 @@ def test_shards_of_another_job_are_refused(
         run_job(configure(folder, seed=5), shards, shard=SHARDS[0])
 
 
+def test_a_shard_beside_one_of_another_job_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.jsonl"
+    run_job(configure(folder), path, shard=SHARDS[0])
+    said = r"mixed\.shard-1-of-2\.jsonl: comes from another configuration: .*: rename or remove it"
+    with pytest.raises(JournalError, match=said):
+        run_job(configure(folder, seed=5), path, shard=SHARDS[1])
+    assert run_job(configure(folder, seed=5), path, shard=SHARDS[1], overwrite=True).drawn
+
+
 def test_overwrite_leaves_no_samples_that_would_count(folder: Path, shards: Path) -> None:
     for shard in (None, Shard(2, 3)):
         with pytest.raises(JournalError, match=r"shard-1-of-2\.jsonl: has samples of the same job"):

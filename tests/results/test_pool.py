@@ -116,6 +116,50 @@ def test_shards_of_different_jobs_are_no_journal(tmp_path: Path) -> None:
         one_job(tmp_path / "a.jsonl")
 
 
+def test_why_shards_of_one_name_are_read_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for index in (1, 2):
+        with Journal.open(tmp_path / f"a.shard-{index}-of-2.jsonl", {"heat": index}) as opened:
+            opened.append(Record("a", index, "h"))
+            opened.close()
+    assert [len(part.files) for part in pool([tmp_path / "a.jsonl"])] == [1, 1]
+    first, second = (tmp_path / f"a.shard-{index}-of-2.jsonl" for index in (1, 2))
+    said = f"{second}: is read apart, for it comes from another configuration than {first}: heat "
+    assert caplog.messages[0].startswith(said)
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_shards_may_lie_in_several_folders(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, names: bool
+) -> None:
+    files = []
+    for index in (1, 2):
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        files.append(folder / f"a.shard-{index}-of-2.jsonl")
+        extent = {"shard": {"index": index, "count": 2, "cut": "x"}}
+        with Journal.open(files[-1], {"seed": 0}, extent=extent) as opened:
+            opened.append(Record(str(index), 0, "h"))
+            opened.close()
+    [found] = pool([tmp_path / "1" / "a.jsonl", tmp_path / "2" / "a.jsonl"], names=names)
+    assert found.files == files and not caplog.messages
+    pool([files[1]], names=names)
+    assert "a.jsonl: without shard 1 of 2" in caplog.messages[0]
+
+
+def test_why_journals_are_not_pooled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
+    for path, heat, seed in zip(paths, (1, 1, 2), (0, 1, 0), strict=True):
+        with Journal.open(path, {"heat": heat, "sampling": {"seed": seed}}) as opened:
+            opened.append(Record("a", 0, "h"))
+            opened.close()
+    pool(paths)
+    assert not caplog.messages
+    pool(paths, seeds=True)
+    assert any(line.startswith(f"{paths[2]}: is read apart") for line in caplog.messages)
+
+
 def test_two_halves_that_both_count_from_0_are_told_apart(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
