@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.config import EngineConfig
@@ -50,8 +51,12 @@ def open_engine(
 ) -> Engine | Driver:
     """An engine of this process, or workers. options: of `load_model`.
 
-    Raises UsageError for a loaded model that other processes would need.
+    Raises UsageError for a loaded model that other processes would need, and for numbers that are
+    none.
     """
+    for name, value in (("workers", workers), ("tensor_parallel_size", ranks)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise UsageError(f"{name} is {value!r}: it must be a whole number")
     if ray is None and workers is None:
         workers = 1
     own = ray is None and workers == 1  # an engine in this process

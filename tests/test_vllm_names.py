@@ -171,6 +171,8 @@ def test_no_seed_is_the_first(folder: Path) -> None:
     ("values", "said"),
     [
         ({"max_model_len": 4000}, "max_model_len is 4000, and the model's context holds 2048"),
+        ({"workers": "x"}, "workers is 'x': it must be a whole number"),
+        ({"tensor_parallel_size": 1.5}, "tensor_parallel_size is 1.5: it must be a whole number"),
         ({"seed": 1.5}, "seed is 1.5: it must be a whole number"),
         ({"seed": "x"}, "seed is 'x': it must be a whole number"),
         ({"max_model_len": 0}, "max_model_len is 0: it must be at least 1"),

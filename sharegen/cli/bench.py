@@ -307,7 +307,9 @@ def deal(
     deaths: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the workers that die at some time.")
     ] = 0.01,
-    steps: Annotated[float, typer.Option(min=0.001, help="Steps of a worker in a second.")] = 33.0,
+    steps: Annotated[
+        float, typer.Option(min=0.001, max=1e9, help="Steps of a worker in a second.")
+    ] = 33.0,
     spread: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Speeds differ by up to this share.")
     ] = 0.1,

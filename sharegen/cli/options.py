@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from sharegen.cli.flags import assigned, given, unescape, workers
-from sharegen.cli.parameters import option, parse_path, parse_size
+from sharegen.cli.parameters import option, parse_journal, parse_size
 from sharegen.common.shard import Shard
 
 _data = functools.partial(option, "Data", default="the recipe's")
@@ -303,7 +303,7 @@ class RunOptions(JobOptions):
             "The journal; of `run batch`, the answers.",
             "FILE",
             default="runs/<recipe>-<hash>.jsonl",
-            parser=parse_path,
+            parser=parse_journal,
         ),
     ] = None
     overwrite: Annotated[bool, _output("--overwrite", "Start the journal anew.")] = False

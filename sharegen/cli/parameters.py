@@ -30,6 +30,13 @@ def parse_path(text: str) -> Path:
     return Path(text)
 
 
+def parse_journal(text: str) -> Path:
+    """The path of a file that is written and continued."""
+    if text == "-":
+        raise typer.BadParameter("a journal is a file that runs continue: give its path")
+    return parse_path(text)
+
+
 def option(
     panel: str,
     names: str,

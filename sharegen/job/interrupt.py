@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ECHO = 0.2
 """Seconds for which a signal is still the one before: `timeout` sends each of its own twice, to the
 process and to its group."""
+_SOON = 0.02  # seconds
 
 
 class Interrupted(SharegenError):
@@ -30,6 +32,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._held = False
         self._asked: float | None = None  # when, by the clock of time.monotonic
+        self._again: threading.Timer | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -52,6 +55,28 @@ class Interrupts:
         if not self._held:
             raise KeyboardInterrupt
 
+    @contextmanager
+    def none_lost(self) -> Iterator[None]:
+        """An interrupt that came in a destructor, where Python drops it, comes again inside."""
+        before = sys.unraisablehook
+
+        def hook(dropped: sys.UnraisableHookArgs) -> None:
+            if dropped.exc_type is not KeyboardInterrupt:
+                before(dropped)
+                return
+            self._asked = None
+            self._again = threading.Timer(_SOON, os.kill, (os.getpid(), signal.SIGINT))
+            self._again.daemon = True
+            self._again.start()
+
+        sys.unraisablehook = hook
+        try:
+            yield
+        finally:
+            sys.unraisablehook = before
+            if self._again is not None:
+                self._again.cancel()
+
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
@@ -62,7 +87,8 @@ def interrupts() -> Iterator[Interrupts]:
         return
     before = {number: signal.signal(number, handler._on_signal) for number in _SIGNALS}
     try:
-        yield handler
+        with handler.none_lost():
+            yield handler
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)

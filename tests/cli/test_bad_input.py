@@ -49,6 +49,11 @@ def test_ray_that_is_not_installed(sharegen: Command, monkeypatch: pytest.Monkey
     check(ran, 2, "Ray is not installed: pip install 'sharegen[ray]'")
 
 
+def test_a_journal_is_a_file(sharegen: Command) -> None:
+    check(sharegen("run", "self-consistency", "-o", "-"), 2, "a journal is a file")
+    assert not Path("-").exists()
+
+
 def test_recipe_file_that_is_not_there(sharegen: Command) -> None:
     check(sharegen("run", "./none.yaml"), 2, "none.yaml")
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -44,6 +45,21 @@ def test_the_second_signal_ends_the_process_at_once() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "cleaning up\n", "")
+
+
+def test_an_interrupt_in_a_destructor_comes_again(capsys: pytest.CaptureFixture[str]) -> None:
+    class Ends:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    hook, waited = sys.unraisablehook, False
+    with pytest.raises(KeyboardInterrupt), interrupts():
+        ends = Ends()
+        del ends
+        waited = True
+        time.sleep(5)
+    assert waited and sys.unraisablehook is hook
+    assert capsys.readouterr().err == ""
 
 
 def test_other_threads_leave_the_signals_alone() -> None:

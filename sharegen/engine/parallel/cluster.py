@@ -130,6 +130,10 @@ def _connect(address: str) -> None:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         text = str(error)
+        if given is None and isinstance(error, ConnectionError):
+            raise ClusterError(
+                "ray auto: no cluster runs on this machine: start one, or give its HOST:PORT"
+            ) from None
         said = text.strip().splitlines()[-1] if "Traceback" in text else text  # of the server's
         raise ClusterError(f"ray {address}: {said}") from None
     finally:
