@@ -74,7 +74,8 @@ class FewShot(Strict):
 
     k: how many.
     split: of the dataset; file: a file of its own instead.
-    indices: these rows in this order; else seed: k rows drawn with it; else the first k.
+    indices: the first k of these rows, in this order; else seed: k rows drawn with it; else the
+    first k.
     """
 
     k: int = Field(default=0, ge=0)

@@ -150,9 +150,8 @@ class Recording:
             if attention_mask is mask.tensor or attention_mask._base is mask.tensor:
                 if not mask.causal:
                     self.problem = "uses a mask that is neither causal, a window nor chunks"
-                return replace(
-                    layer, window=layer.window or mask.window, attention_chunk=mask.attention_chunk
-                )
+                # The mask is what eager attention heeds: olmoe names a window that it lacks.
+                return replace(layer, window=mask.window, attention_chunk=mask.attention_chunk)
         self.problem = "builds its own attention mask"
         return layer
 

@@ -3,7 +3,8 @@
 "dynamic" and "longrope" recompute their frequencies from the longest position of a batch, with a
 branch on the host. Keys that were cached under other frequencies would then be wrong, and the
 frequencies of one sequence would depend on its neighbours. Below the original length they are
-constant: there the engine is exact, and lengths above it are refused.
+constant: there the engine is exact, and lengths above it are refused. So it is with phimoe's scales
+of cosines and sines, which any scaled RoPE of it has two of, by length.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 _STEADY = "default"  # a type for which transformers' rotary embeddings recompute nothing
+_LONG_SCALE = "long_mscale"  # beyond the original length
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def hold_frequencies(model: nn.Module) -> list[HeldFrequencies]:
     for module in model.modules():
         rope_type = getattr(module, "rope_type", None)
         if isinstance(rope_type, str):
-            if _moves(rope_type):
+            if _moves(rope_type) or _has_two_scales(module, rope_type):
                 held.append(_hold(module, rope_type, rope_type, ""))
                 module.rope_type = _STEADY
         elif isinstance(rope_type, dict):
@@ -54,12 +56,17 @@ def _moves(rope_type: Any) -> bool:
     return isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope")
 
 
+def _has_two_scales(module: Any, rope_type: str) -> bool:
+    config = getattr(module, "config", None)
+    return rope_type != _STEADY and _LONG_SCALE in (getattr(config, "rope_parameters", None) or {})
+
+
 def _hold(module: Any, before: Any, kind: str, layer: str) -> HeldFrequencies:
     parameters = module.config.rope_parameters
     parameters = parameters[layer] if layer else parameters
     prefix = f"{layer}_" if layer else ""
     length = module.original_max_seq_len
-    if kind == "longrope":
+    if kind == "longrope" or _LONG_SCALE in parameters:
         length = parameters["original_max_position_embeddings"]
     original = getattr(module, f"{prefix}original_inv_freq")
     with torch.no_grad():  # an earlier use may have left the frequencies of a longer text

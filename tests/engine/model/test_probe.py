@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.probe import LayerSpec
@@ -40,6 +40,14 @@ def test_window_softcap_and_sinks_come_from_the_call() -> None:
     assert [layer.window for layer in layers("mistral")] == [7, 7]
     assert [(layer.window, layer.softcap) for layer in layers("gemma2")] == [(6, 2.0), (None, 2.0)]
     assert [layer.has_sinks for layer in layers("gpt_oss")] == [True, True]
+
+
+def test_a_window_that_the_mask_does_not_know_is_none() -> None:
+    """olmoe passes a config's stray `sliding_window` on, and eager attention heeds the mask."""
+    config = tiny_config("olmoe")
+    config.sliding_window = 5
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    assert {layer.window for layer in load_model(model).layers} == {None}
 
 
 def test_windows_and_chunks_that_only_the_mask_knows() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from sharegen.engine.model.load import load_model
 from sharegen.errors import RequestError
 from tests.engine.jobs import GREEDY, make_engine, original, random_tokens, requests_of, run
-from tests.engine.tiny_models import make_tiny
+from tests.engine.tiny_models import make_tiny, tiny_config
 
 
 def rotary(model: Any) -> Any:
@@ -28,6 +29,27 @@ def test_longrope_is_exact_to_its_original_length_and_refused_beyond() -> None:
         "65 tokens are too many for this model: its longrope RoPE frequencies change beyond "
         "64 tokens"
     )
+
+
+def test_two_scales_of_sines_hold_to_the_original_length() -> None:
+    """phimoe scales them by the longest text of a batch, whatever kind its RoPE is of."""
+    config = tiny_config("phimoe")
+    config.rope_parameters = {
+        "rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "short_mscale": 1.3,
+        "long_mscale": 1.9, "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    prompt = random_tokens(300, random.Random(0))
+    expected = model.generate(
+        torch.tensor([prompt[:5]]), max_new_tokens=9, do_sample=False, eos_token_id=None
+    )[0, 5:].tolist()
+    engine = make_engine(load_model(model))
+    assert engine.model.context_length == 64
+    params = replace(GREEDY, max_tokens=9, ignore_eos=True)
+    both = requests_of([prompt[:5], prompt[:55]], params)
+    assert run(engine, both).completions[0, 0].token_ids == expected
+    with pytest.raises(RequestError, match="its linear RoPE frequencies change beyond 64 tokens"):
+        engine.check(requests_of([prompt[:60]], params)[0])
 
 
 def test_a_request_that_may_outgrow_its_frequencies_is_refused_and_a_shorter_one_exact() -> None:
