@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
-_WARPS = 8
-# A thread for each channel: what it stores, no other one reads. Neighbouring threads share sectors.
-_BLOCK = 32 * _WARPS
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_BLOCK = 256  # channels of a program
+_NEIGHBOURS = 2  # of a thread, where a channel's columns are a word
+_WORDS = {4: torch.uint32, 8: torch.uint64}  # by bytes
+_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
@@ -24,26 +24,41 @@ def _step_kernel(
     x_ptr, states_ptr, read_ptr, write_ptr, weight_ptr, bias_ptr, out_ptr,
     stride_xr, stride_xc, stride_slot, channels,
     L: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SILU: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, STATE: tl.constexpr, BITS: tl.constexpr,
 ):  # fmt: skip
+    """STATE: the states' dtype; BITS: of their numbers, where states_ptr is of words, each of which
+    has a channel's columns, and 0 where it is of numbers."""
     row, channel = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = channel < channels
     dtype = weight_ptr.dtype.element_ty
-    before = states_ptr + tl.load(read_ptr + row) * stride_slot + channel * L
-    after = states_ptr + tl.load(write_ptr + row) * stride_slot + channel * L
-    window = ()  # whole before a column is stored: a load would wait for the store before it
-    for column in tl.static_range(L):
-        window += (tl.load(before + column, mask=real, other=0.0).to(dtype),)
-    x = tl.load(x_ptr + row * stride_xr + channel * stride_xc, mask=real, other=0.0)
-    window += (x.to(dtype),)
+    weights = ()
+    for column in tl.static_range(K):
+        weight = tl.load(weight_ptr + channel * K + column, mask=real, other=0.0)
+        weights += (weight.to(tl.float32),)
+    x = tl.load(x_ptr + row * stride_xr + channel * stride_xc, mask=real, other=0.0).to(dtype)
+    before = states_ptr + tl.load(read_ptr + row) * stride_slot
+    after = states_ptr + tl.load(write_ptr + row) * stride_slot
+    window = ()
+    if BITS:
+        word = tl.load(before + channel, mask=real, other=0)
+        for column in tl.static_range(L):
+            number = (word >> BITS * column).to(tl.uint16).to(STATE, bitcast=True)
+            window += (number.to(dtype),)
+        last = x.to(STATE).to(tl.uint16, bitcast=True).to(word.dtype)
+        tl.store(after + channel, (word >> BITS) | (last << BITS * (L - 1)), mask=real)
+        window += (x,)
+    else:  # a thread has one channel: what it stores, no other one reads
+        for column in tl.static_range(L):
+            number = tl.load(before + channel * L + column, mask=real, other=0.0)
+            window += (number.to(dtype),)
+        window += (x,)
+        for column in tl.static_range(L):
+            tl.store(after + channel * L + column, window[column + 1], mask=real)
     out = tl.zeros((BLOCK,), tl.float32)
     if HAS_BIAS:
         out += tl.load(bias_ptr + channel, mask=real, other=0.0).to(tl.float32)
     for column in tl.static_range(K):
-        weight = tl.load(weight_ptr + channel * K + column, mask=real, other=0.0)
-        out += weight.to(tl.float32) * window[L + 1 - K + column].to(tl.float32)
-    for column in tl.static_range(L):
-        tl.store(after + column, window[column + 1], mask=real)
+        out += weights[column] * window[L + 1 - K + column].to(tl.float32)
     if HAS_SILU:
         out = out.to(dtype).to(tl.float32)
         out = out / (1 + tl.exp(-out))
@@ -65,16 +80,21 @@ def conv_step(
     length, size = states.shape[-1], weight.shape[-1]
     assert steps == 1 and weight.shape == (channels, size) and 1 <= size <= length + 1
     assert states.shape[1:] == (channels, length) and states[0].is_contiguous()
-    assert all(tensor.dtype in _DTYPES for tensor in (x, states, weight))
+    assert all(tensor.dtype in _TYPES for tensor in (x, states, weight))
     assert bias is None or (bias.shape == (channels,) and bias.dtype == weight.dtype)
     assert read.shape == write.shape == (count,) and read.dtype == write.dtype == torch.int64
     assert activation in (None, "silu", "swish")
     out = torch.empty((count, 1, channels), dtype=x.dtype, device=x.device)
+    dtype, bits = states.dtype, 0
+    word = _WORDS.get(length * dtype.itemsize) if dtype.itemsize == 2 else None
+    if word is not None and states.stride(0) % length == states.storage_offset() % length == 0:
+        states, bits = states.view(word)[..., 0], 8 * dtype.itemsize
     _step_kernel[(count, triton.cdiv(channels, _BLOCK))](
         x, states, read.contiguous(), write.contiguous(), weight.contiguous(),
         weight if bias is None else bias.contiguous(), out,
         *x.stride()[:2], states.stride(0), channels,
         L=length, K=size, HAS_BIAS=bias is not None, HAS_SILU=activation is not None,
-        BLOCK=_BLOCK, num_warps=_WARPS,
+        BLOCK=_BLOCK, STATE=_TYPES[dtype], BITS=bits,
+        num_warps=_BLOCK // (32 * (_NEIGHBOURS if bits else 1)),
     )  # fmt: skip
     return out.transpose(1, 2)

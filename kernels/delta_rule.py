@@ -7,10 +7,11 @@ What token i changes is one product, k_i u_i^T, so that t tokens behind a state 
 
     S_t = D_t S_0 + sum over i of D_t / D_i  k_i u_i^T,   D_t being the product of the decays.
 
-So a sequence's state need not be written while its tokens are few: k_i, u_i and log D_i are kept in
-the slot that will have the state one day, and S_0 is read where it is, which for samples of one
-prompt is one place. A state of 128 x 128 float32 numbers has room for 127 tokens in bfloat16. Then
-it is *settled*: the sum is written over them, and from there on the state changes in place.
+So a sequence's state need not be written while its tokens are few: k_i as it came, u_i divided by
+its length, and log D_i are kept in the slot that will have the state one day, and S_0 is read where
+it is, which for samples of one prompt is one place. A state of 128 x 128 float32 numbers has room
+for 127 tokens in bfloat16. Then it is *settled*: the sum is written over them, and from there on
+the state changes in place.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -21,21 +22,33 @@ import triton
 import triton.language as tl
 
 # Tiles are the fastest of a few on an H200: 1,024 sequences, 32 heads on 16, states of 128 x 128.
-_BLOCK_TOKENS, _OWN_WARPS = 16, 2  # of a sequence's own that a program reads at once
+_BLOCK_TOKENS, _OWN_REGISTERS = 32, 128  # of a sequence's own that a program reads at once
+_OTHER_TOKENS, _OWN_WARPS = 16, 2  # likewise, of more than 16 bits or in larger heads
 _SETTLED_TOKENS = 16  # likewise, when they become a state
-_BLOCK_PART = 32  # of a key's numbers that a program takes at once of a shared state
-_ROWS = 16  # sequences for which a program reads a state that they share
-_TURNS = 8  # sequences of a program that changes states in place, and that one finds none to change
+_BLOCK_PART = 16  # of a key's numbers that a program takes at once of a shared state
+_ROWS, _BLOCK_VALUES = 16, 64  # sequences and a state's columns for which a program reads it
+_START_WARPS, _START_STAGES = 2, 3
+_COLUMNS = 8  # of a product
+_TURNS = (
+    32  # sequences of a program that changes states in place, and that one finds none to change
+)
 _SETTLING = 32  # sequences of a program that settles states, likewise
 _LEAST = 16  # rows of a product
 _NUMBERS = 128  # of a state that a thread holds, and fewer where it also multiplies
 _EPSILON = tl.constexpr(1e-6)  # of the norm of queries and keys, as in transformers
+_TF32 = tl.constexpr(-(1 << 13))  # the bits of a float32 that are there in tf32
+_LARGEST = tl.constexpr(65504.0)  # float16, for the change of a key that is nearly nothing
 _LEAST_DECAY = tl.constexpr(-1e4)  # log; so that sums of them, and their differences, are finite
 
 
 @triton.jit
 def _unit(x):
     return x * tl.rsqrt(tl.sum(x * x, 0) + _EPSILON)
+
+
+@triton.jit
+def _add(a, b, c, x, y, z):
+    return a + x, b + y, c + z
 
 
 @triton.jit
@@ -88,45 +101,48 @@ def _start_kernel(
     q_ptr, k_ptr, states_ptr, read_ptr, kept_ptr, products_ptr,
     stride_qr, stride_qh, stride_kr, stride_kh, stride_slot, scale, rows,
     HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_P: tl.constexpr, V_PARTS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """S_0^T k and S_0^T q of neighbours in one head: S_0 is read once for those that have it."""
+    """S_0^T k and S_0^T q of neighbours in one head, V / V_PARTS numbers of them: S_0 is read once
+    for those that have it."""
     groups = tl.cdiv(rows, ROWS)
-    head, first = tl.program_id(0) // groups, tl.program_id(0) % groups * ROWS
-    i, j, m = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, 2 * ROWS)
+    part, rest = tl.program_id(0) % V_PARTS, tl.program_id(0) // V_PARTS
+    head, first = rest // groups, rest % groups * ROWS
+    j, m = part * BLOCK_V + tl.arange(0, BLOCK_V), tl.arange(0, 2 * ROWS)
     row, is_query = (first + m % ROWS).to(tl.int64), m >= ROWS
     keeps = tl.load(kept_ptr + row, mask=row < rows, other=-1) >= 0
-    if tl.max(keeps.to(tl.int32)) == 0:
-        return
     slots = tl.load(read_ptr + row, mask=keeps, other=-1).to(tl.int64)
     of_head = head // GROUP
-    keys = k_ptr + row[:, None] * stride_kr + of_head * stride_kh
-    queries = q_ptr + row[:, None] * stride_qr + of_head * stride_qh
-    of_key, of_query = (keeps & ~is_query)[:, None], (keeps & is_query)[:, None]
-    x = tl.load(keys + i[None, :], mask=of_key & (i[None, :] < K), other=0.0).to(tl.float32)
-    x += tl.load(queries + i[None, :], mask=of_query & (i[None, :] < K), other=0.0).to(tl.float32)
-    norm = tl.rsqrt(tl.sum(x * x, 1) + _EPSILON) * tl.where(is_query, scale, 1.0)
+    key = k_ptr + row * stride_kr + of_head * stride_kh
+    query = q_ptr + row * stride_qr + of_head * stride_qh
+    vectors = tl.where(is_query, query, key)
     to = (row * HEADS + head) * (2 * V) + tl.where(is_query, V, 0)
-    there = tl.full((), -1, tl.int64)
-    for neighbour in range(first, tl.minimum(first + ROWS, rows)):
-        slot = tl.load(read_ptr + neighbour).to(tl.int64)
-        if (tl.load(kept_ptr + neighbour) >= 0) & (slot != there):
-            there = slot
-            product = tl.zeros((2 * ROWS, BLOCK_V), tl.float32)
-            for start in range(0, K, BLOCK_P):
-                p = start + tl.arange(0, BLOCK_P)
-                mask = p[None, :] < K
-                key = tl.load(keys + p[None, :], mask=of_key & mask, other=0.0)
-                query = tl.load(queries + p[None, :], mask=of_query & mask, other=0.0)
-                state = tl.load(
-                    states_ptr + slot * stride_slot + (head * K + p[:, None]) * V + j[None, :],
-                    mask=(p[:, None] < K) & (j[None, :] < V), other=0.0,
-                )  # fmt: skip
-                both = key.to(tl.float32) + query.to(tl.float32)
-                product += tl.dot(both, state, input_precision="tf32x3")
-            have = keeps & (slots == slot)
-            out = products_ptr + to[:, None] + j[None, :]
-            tl.store(out, product * norm[:, None], mask=have[:, None] & (j[None, :] < V))
+    slot = tl.max(slots, 0)
+    while slot >= 0:  # of those that are left
+        have = slots == slot
+        product = tl.zeros((2 * ROWS, BLOCK_V), tl.float32)
+        square = tl.zeros((2 * ROWS,), tl.float32)
+        for start in range(0, K, BLOCK_P):
+            p = start + tl.arange(0, BLOCK_P)
+            mask = have[:, None] & (p[None, :] < K)
+            vector = tl.load(vectors[:, None] + p[None, :], mask=mask, other=0.0)
+            state = tl.load(
+                states_ptr + slot * stride_slot + (head * K + p[:, None]) * V + j[None, :],
+                mask=(p[:, None] < K) & (j[None, :] < V), other=0.0,
+            )  # fmt: skip
+            whole = vector.to(tl.float32)
+            square += tl.sum(whole * whole, 1)
+            if q_ptr.dtype.element_ty == tl.float32:
+                product += tl.dot(whole, state, input_precision="tf32x3")
+            else:  # 16 bits are exact in tf32: two products instead of three
+                high = (state.to(tl.int32, bitcast=True) & _TF32).to(tl.float32, bitcast=True)
+                product = tl.dot(whole, high, product, input_precision="tf32")
+                product = tl.dot(whole, state - high, product, input_precision="tf32")
+        norm = tl.rsqrt(square + _EPSILON) * tl.where(is_query, scale, 1.0)
+        out = products_ptr + to[:, None] + j[None, :]
+        tl.store(out, product * norm[:, None], mask=have[:, None] & (j[None, :] < V))
+        slots = tl.where(have, -1, slots)
+        slot = tl.max(slots, 0)
 
 
 @triton.jit
@@ -141,22 +157,28 @@ def _own_kernel(
     """The outputs of a sequence in the heads of one key head, from the products with S_0 and the
     tokens that it keeps; the token itself is kept with them.
 
-    Columns c are those of the heads for the key, then those for the query. WORDS: of tokens_ptr in
-    a number of a state.
+    Columns c are two of each head, for the key and for the query. WORDS: of tokens_ptr in a number
+    of a state.
     """
     key_heads: tl.constexpr = HEADS // GROUP
     row, key_head = (tl.program_id(0) // key_heads).to(tl.int64), tl.program_id(0) % key_heads
     i, j, c = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_C)
-    head, used = key_head * GROUP + c % GROUP, c < 2 * GROUP
+    head, is_query, used = key_head * GROUP + c // 2, c % 2 == 1, c < 2 * GROUP
+    g = tl.arange(0, BLOCK_C // 2)
+    of_row = row * HEADS + key_head * GROUP + g
     # All that hangs on nothing is asked for at once.
     kept = tl.load(kept_ptr + row)
     slot = tl.load(write_ptr + row).to(tl.int64)
     query = tl.load(q_ptr + row * stride_qr + key_head * stride_qh + i, mask=i < K, other=0.0)
     key = tl.load(k_ptr + row * stride_kr + key_head * stride_kh + i, mask=i < K, other=0.0)
     decay = tl.load(decay_ptr + row * HEADS + head, mask=used, other=0.0).to(tl.float32)
-    product = products_ptr + (row * HEADS + head) * (2 * V) + tl.where(c < GROUP, 0, V)
-    mask = used[:, None] & (j[None, :] < V)
-    total = tl.load(product[:, None] + j[None, :], mask=mask, other=0.0)
+    product = products_ptr + (row * HEADS + head) * (2 * V) + tl.where(is_query, V, 0)
+    mask = (j[:, None] < V) & used[None, :]
+    total = tl.load(product[None, :] + j[:, None], mask=mask, other=0.0)
+    result = (j[:, None] < V) & (g[None, :] < GROUP)
+    at = v_ptr + row * stride_vr + (key_head * GROUP + g[None, :]) * stride_vh + j[:, None]
+    value = tl.load(at, mask=result, other=0.0).to(tl.float32)
+    beta = tl.load(beta_ptr + of_row, mask=g < GROUP, other=0.0).to(tl.float32)
     if kept < 0:
         return
     states_ptr += slot * stride_slot
@@ -167,55 +189,57 @@ def _own_kernel(
     decay = tl.maximum(decay, _LEAST_DECAY)
     decay += tl.load(sums + kept - 1, mask=used & (kept > 0), other=0.0)
     q, k = query.to(tl.float32), key.to(tl.float32)
-    norm_q = tl.rsqrt(tl.sum(q * q, 0) + _EPSILON) * scale
-    norm_k = tl.rsqrt(tl.sum(k * k, 0) + _EPSILON)
-    both = tl.where(c[None, :] < GROUP, key[:, None], query[:, None])
-    norms = tl.where(c < GROUP, norm_k, norm_q)
-    total *= tl.exp(decay)[:, None]
+    squares_q, squares_k, with_itself = tl.reduce((q * q, k * k, k * q), 0, _add)
+    norm_q = tl.rsqrt(squares_q + _EPSILON) * scale
+    norm_k = tl.rsqrt(squares_k + _EPSILON)
+    both = tl.where(is_query[None, :], query[:, None], key[:, None])
+    norms = tl.where(is_query, norm_q, norm_k)
+    total *= tl.exp(decay)[None, :]
     for start in range(0, kept, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
         before = tl.load(
             keys + t[:, None] * K + i[None, :],
-            mask=(t[:, None] < kept) & (i[None, :] < K), other=0.0,
+            mask=(t[:, None] < kept) & (i[None, :] < K), other=0.0, eviction_policy="evict_first",
         )  # fmt: skip
         inner = (t[:, None] < kept) & used[None, :]
         since = tl.load(sums[None, :] + t[:, None], mask=inner, other=0.0)
         changed = ()
-        for g in tl.static_range(GROUP):
-            at = changes + g * (K * V * WORDS) + t[:, None] * V + j[None, :]
-            changed += (tl.load(at, mask=(t[:, None] < kept) & (j[None, :] < V), other=0.0),)
-        square = before.to(tl.float32)
-        norm = tl.rsqrt(tl.sum(square * square, 1) + _EPSILON)
-        weight = tl.dot(before, both, input_precision="ieee") * norm[:, None] * norms[None, :]
+        for h in tl.static_range(GROUP):
+            earlier = changes + h * (K * V * WORDS) + t[:, None] * V + j[None, :]
+            there = (t[:, None] < kept) & (j[None, :] < V)
+            changed += (tl.load(earlier, mask=there, other=0.0, eviction_policy="evict_first"),)
+        weight = tl.dot(before, both, input_precision="ieee") * norms[None, :]
         weight = tl.where(inner, weight * tl.exp(decay[None, :] - since), 0.0)
-        weight = tl.trans(weight.to(before.dtype))  # rounded as attention's are
-        for g in tl.static_range(GROUP):
-            added = tl.dot(weight, changed[g], input_precision="ieee")
-            total += tl.where(c[:, None] % GROUP == g, added, 0.0)
-    with_itself = tl.sum(k * q, 0) * norm_k * norm_q
-    for g in tl.static_range(GROUP):
-        of_row = row * HEADS + key_head * GROUP + g
-        by_k = tl.sum(tl.where(c[:, None] == g, total, 0.0), 0)
-        by_q = tl.sum(tl.where(c[:, None] == GROUP + g, total, 0.0), 0)
-        at = v_ptr + row * stride_vr + (key_head * GROUP + g) * stride_vh + j
-        value = tl.load(at, mask=j < V, other=0.0).to(tl.float32)
-        change = (value - by_k) * tl.load(beta_ptr + of_row).to(tl.float32)
-        tl.store(out_ptr + of_row * V + j, by_q + with_itself * change, mask=j < V)
-        tl.store(changes + g * (K * V * WORDS) + kept * V + j, change, mask=j < V)
+        for h in tl.static_range(GROUP):
+            of_head = tl.where(c[None, :] // 2 == h, weight, 0.0)
+            of_head = of_head.to(before.dtype)  # rounded as attention's are
+            total = tl.dot(tl.trans(changed[h]), of_head, total, input_precision="ieee")
+    by_k, by_q = tl.split(tl.reshape(total, (BLOCK_V, BLOCK_C // 2, 2)))
+    change = (value - by_k) * beta[None, :]
+    out = by_q + with_itself * norm_k * norm_q * change
+    tl.store(out_ptr + of_row[None, :] * V + j[:, None], out, mask=result)
+    change *= norm_k  # for keys are kept as they came
+    if changes.dtype.element_ty == tl.float16:
+        change = tl.clamp(change, -_LARGEST, _LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    at = changes + g[None, :] * (K * V * WORDS) + kept * V + j[:, None]
+    tl.store(at, change, mask=result)
     tl.store(keys + kept * K + i, key, mask=i < K)
-    tl.store(sums + kept, decay, mask=c < GROUP)
+    tl.store(sums + kept, decay, mask=used & ~is_query)
 
 
 @triton.jit
 def _settle_kernel(
-    states_ptr, tokens_ptr, read_ptr, write_ptr, kept_ptr, stride_slot, rows,
+    states_ptr, tokens_ptr, read_ptr, write_ptr, kept_ptr, stride_layer, stride_slot, rows,
     ROOM: tl.constexpr, WORDS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
     K: tl.constexpr, V: tl.constexpr, TURNS: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """The states of some sequences, far from each other, in the heads of one key head are written
-    over the tokens they kept."""
+    """The states of some sequences, far from each other, in the heads of one key head of a layer
+    are written over the tokens they kept."""
     key_heads: tl.constexpr = HEADS // GROUP
+    layer = tl.program_id(1).to(tl.int64) * stride_layer
+    states_ptr += layer
+    tokens_ptr += layer * WORDS
     stride = tl.cdiv(rows, TURNS)
     first, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     turns = first + tl.arange(0, TURNS) * stride
@@ -242,13 +266,11 @@ def _settle_kernel(
                     there = t < kept
                     mask = there[None, :] & (i[:, None] < K)
                     key = tl.load(keys + t[None, :] * K + i[:, None], mask=mask, other=0.0)
-                    key = key.to(tl.float32)
-                    norm = tl.rsqrt(tl.sum(key * key, 0) + _EPSILON)
                     since = tl.load(sums + t, mask=there, other=0.0)
-                    weight = tl.where(there, tl.exp(decay - since), 0.0) * norm
+                    weight = tl.where(there, tl.exp(decay - since), 0.0)
                     mask = there[:, None] & (j[None, :] < V)
                     change = tl.load(changes + t[:, None] * V + j[None, :], mask=mask, other=0.0)
-                    key *= weight[None, :]
+                    key = key.to(tl.float32) * weight[None, :]
                     state += tl.dot(key, change.to(tl.float32), input_precision="ieee")
                 tl.debug_barrier()  # all have read what is written over
                 tl.store(states_ptr + to_slot + place, state, mask=real)
@@ -305,20 +327,22 @@ def delta_rule_step(
     if kept is None:
         return out
     products = torch.empty((count, heads, 2, v_size), dtype=torch.float32, device=v.device)
-    _start_kernel[(heads * triton.cdiv(count, _ROWS),)](
+    parts = triton.cdiv(block_v, _BLOCK_VALUES)
+    _start_kernel[(heads * triton.cdiv(count, _ROWS) * parts,)](
         q, k, states, read, kept, products, *strides, states.stride(0), scale, count,
         HEADS=heads, GROUP=group, K=size, V=v_size, ROWS=_ROWS, BLOCK_P=min(block_k, _BLOCK_PART),
-        BLOCK_K=block_k, BLOCK_V=block_v, num_warps=_warps(2 * _ROWS * block_v, _NUMBERS // 4),
-        num_stages=2,
+        V_PARTS=parts, BLOCK_V=block_v // parts, num_warps=_START_WARPS, num_stages=_START_STAGES,
     )  # fmt: skip
     tokens = states.view(v.dtype)
+    is_small = v.dtype.itemsize == 2 and max(block_k, block_v) <= _NUMBERS
     _own_kernel[(count * key_heads,)](
         q, k, v, decay, beta, states, tokens, write, kept, products, out,
         *strides, *v.stride()[:2], states.stride(0), scale,
         ROOM=room_for_tokens(size, v_size, v.dtype), WORDS=tokens.shape[-1] // v_size,
-        HEADS=heads, GROUP=group, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
-        BLOCK_C=max(_LEAST, triton.next_power_of_2(2 * group)), BLOCK_K=block_k, BLOCK_V=block_v,
-        num_warps=_OWN_WARPS, num_stages=1,
+        HEADS=heads, GROUP=group, K=size, V=v_size,
+        BLOCK_T=_BLOCK_TOKENS if is_small else _OTHER_TOKENS,
+        BLOCK_C=max(_COLUMNS, triton.next_power_of_2(2 * group)), BLOCK_K=block_k, BLOCK_V=block_v,
+        num_warps=_OWN_WARPS, num_stages=1, maxnreg=_OWN_REGISTERS if is_small else None,
     )  # fmt: skip
     return out
 
@@ -327,16 +351,17 @@ def settle(
     states: torch.Tensor, read: torch.Tensor, write: torch.Tensor, kept: torch.Tensor,
     key_heads: int, dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    """Write the states of sequences over the tokens that they keep.
+    """Write the states of sequences over the tokens that they keep, in some layers.
 
-    states, read, write: as `delta_rule_step` has them; kept: int32 [n], 0 or less where nothing is
-    to be done. key_heads, dtype: of the keys that were kept.
+    states: [layers, slots, heads, K, V]; of a layer, and read and write, as `delta_rule_step` has
+    them; kept: int32 [n], 0 or less where nothing is to be done. key_heads, dtype: of the keys.
     """
-    heads, size, v_size = states.shape[1:]
+    layers, _, heads, size, v_size = states.shape
+    assert states[0, 0].is_contiguous() and states.dtype == torch.float32
     tokens = states.view(dtype)
     block_k, block_v = (max(_LEAST, triton.next_power_of_2(x)) for x in (size, v_size))
-    _settle_kernel[(triton.cdiv(len(kept), _SETTLING) * key_heads,)](
-        states, tokens, read, write, kept, states.stride(0), len(kept),
+    _settle_kernel[(triton.cdiv(len(kept), _SETTLING) * key_heads, layers)](
+        states, tokens, read, write, kept, *states.stride()[:2], len(kept),
         ROOM=room_for_tokens(size, v_size, dtype), WORDS=tokens.shape[-1] // v_size,
         HEADS=heads, GROUP=heads // key_heads, K=size, V=v_size, TURNS=_SETTLING,
         BLOCK_T=_SETTLED_TOKENS, BLOCK_K=block_k, BLOCK_V=block_v,

@@ -65,9 +65,10 @@ def settle(
     """Write the states of sequences over the tokens that they keep: see `delta_rule.py`."""
     for row in (kept > 0).nonzero()[:, 0].tolist():
         slot, count = int(write[row]), int(kept[row])
-        tokens = _Tokens(states[slot], key_heads, dtype)
-        sums = tokens.sums[:, count - 1].clone()
-        states[slot] = tokens.state(states[int(read[row])], count, sums)
+        for layer in states:
+            tokens = _Tokens(layer[slot], key_heads, dtype)
+            sums = tokens.sums[:, count - 1].clone()
+            layer[slot] = tokens.state(layer[int(read[row])], count, sums)
 
 
 class _Tokens:

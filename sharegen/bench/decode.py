@@ -236,6 +236,8 @@ class Unmixed(StatePool):
     def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
         return hidden.clone()
 
+    def end_step(self, slots: StepSlots) -> None: ...
+
 
 class Copies:
     """Attention that stores the keys and values, and returns the row's own values."""

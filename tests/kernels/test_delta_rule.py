@@ -81,7 +81,7 @@ def test_tokens_that_are_kept(
         assert difference < bound
         full = (kept + 1 == room) | ((begins == 1) & (output == 2))
         settling = torch.where(live & full, kept + 1, 0).int()
-        kernels.settle(states, start, place, settling, key_heads, dtype)
+        kernels.settle(states[None], start, place, settling, key_heads, dtype)
     assert torch.equal(states[:3], before[:3])
     torch.testing.assert_close(states[3:10], expected[3:10], atol=bound, rtol=bound)
 

@@ -30,6 +30,10 @@ class StatesOfRows:
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         return self.pool.step(index, hidden[:, None], self.slots)[:, 0]
 
+    def end(self) -> None:
+        """All mixers have done the step."""
+        self.pool.end_step(self.slots)
+
 
 @dataclass(frozen=True)
 class _Chunks:

@@ -193,7 +193,8 @@ class Runner:
             states = self.states.of_step(position, output, in_place)
         with active(context, states):
             logits = self.model.forward(self.tokens[rows], position.clamp(min=0).long(), every)
-        if self.states is not None:
+        if self.states is not None and states is not None:
+            states.end()
             self.states.advance(position)
         history = None
         if features.looks_back:

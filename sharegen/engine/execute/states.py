@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
-from sharegen.engine.model.mixers import (
-    RECURRENT,
-    Key,
-    Mixer,
-    StateInPlace,
-    States,
-    has_one_decay,
-    keys_in_place,
-)
+from sharegen.engine.model.in_place import RECURRENT, Change, Key, changing, in_place
+from sharegen.engine.model.mixers import Mixer, States, StateSpec, has_one_decay, keys_in_place
 
 _TRIED = 2  # sequences on which a kernel is tried
 _DIFFERENCE = 0.02  # of the largest number, by which bfloat16 rounds a mixer's output at most
@@ -50,7 +44,8 @@ class StepSlots:
     the states of their prompts. kept: int32 [n] how many tokens a sequence keeps in its slot
     `write`, -1 where that has its state. settling: int32 [n] how many tokens become the state
     there, 0 for none: after a step in place, and before one that copies.
-    in_place: nobody reads what another one writes.
+    in_place: nobody reads what another one writes. state: where each reads one in place: the
+    prompt's, while it keeps tokens.
     """
 
     read: torch.Tensor
@@ -59,6 +54,18 @@ class StepSlots:
     kept: torch.Tensor
     settling: torch.Tensor
     in_place: bool
+    state: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        state = torch.where(self.kept < 0, self.read, self.start)
+        object.__setattr__(self, "state", state)  # once a step, not once a layer
+
+
+class _Kind(NamedTuple):
+    """Of mixers whose states are settled together: their modules' type, and the states."""
+
+    module: type
+    spec: StateSpec
 
 
 class StatePool:
@@ -66,7 +73,8 @@ class StatePool:
 
     kernels: for states that a step changes where they lie, which spares the copies of them; None:
     there are none for the device. They are tried on each kind of mixer, and one that fails or
-    differs from the mixer's own code is not taken, and a warning says so.
+    differs from the mixer's own code is not taken, and a warning says so. So with mixers that are
+    compiled around them.
 
     room: how many tokens a sequence may keep before they become its state; 0 where it keeps none.
     """
@@ -83,22 +91,20 @@ class StatePool:
         self.mixers = mixers
         self.zero, self.scratch = num_slots, num_slots + 1
         self.device = device
-        self.tensors = [mixer.fresh(num_slots + 2, device).tensors for mixer in mixers]
+        self.tensors, self._together = _allocated(mixers, num_slots + 2, device)
         self._kernels = kernels
         self._dtype = dtype
         self._in_place: dict[type, frozenset[Key]] = {}  # by the mixers' type
+        self._compiled: set[type] = set()  # of the mixers whose steps in place are
         self._key_heads: dict[type, int] = {}  # of mixers whose sequences keep tokens
         self.room = min(map(self._room, range(len(mixers))), default=0)
 
     def _room(self, index: int) -> int:
         mixer = self.mixers[index]
-        if self._kernels is None or not self._may_keep(mixer):
+        if self._kernels is None or not _may_keep(mixer):
             return 0
         _, key_size, value_size = self.tensors[index][RECURRENT].shape[1:]
         return self._kernels.room_for_tokens(key_size, value_size, self._dtype)
-
-    def _may_keep(self, mixer: Mixer) -> bool:
-        return RECURRENT in keys_in_place(mixer) and has_one_decay(mixer)
 
     def mix(
         self,
@@ -123,24 +129,25 @@ class StatePool:
         """hidden: [sequences, 1, size] -> [sequences, 1, width]: a decoding step's."""
         pool, taken = self.tensors[index], self._taken(index, hidden)
         if not (slots.in_place and taken):
-            self._settle(index, pool, slots, taken)
+            if RECURRENT in taken:
+                self._settle(type(self.mixers[index].module), pool[RECURRENT][None], slots)
             return self.mix(index, hidden, slots.read, slots.write, decoding=True)
-        mixed = self._mix_in_place(index, hidden, pool, slots, taken)
-        self._settle(index, pool, slots, taken)
-        return mixed
+        compiled = type(self.mixers[index].module) in self._compiled
+        return self._mix_in_place(index, hidden, pool, slots, taken, compiled)
 
-    def _settle(
-        self,
-        index: int,
-        pool: dict[Key, torch.Tensor],
-        slots: StepSlots,
-        taken: frozenset[Key],
-    ) -> None:
-        key_heads = self._key_heads.get(type(self.mixers[index].module))
-        if RECURRENT in taken and key_heads is not None:
+    def end_step(self, slots: StepSlots) -> None:
+        """All mixers have done it."""
+        for kind, states in self._together.items():
+            if slots.in_place and RECURRENT in self._in_place.get(kind.module, ()):
+                self._settle(kind.module, states, slots)
+
+    def _settle(self, kind: type, states: torch.Tensor, slots: StepSlots) -> None:
+        """states: [mixers, slots, ...] of some mixers of a kind."""
+        key_heads = self._key_heads.get(kind)
+        if key_heads is not None:
             assert self._kernels is not None
             self._kernels.settle(
-                pool[RECURRENT], slots.start, slots.write, slots.settling, key_heads, self._dtype
+                states, slots.start, slots.write, slots.settling, key_heads, self._dtype
             )
 
     def _mix_in_place(
@@ -150,22 +157,25 @@ class StatePool:
         pool: dict[Key, torch.Tensor],
         slots: StepSlots,
         taken: frozenset[Key],
+        compiled: bool,
     ) -> torch.Tensor:
-        """taken: the states that change where they lie."""
+        """taken: the states that change where they lie; all of them, where the step is compiled."""
         mixer = self.mixers[index]
         assert self._kernels is not None
-        in_place: dict[Key, StateInPlace] = {}
+        rule, changes = self._kernels.delta_rule, dict[Key, Change]()
         for key in taken:
             if key != RECURRENT:
-                in_place[key] = _Convolved(self._kernels.convolve, pool[key], slots)
-            elif self._may_keep(mixer):
+                changes[key] = _Convolve(self._kernels.convolve, pool[key], slots)
+            elif _may_keep(mixer):
                 told = partial(self._key_heads.__setitem__, type(mixer.module))
-                in_place[key] = _Kept(self._kernels.delta_rule, pool[key], slots, self._dtype, told)
+                changes[key] = _Keep(rule, pool[key], slots, self._dtype, told)
             else:
-                in_place[key] = _Changed(self._kernels.delta_rule, pool[key], slots)
+                changes[key] = _ApplyRule(rule, pool[key], slots)
         copied = {key: tensor for key, tensor in pool.items() if key not in taken}
-        states = States({key: t.index_select(0, slots.read) for key, t in copied.items()}, in_place)
-        mixed = mixer.run(hidden, states, decoding=True)
+        copies = {key: tensor.index_select(0, slots.read) for key, tensor in copied.items()}
+        states = States(copies, in_place(taken))
+        with changing(changes):
+            mixed = mixer.step(hidden, states, compiled)
         for key, tensor in copied.items():
             tensor.index_copy_(0, slots.write, states.tensors[key].to(tensor.dtype))
         return mixed
@@ -181,12 +191,18 @@ class StatePool:
                 return frozenset()  # a step runs once before it is captured
             every = keys_in_place(mixer)
             groups = (every & {RECURRENT}, every - {RECURRENT})
-            self._in_place[kind] = frozenset[Key]().union(
+            taken = frozenset[Key]().union(
                 *(keys for keys in groups if keys and self._is_same(index, hidden[:_TRIED], keys))
             )
+            self._in_place[kind] = taken
+            may_be_compiled = mixer.compiled is not None and taken == mixer.keys
+            if may_be_compiled and self._is_same(index, hidden[:_TRIED], taken, compiled=True):
+                self._compiled.add(kind)
         return self._in_place[kind]
 
-    def _is_same(self, index: int, hidden: torch.Tensor, taken: frozenset[Key]) -> bool:
+    def _is_same(
+        self, index: int, hidden: torch.Tensor, taken: frozenset[Key], compiled: bool = False
+    ) -> bool:
         """Whether kernels give what the mixer's own code does, on a few sequences' states.
 
         They are random: a step's states may all be zero, from which many a rule gives the same.
@@ -204,7 +220,7 @@ class StatePool:
         errors = _kernel_errors()
         try:
             close = all(
-                self._gives(index, hidden, dict(before), slots, taken, expected, states)
+                self._gives(index, hidden, dict(before), slots, taken, compiled, expected, states)
                 for slots in _trials(count, self.device, self.room > 0)
             )
             reason = "it differs from the model's own code"
@@ -213,7 +229,8 @@ class StatePool:
                 raise
             close, reason = False, (str(error).strip() or type(error).__name__).splitlines()[0]
         if not close:
-            warnings.warn(f"states are copied in every step: {reason:.200}", stacklevel=2)
+            what = "mixers run uncompiled" if compiled else "states are copied in every step"
+            warnings.warn(f"{what}: {reason:.200}", stacklevel=2)
         return close
 
     def _gives(
@@ -223,16 +240,45 @@ class StatePool:
         before: dict[Key, torch.Tensor],
         slots: StepSlots,
         taken: frozenset[Key],
+        compiled: bool,
         expected: torch.Tensor,
         states: States,
     ) -> bool:
         """Whether a step in place from `before` ends with what is expected, and these states."""
         pool = {key: tensor.clone() for key, tensor in before.items()}
-        mixed = self._mix_in_place(index, hidden, pool, slots, taken)
-        self._settle(index, pool, slots, taken)
+        mixed = self._mix_in_place(index, hidden, pool, slots, taken, compiled)
+        if RECURRENT in taken:
+            self._settle(type(self.mixers[index].module), pool[RECURRENT][None], slots)
         return _are_close(mixed, expected) and all(
             _are_close(pool[key][slots.write], states.tensors[key]) for key in taken
         )
+
+
+def _may_keep(mixer: Mixer) -> bool:
+    return RECURRENT in keys_in_place(mixer) and has_one_decay(mixer)
+
+
+def _allocated(
+    mixers: Sequence[Mixer], slots: int, device: torch.device
+) -> tuple[list[dict[Key, torch.Tensor]], dict[_Kind, torch.Tensor]]:
+    """States of zeros: of each mixer [slots, *shape]; and those that are settled together, which
+    sequences may keep tokens for, [mixers of a kind, slots, *shape]."""
+    kinds = [_Kind(type(mixer.module), mixer.spec(RECURRENT)) if _may_keep(mixer) else None
+             for mixer in mixers]  # fmt: skip
+    together = {
+        kind: torch.zeros((count, slots, *kind.spec.shape), dtype=kind.spec.dtype, device=device)
+        for kind, count in Counter(kinds).items()
+        if kind is not None
+    }
+    parts = {kind: iter(states) for kind, states in together.items()}
+    tensors = []
+    for mixer, kind in zip(mixers, kinds, strict=True):
+        tensors.append({
+            spec.key: next(parts[kind]) if kind is not None and spec.key == RECURRENT
+            else torch.zeros((slots, *spec.shape), dtype=spec.dtype, device=device)
+            for spec in mixer.states
+        })  # fmt: skip
+    return tensors, together
 
 
 def _trials(count: int, device: torch.device, keeps: bool) -> list[StepSlots]:
@@ -265,62 +311,43 @@ def _kernel_errors() -> tuple[type[Exception], ...]:
 
 
 @dataclass(frozen=True)
-class _Changed(StateInPlace):
-    """The state of a delta rule. states: [slots, heads, K, V]."""
+class _ApplyRule:
+    """A delta rule changes its states at once. states: [slots, heads, K, V]."""
 
     kernel: Callable[..., torch.Tensor]
     states: torch.Tensor
     slots: StepSlots
 
-    def step(self, *args: torch.Tensor, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """args: q, k: [sequences, 1, key heads, K]; v: [sequences, 1, heads, V]; kwargs: g, the
-        decays' logs, [sequences, 1, heads] or [sequences, 1, heads, K]; beta: [sequences, 1, heads]
-        """
-        parts = [x[:, 0] for x in (*args, kwargs["g"], kwargs["beta"])]
-        out = self._run(*parts)[:, None]
-        return out, out  # some models convert the next state, which is where it belongs
-
-    def _run(self, *parts: torch.Tensor) -> torch.Tensor:
+    def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
         return self.kernel(*parts, self.states, self.slots.read, self.slots.write)
 
 
 @dataclass(frozen=True)
-class _Kept(_Changed):
-    """One that sequences keep tokens for. dtype: of these; told: how many heads their keys have."""
+class _Keep(_ApplyRule):
+    """Sequences keep their tokens. dtype: of these; told: how many heads their keys have."""
 
     dtype: torch.dtype
     told: Callable[[int], None]
 
-    def _run(self, *parts: torch.Tensor) -> torch.Tensor:
+    def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
         _, key, value, *_ = parts
         if value.dtype != self.dtype:
             raise RuntimeError(f"values are in {value.dtype}, and the model in {self.dtype}")
         self.told(key.shape[1])
         slots = self.slots
-        read = torch.where(slots.kept < 0, slots.read, slots.start)
-        return self.kernel(*parts, self.states, read, slots.write, slots.kept)
+        return self.kernel(*parts, self.states, slots.state, slots.write, slots.kept)
 
 
 @dataclass(frozen=True)
-class _Convolved(StateInPlace):
-    """A convolution's last inputs. states: [slots, channels, columns]."""
+class _Convolve:
+    """A convolution's last inputs move on. states: [slots, channels, columns]."""
 
     kernel: Callable[..., torch.Tensor]
     states: torch.Tensor
     slots: StepSlots
 
-    def step(
-        self,
-        x: torch.Tensor,
-        state: StateInPlace,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        activation: str | None = None,
-    ) -> torch.Tensor:
-        """x: [sequences, channels, 1] -> likewise: what transformers' function of this name does
-        with a copy of the state."""
-        slots = self.slots
-        return self.kernel(x, self.states, slots.read, slots.write, weight, bias, activation)
+    def __call__(self, x: torch.Tensor, *parameters: Any) -> torch.Tensor:
+        return self.kernel(x, self.states, self.slots.read, self.slots.write, *parameters)
 
 
 def step_kernels(device: torch.device) -> Kernels | None:

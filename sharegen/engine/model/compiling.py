@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
+import torch
 import torch._dynamo.config
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model.adding import SumsOntoResiduals
 from sharegen.engine.model.fusing import fuse_projections, unfuse
+from sharegen.engine.model.in_place import changing, in_place, no_changes
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.mixers import States, keys_in_place
 from sharegen.engine.model.ranks import alone
 
 _TRIAL_TOKENS = 32
+_TRIAL_ROWS = 512  # of a step: the compiler chooses its tiles for as many
+_MIXER_OPTIONS: dict[str, Any] = {
+    "aggressive_fusion": True
+}  # small results of other inputs in one kernel
 _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
 
 
@@ -23,9 +31,10 @@ def optimise(model: LoadedModel) -> None:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
     So are the norms inside of mixers, whose own code runs uncompiled (`mixers.py`): a norm's many
-    kernels become one. Modules of one kind share one compilation. A model that does not compile
-    runs as it was, and a warning says why; so does one rank's part where that of another does not,
-    and so do norms, beside layers that compile. All is undone when the model is released.
+    kernels become one. Mixers whose states all change in place are compiled whole for decoding.
+    Modules of one kind share one compilation. A model that does not compile runs as it was, and a
+    warning says why; so does one rank's part where that of another does not, and so do norms and
+    mixers, beside layers that compile. All is undone when the model is released.
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
@@ -42,6 +51,52 @@ def optimise(model: LoadedModel) -> None:
     reason = _compile(model, norms) if norms else None
     if reason is not None:
         warnings.warn(f"the mixers' norms run uncompiled: {reason:.200}", stacklevel=2)
+    reason = _compile_steps(model)
+    if reason is not None:
+        warnings.warn(f"mixers run uncompiled: {reason:.200}", stacklevel=2)
+
+
+def _compile_steps(model: LoadedModel) -> str | None:
+    """Compile mixers for decoding until the model is released, or leave them and say why."""
+    mixers = [mixer for mixer in model.mixers if keys_in_place(mixer) == mixer.keys]
+    _allow_compilations(_PER_MODULE * len(mixers))
+    size: int = model.model.config.get_text_config().hidden_size
+    with ExitStack() as undo:
+        for mixer in mixers:
+            mixer.compiled = torch.compile(
+                mixer.forward, dynamic=True, fullgraph=True, options=_MIXER_OPTIONS
+            )
+            undo.callback(setattr, mixer, "compiled", None)
+            for norm in _norms(mixer.module):
+                undo.callback(norm.register_forward_hook(_keep_result).remove)
+        try:
+            with torch.inference_mode():  # as a job's steps run, which are other tensors
+                hidden = torch.zeros(_TRIAL_ROWS, 1, size, dtype=model.dtype, device=model.device)
+                for mixer in mixers:
+                    with changing(no_changes(mixer.keys)):
+                        mixer.step(hidden, States({}, in_place(mixer.keys)), compiled=True)
+        except Exception as error:
+            return _first_line(error)
+        model.on_release(undo.pop_all().close)
+    return None
+
+
+def _keep_result(norm: nn.Module, arguments: Any, result: torch.Tensor) -> None:
+    _keep(result)
+
+
+@torch.library.custom_op("sharegen::keep", mutates_args={"tensor"})
+def _keep(tensor: torch.Tensor) -> None:
+    """Does nothing to it, but the compiler takes it for a change, and has it written as it is here.
+
+    A norm of heads is one kernel so. For a product of what all heads have the compiler would write
+    it in that shape, in two kernels, of which the second computes half of the first again.
+    """
+
+
+@_keep.register_fake
+def _(tensor: torch.Tensor) -> None:
+    return None
 
 
 def _norms(mixer: nn.Module) -> Iterator[nn.Module]:
@@ -87,8 +142,12 @@ def _failure(model: LoadedModel) -> str | None:
             for count, rows in trials:
                 model.trial_forward(count, rows=rows)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return _first_line(error)
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _allow_compilations(count: int) -> None:

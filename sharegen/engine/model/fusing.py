@@ -1,4 +1,4 @@
-"""Projections of the same input as one matrix product: QKV, and gate with up.
+"""Projections of the same input as one matrix product: QKV, gate with up, and a mixer's.
 
 Hugging Face's modelling code asks for them one by one. The first one asked computes all and puts
 the others by; they are picked up when asked for. Compiled, nothing of that remains but the product.
@@ -15,7 +15,12 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.model.fp8 import E4M3, FP8Linear, multiply
 
-_TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+_TOGETHER = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("in_proj_qkv", "in_proj_b", "in_proj_a"),  # what a gate takes, z, is wanted contiguous
+    ("in_proj_qkvz", "in_proj_ba"),
+)
 _KINDS = (nn.Linear, FP8Linear)
 _PARAMETERS = ("weight", "weight_scale", "bias")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from sharegen.engine.model import interface
+from sharegen.engine.model.in_place import RECURRENT, Key, StateInPlace
 from sharegen.engine.model.scan import scanning_from, starts_from_nothing
 from sharegen.engine.model.time_steps import has_limits, within_limits
 
@@ -39,11 +39,6 @@ _STEPS = {"fused_recurrent_gated_delta_rule", "fused_recurrent_kda"}
 _ONE_DECAY = "fused_recurrent_gated_delta_rule"  # for all numbers of a key
 _CONVOLUTION = "causal_conv1d_update"
 
-Key = tuple[str, int]
-"""Of one of a mixer's states: "conv" or "recurrent", and its number among those."""
-
-RECURRENT: Key = ("recurrent", 0)
-
 
 @dataclass(frozen=True)
 class StateSpec:
@@ -56,14 +51,6 @@ class StateSpec:
     @property
     def bytes(self) -> int:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-
-class StateInPlace(ABC):
-    """A state that a step of one token changes where it lies."""
-
-    @abstractmethod
-    def step(self, *args: Any, **kwargs: Any) -> Any:
-        """In place of the function that is called with the state, for all that it does."""
 
 
 class States:
@@ -118,7 +105,8 @@ class Mixer:
     """A module that keeps states, and what they are.
 
     cache_argument: of its forward. results: of one that returns several tensors, as an attention's
-    projections do, what each has of a token. forward: its own.
+    projections do, what each has of a token. forward: its own. compiled: the same for a step that
+    changes all its states in place, where it is compiled for that.
     """
 
     module: nn.Module
@@ -126,6 +114,7 @@ class Mixer:
     cache_argument: str
     results: tuple[tuple[int, ...], ...] = ()
     forward: Callable[..., Any] = field(init=False)
+    compiled: Callable[..., Any] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.forward = self.module.forward
@@ -137,6 +126,22 @@ class Mixer:
         decoding: whether the tokens, one of each sequence, are none of its prompt.
         """
         return self._joined(self._run(hidden, states, decoding))
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """Of its states."""
+        return frozenset(spec.key for spec in self.states)
+
+    def spec(self, key: Key) -> StateSpec:
+        """Of that state."""
+        return next(spec for spec in self.states if spec.key == key)
+
+    def step(self, hidden: torch.Tensor, states: States, compiled: bool) -> torch.Tensor:
+        """As `run` does for one token in decoding; compiled: by what `compiled` is."""
+        if not compiled:
+            return self.run(hidden, states, decoding=True)
+        assert self.compiled is not None
+        return self._joined(self.compiled(hidden, **{self.cache_argument: states}))
 
     def width(self, size: int) -> int:
         """How many numbers of a token `run` returns, where it is given `size`."""
@@ -262,9 +267,8 @@ def keys_in_place(mixer: Mixer) -> frozenset[Key]:
     package's kernel, whose place ours takes.
     """
     names = {choice.name for _, choice in _choices(_code_of(mixer.module))}
-    keys = {spec.key for spec in mixer.states}
-    conv = {key for key in keys if key[0] == "conv"} if _CONVOLUTION in names else set()
-    return frozenset(conv | (keys & {RECURRENT} if names & _STEPS else set()))
+    conv = {key for key in mixer.keys if key[0] == "conv"} if _CONVOLUTION in names else set()
+    return frozenset(conv | (mixer.keys & {RECURRENT} if names & _STEPS else set()))
 
 
 def has_one_decay(mixer: Mixer) -> bool:
