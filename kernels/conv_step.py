@@ -87,7 +87,8 @@ def conv_step(
     out = torch.empty((count, 1, channels), dtype=x.dtype, device=x.device)
     dtype, bits = states.dtype, 0
     word = _WORDS.get(length * dtype.itemsize) if dtype.itemsize == 2 else None
-    if word is not None and states.stride(0) % length == states.storage_offset() % length == 0:
+    is_aligned = states.stride(0) % length == states.storage_offset() % length == 0
+    if word is not None and is_aligned and dtype == weight.dtype:
         states, bits = states.view(word)[..., 0], 8 * dtype.itemsize
     _step_kernel[(count, triton.cdiv(channels, _BLOCK))](
         x, states, read.contiguous(), write.contiguous(), weight.contiguous(),

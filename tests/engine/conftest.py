@@ -1,16 +1,14 @@
 """Compiling as dynamo sees it; and how many comparisons with a reference were left to a tie."""
 
 import pytest
-from torch import nn
+import torch
 
 
 @pytest.fixture
 def dynamo_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules are compiled without inductor, which takes long: their graphs run as they are."""
-    compile = nn.Module.compile
-    monkeypatch.setattr(
-        nn.Module, "compile", lambda module, **how: compile(module, backend="eager", **how)
-    )
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda *of, **how: compile(*of, backend="eager", **how))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from transformers import AutoModelForCausalLM
 from transformers.integrations import hub_kernels
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -30,7 +31,7 @@ from sharegen.engine.execute.memory import most_slots
 from sharegen.engine.execute.row_states import RowStates
 from sharegen.engine.execute.states import Kernels, StatePool
 from sharegen.engine.model import mixers, probe
-from sharegen.engine.model.compiling import _compile, _norms
+from sharegen.engine.model.compiling import _compile, _compile_steps, _norms
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.mixers import TORCH_CODE, choose_by_device, kernels_of
 from sharegen.engine.request import Request, SamplingParams
@@ -483,8 +484,9 @@ def test_with_fp8_kv() -> None:
 
 
 IN_PLACE = {"conv", "recurrent"}
+GATED = ("torch_recurrent_gated_delta_rule", "fused_recurrent_gated_delta_rule")
 STEPS = {
-    "qwen3_5": ("torch_recurrent_gated_delta_rule", "fused_recurrent_gated_delta_rule"),
+    "qwen3_5": GATED,
     "kimi_linear": ("recurrent_kimi_delta_attention", "fused_recurrent_kda"),
 }
 
@@ -495,10 +497,15 @@ KERNELS = Kernels(
 )  # fmt: skip
 
 
-def with_kernels(name: str, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_kernels(
+    name: str,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: tuple[str, str] | None = None,
+) -> None:
     """As on a GPU where a package has kernels for the model, and ours step on the states."""
     code = sys.modules[type(loaded(name).mixers[0].module).__module__]
-    function, kernel = STEPS[name]
+    function, kernel = steps or STEPS[name]
     own = vars(code)[function]
     monkeypatch.setattr(code, function, mixers._Choice("a package", kernel, own, own))
     monkeypatch.setattr(prepared, "step_kernels", lambda device: kernels)
@@ -546,6 +553,60 @@ def test_kept_tokens_in_every_setting(setting: str, monkeypatch: pytest.MonkeyPa
     engine = make_engine(loaded("qwen3_5"), **config)
     prepare(engine, monkeypatch)
     assert run(engine, requests).tokens == expected.tokens
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("dynamo_alone")
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen3_next", "olmo_hybrid", "kimi_linear", "lfm2"])
+def test_mixers_compiled_around_what_changes_their_states(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One graph for all mixers of a kind, of any number of rows."""
+    requests = requests_of(forest()[:5], SAMPLED, 3)
+    if name != "lfm2":
+        with_kernels(name, KERNELS, monkeypatch, STEPS.get(name, GATED))
+    monkeypatch.setattr(prepared, "step_kernels", lambda device: KERNELS)
+    plain = run(make_engine(loaded(name)), requests)
+    torch.compiler.reset()
+    compiled = load_model(make_tiny(name))
+    assert _compile_steps(compiled) is None
+    before = counters["stats"]["unique_graphs"]
+    engine = make_engine(compiled)
+    assert run(engine, requests).tokens == plain.tokens
+    assert engine.runner.states is not None
+    kinds = {type(mixer.module) for mixer in compiled.mixers}
+    assert engine.runner.states.pool._compiled == kinds
+    assert counters["stats"]["unique_graphs"] - before <= 1  # of a single row
+    mixers_of_it = compiled.mixers
+    compiled.release()
+    assert all(mixer.compiled is None for mixer in mixers_of_it)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["compiles", "differs"])
+def test_mixers_that_run_uncompiled(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile(forward: Callable[..., Any], **how: Any) -> Callable[..., Any]:
+        def compiled(*arguments: Any, **others: Any) -> Any:
+            if way == "compiles":
+                raise RuntimeError("no compiler here\nand a page about it")
+            return torch.zeros_like(forward(*arguments, **others))
+
+        return compiled
+
+    requests = requests_of(forest()[:4], SAMPLED, 3)
+    with_kernels("qwen3_5", KERNELS, monkeypatch)
+    expected = run(make_engine(loaded("qwen3_5")), requests)
+    monkeypatch.setattr(torch, "compile", compile)
+    model = load_model(make_tiny("qwen3_5"))
+    reason = _compile_steps(model)
+    assert reason == ("no compiler here" if way == "compiles" else None)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert run(make_engine(model), requests).tokens == expected.tokens
+    told = [str(warning.message) for warning in said if "uncompiled" in str(warning.message)]
+    assert told == ["mixers run uncompiled: it differs from the model's own code"] * bool(
+        not reason
+    )
 
 
 @pytest.mark.slow

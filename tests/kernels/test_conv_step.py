@@ -24,7 +24,7 @@ def normal(*shape: int) -> torch.Tensor:
 
 @each_dtype
 @each_step
-@pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (3, 3), (1, 2), (5, 2)], ids=str)
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (3, 3), (2, 2), (1, 2), (5, 2)], ids=str)
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_a_step(
@@ -57,6 +57,22 @@ def test_a_scratch_slot_and_any_strides(step: Any) -> None:
     torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=1e-5)
     assert torch.equal(states[:5], expected[:5])
     assert torch.equal(pool[:, 0], before[:, 0])
+
+
+@each_dtype
+@pytest.mark.parametrize("numbers", [0, 1, 4])
+def test_states_that_begin_anywhere(numbers: int, dtype: torch.dtype) -> None:
+    """A channel's columns may be read as one word only where words begin."""
+    torch.manual_seed(0)
+    x, weight = normal(5, 40, 1).to(dtype), normal(40, 4).to(dtype)
+    memory = normal(9 * 164 + 8).to(dtype)
+    states = memory[numbers : numbers + 9 * 164].view(9, 164)[:, :160].view(9, 40, 4)
+    expected, before = states.clone(), memory.clone()
+    wanted = naive(x, expected, READ, WRITE, weight, None, None)
+    out = conv_step(x, states, READ, WRITE, weight, None, None)
+    torch.testing.assert_close(out.double(), wanted, atol=CLOSE[dtype], rtol=CLOSE[dtype])
+    assert torch.equal(states, expected)
+    assert torch.equal(memory[:numbers], before[:numbers])
 
 
 @each_step

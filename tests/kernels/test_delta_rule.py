@@ -86,6 +86,29 @@ def test_tokens_that_are_kept(
     torch.testing.assert_close(states[3:10], expected[3:10], atol=bound, rtol=bound)
 
 
+@each_dtype
+@pytest.mark.parametrize("kernels", [delta_rule, reference_states])
+def test_layers_that_settle_together(kernels: Any, dtype: torch.dtype) -> None:
+    """And a key that is nothing, whose change by its length is more than float16 holds."""
+    torch.manual_seed(0)
+    states = normal(3, 6, 4, 16, 16)
+    start, own = torch.tensor([0, 1], device=DEVICE), torch.tensor([3, 5], device=DEVICE)
+    for layer in states:
+        for step in range(3):
+            q, k = (normal(2, 2, 16).to(dtype) for _ in "qk")
+            k[0, 0] *= step != 1
+            v = normal(2, 4, 16).to(dtype) * 100
+            decay, beta = -normal(2, 4).abs(), normal(2, 4).sigmoid()
+            kept = torch.full((2,), step, dtype=torch.int32, device=DEVICE)
+            kernels.delta_rule_step(q, k, v, decay, beta, layer, start, own, kept)
+    apart, settling = states.clone(), torch.tensor([3, 0], dtype=torch.int32, device=DEVICE)
+    kernels.settle(states, start, own, settling, 2, dtype)
+    for layer in apart:
+        kernels.settle(layer[None], start, own, settling, 2, dtype)
+    assert torch.equal(states.view(torch.int32), apart.view(torch.int32))
+    assert states[:, 3].isfinite().all()
+
+
 def naive(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor,
     states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,

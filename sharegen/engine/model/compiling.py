@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from types import MethodType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from sharegen.engine.model.adding import SumsOntoResiduals
 from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.in_place import changing, in_place, no_changes
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.mixers import States, keys_in_place
+from sharegen.engine.model.mixers import Mixer, States, keys_in_place
 from sharegen.engine.model.ranks import alone
 
 _TRIAL_TOKENS = 32
@@ -63,12 +64,8 @@ def _compile_steps(model: LoadedModel) -> str | None:
     size: int = model.model.config.get_text_config().hidden_size
     with ExitStack() as undo:
         for mixer in mixers:
-            mixer.compiled = torch.compile(
-                mixer.forward, dynamic=True, fullgraph=True, options=_MIXER_OPTIONS
-            )
+            mixer.compiled = _compiled(mixer)
             undo.callback(setattr, mixer, "compiled", None)
-            for norm in _norms(mixer.module):
-                undo.callback(norm.register_forward_hook(_keep_result).remove)
         try:
             with torch.inference_mode():  # as a job's steps run, which are other tensors
                 hidden = torch.zeros(_TRIAL_ROWS, 1, size, dtype=model.dtype, device=model.device)
@@ -81,8 +78,26 @@ def _compile_steps(model: LoadedModel) -> str | None:
     return None
 
 
-def _keep_result(norm: nn.Module, arguments: Any, result: torch.Tensor) -> None:
+def _compiled(mixer: Mixer) -> Callable[..., Any]:
+    run = torch.compile(mixer.forward, dynamic=True, fullgraph=True)
+    norms = list(_norms(mixer.module))
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        for norm in norms:
+            norm.forward = MethodType(_kept, norm)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            for norm in norms:
+                del norm.forward
+
+    return step
+
+
+def _kept(norm: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+    result: torch.Tensor = type(norm).forward(norm, *args, **kwargs)
     _keep(result)
+    return result
 
 
 @torch.library.custom_op("sharegen::keep", mutates_args={"tensor"})
