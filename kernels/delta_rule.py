@@ -37,7 +37,7 @@ _LEAST = 16  # rows of a product
 _NUMBERS = 128  # of a state that a thread holds, and fewer where it also multiplies
 _EPSILON = tl.constexpr(1e-6)  # of the norm of queries and keys, as in transformers
 _TF32 = tl.constexpr(-(1 << 13))  # the bits of a float32 that are there in tf32
-_LARGEST = tl.constexpr(65504.0)  # float16, for the change of a key that is nearly nothing
+_LARGEST = tl.constexpr(65504.0)  # float16
 _LEAST_DECAY = tl.constexpr(-1e4)  # log; so that sums of them, and their differences, are finite
 
 
@@ -49,6 +49,14 @@ def _unit(x):
 @triton.jit
 def _add(a, b, c, x, y, z):
     return a + x, b + y, c + z
+
+
+@triton.jit
+def _rounded(x, dtype: tl.constexpr):
+    """Keys have any length: beyond what float16 holds a number is its largest, and not infinite."""
+    if dtype == tl.float16:
+        x = tl.clamp(x, -_LARGEST, _LARGEST, propagate_nan=tl.PropagateNan.ALL)
+    return x.to(dtype)
 
 
 @triton.jit
@@ -212,17 +220,15 @@ def _own_kernel(
         weight = tl.where(inner, weight * tl.exp(decay[None, :] - since), 0.0)
         for h in tl.static_range(GROUP):
             of_head = tl.where(c[None, :] // 2 == h, weight, 0.0)
-            of_head = of_head.to(before.dtype)  # rounded as attention's are
+            of_head = _rounded(of_head, before.dtype)  # as attention's are
             total = tl.dot(tl.trans(changed[h]), of_head, total, input_precision="ieee")
     by_k, by_q = tl.split(tl.reshape(total, (BLOCK_V, BLOCK_C // 2, 2)))
     change = (value - by_k) * beta[None, :]
     out = by_q + with_itself * norm_k * norm_q * change
     tl.store(out_ptr + of_row[None, :] * V + j[:, None], out, mask=result)
-    change *= norm_k  # for keys are kept as they came
-    if changes.dtype.element_ty == tl.float16:
-        change = tl.clamp(change, -_LARGEST, _LARGEST, propagate_nan=tl.PropagateNan.ALL)
     at = changes + g[None, :] * (K * V * WORDS) + kept * V + j[:, None]
-    tl.store(at, change, mask=result)
+    change *= norm_k  # for keys are kept as they came
+    tl.store(at, _rounded(change, changes.dtype.element_ty), mask=result)
     tl.store(keys + kept * K + i, key, mask=i < K)
     tl.store(sums + kept, decay, mask=used & ~is_query)
 

@@ -89,7 +89,7 @@ def test_tokens_that_are_kept(
 @each_dtype
 @pytest.mark.parametrize("kernels", [delta_rule, reference_states])
 def test_layers_that_settle_together(kernels: Any, dtype: torch.dtype) -> None:
-    """And a key that is nothing, whose change by its length is more than float16 holds."""
+    """And a key that is nothing, and a long one: changes, or weights, beyond what float16 holds."""
     torch.manual_seed(0)
     states = normal(3, 6, 4, 16, 16)
     start, own = torch.tensor([0, 1], device=DEVICE), torch.tensor([3, 5], device=DEVICE)
@@ -97,10 +97,12 @@ def test_layers_that_settle_together(kernels: Any, dtype: torch.dtype) -> None:
         for step in range(3):
             q, k = (normal(2, 2, 16).to(dtype) for _ in "qk")
             k[0, 0] *= step != 1
+            k[0, 1] *= 20000 if step == 0 else 1
             v = normal(2, 4, 16).to(dtype) * 100
             decay, beta = -normal(2, 4).abs(), normal(2, 4).sigmoid()
             kept = torch.full((2,), step, dtype=torch.int32, device=DEVICE)
-            kernels.delta_rule_step(q, k, v, decay, beta, layer, start, own, kept)
+            out = kernels.delta_rule_step(q, k, v, decay, beta, layer, start, own, kept)
+            assert out.isfinite().all()
     apart, settling = states.clone(), torch.tensor([3, 0], dtype=torch.int32, device=DEVICE)
     kernels.settle(states, start, own, settling, 2, dtype)
     for layer in apart:
