@@ -35,6 +35,7 @@ from sharegen.kernels.tiles import (
     AttentionShape,
     Tile,
     beside_tile,
+    programs_with_room,
     resident_programs,
     shared_memory_limit,
     shared_tile,
@@ -107,6 +108,8 @@ class Plan:
         self._short_tile = self.tile
         self.slots = resident_programs(device, self.tile)
         self.num_programs = num_programs or self.slots
+        if num_programs is None and device.type == "cuda":  # one that waits begins late
+            self.num_programs = min(self.slots, programs_with_room(device, shape, self.tile))
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
         self.sharing = costs is None  # from the first node on that is worth it

@@ -16,6 +16,7 @@ _LARGEST_GROUP = 128
 _LEAST_LINES = 16  # of a matrix product in the tensor cores
 _LEAST_KEYS = 16  # of the same
 _BESIDES = 2048  # bytes of shared memory for a tile's reductions and indices
+_RESERVED = 1024  # bytes of shared memory that each program takes without being asked
 HOPPER_SHARED_MEMORY = 227 << 10  # bytes a program, for which the tiles were measured
 _LONG_PROMPT = 3072  # tokens, from which the larger tile's speed outweighs what it wastes
 
@@ -122,8 +123,9 @@ def _weight(shape: AttentionShape) -> int:
 
 
 def shared_tile(shape: AttentionShape, limit: int) -> Tile:
-    """For many rows against the same keys: compute-bound, tiles of 64 lines keep one warp group.
+    """For many rows against the same keys: compute-bound.
 
+    Tiles of 64 lines keep one warp group; wide heads leave room for one program, which has two.
     limit: of shared memory, here and below.
     """
     weight = _weight(shape)
@@ -132,6 +134,9 @@ def shared_tile(shape: AttentionShape, limit: int) -> Tile:
     if shape.dtype == torch.float32:
         tile = Tile(lines, 32 if weight <= 2 else 16, num_warps, 2)
     else:
+        wide = Tile(128, 32, 8, 3)
+        if weight == 2 and shared_memory(shape, wide) <= limit:
+            return wide
         tile = Tile(lines, 64 if weight <= 2 else 32, num_warps, 3 if weight == 1 else 2)
     return _within(limit, shape, tile, padded(shape.group))
 
@@ -139,9 +144,10 @@ def shared_tile(shape: AttentionShape, limit: int) -> Tile:
 def beside_tile(shape: AttentionShape, limit: int) -> Tile:
     """For few shared keys: leaves the suffix phase room to run on the same processors."""
     tile = shared_tile(shape, limit)
-    if shape.dtype == torch.float32 or tile.lines > 64 or _weight(shape) > 1:
+    if shape.dtype == torch.float32 or padded(shape.group) > 64 or _weight(shape) > 2:
         return tile
-    return _within(limit, shape, Tile(64, 32, 4, 3, max_registers=168), padded(shape.group))
+    registers = 168 if _weight(shape) == 1 else None
+    return _within(limit, shape, Tile(64, 32, 4, 3, registers), padded(shape.group))
 
 
 def suffix_tile(shape: AttentionShape, limit: int) -> Tile:
@@ -166,8 +172,16 @@ def causal_tile(shape: AttentionShape, tokens: int, limit: int) -> Tile:
 
 
 def resident_programs(device: torch.device, tile: Tile) -> int:
-    """Programs of the shared phase that the device holds at once."""
+    """Programs of the shared phase that the device holds at once, by their warps."""
     if device.type != "cuda":
         return 8
     processors = torch.cuda.get_device_properties(device).multi_processor_count
     return processors * (2 if tile.num_warps <= 4 else 1)
+
+
+def programs_with_room(device: torch.device, shape: AttentionShape, tile: Tile) -> int:
+    """Programs for which the device has shared memory at once, one a processor at least."""
+    properties = torch.cuda.get_device_properties(device)
+    memory = properties.shared_memory_per_multiprocessor  # type: ignore[attr-defined]
+    each = shared_memory(shape, tile) + _RESERVED
+    return properties.multi_processor_count * max(1, memory // each)

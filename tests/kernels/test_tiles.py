@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from sharegen.kernels.tiles import (
     Tile,
     beside_tile,
     causal_tile,
+    programs_with_room,
     shared_memory,
     shared_tile,
     suffix_tile,
@@ -103,3 +105,19 @@ def test_the_tiles_of_hopper_are_those_that_were_measured() -> None:
         Tile(64, 64, 4, 3), Tile(64, 32, 4, 3, 168), Tile(8, 16, 1, 3),
         Tile(128, 32, 8, 3), Tile(128, 64, 8, 3),
     ]  # fmt: skip
+    wide = AttentionShape(16, 4, 256, 256, 16, torch.bfloat16)
+    assert tiles_of(wide, LIMITS["sm_90"])[:2] == [Tile(128, 32, 8, 3), Tile(64, 32, 4, 3)]
+
+
+def test_programs_that_a_gpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor has a KiB more for them than one may take, and each takes one unasked."""
+    properties = SimpleNamespace(
+        multi_processor_count=132, shared_memory_per_multiprocessor=228 * KIB
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    wide = AttentionShape(16, 4, 256, 256, 16, torch.bfloat16)
+    for shape, count in ((replace(wide, key_size=128, value_size=128), 3), (wide, 1)):
+        tile = beside_tile(shape, LIMITS["sm_90"])
+        assert programs_with_room(torch.device("cuda"), shape, tile) == count * 132
+    large = Tile(128, 64, 8, 3)
+    assert programs_with_room(torch.device("cuda"), wide, large) == 132  # at least one a processor
