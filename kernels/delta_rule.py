@@ -22,8 +22,9 @@ import triton
 import triton.language as tl
 
 # Tiles are the fastest of a few on an H200: 1,024 sequences, 32 heads on 16, states of 128 x 128.
-_BLOCK_TOKENS, _OWN_REGISTERS = 32, 128  # of a sequence's own that a program reads at once
-_OTHER_TOKENS, _OWN_WARPS = 16, 2  # likewise, of more than 16 bits or in larger heads
+_BLOCK_TOKENS = 16  # of a sequence's own that a program reads at once
+_OWN_WARPS, _OWN_REGISTERS = 1, 160
+_OTHER_WARPS = 2  # where they are of more than 16 bits, or in larger heads
 _SETTLED_TOKENS = 16  # likewise, when they become a state
 _BLOCK_PART = 16  # of a key's numbers that a program takes at once of a shared state
 _ROWS, _BLOCK_VALUES = 16, 64  # sequences and a state's columns for which a program reads it
@@ -107,12 +108,12 @@ def _step_kernel(
 @triton.jit
 def _start_kernel(
     q_ptr, k_ptr, states_ptr, read_ptr, kept_ptr, products_ptr,
-    stride_qr, stride_qh, stride_kr, stride_kh, stride_slot, scale, rows,
+    stride_qr, stride_qh, stride_kr, stride_kh, stride_slot, rows,
     HEADS: tl.constexpr, GROUP: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_P: tl.constexpr, V_PARTS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """S_0^T k and S_0^T q of neighbours in one head, V / V_PARTS numbers of them: S_0 is read once
-    for those that have it."""
+    """S_0^T k and S_0^T q of neighbours in one head, V / V_PARTS numbers of them, of queries and
+    keys as they came: S_0 is read once for those that have it."""
     groups = tl.cdiv(rows, ROWS)
     part, rest = tl.program_id(0) % V_PARTS, tl.program_id(0) // V_PARTS
     head, first = rest // groups, rest % groups * ROWS
@@ -129,7 +130,6 @@ def _start_kernel(
     while slot >= 0:  # of those that are left
         have = slots == slot
         product = tl.zeros((2 * ROWS, BLOCK_V), tl.float32)
-        square = tl.zeros((2 * ROWS,), tl.float32)
         for start in range(0, K, BLOCK_P):
             p = start + tl.arange(0, BLOCK_P)
             mask = have[:, None] & (p[None, :] < K)
@@ -139,16 +139,14 @@ def _start_kernel(
                 mask=(p[:, None] < K) & (j[None, :] < V), other=0.0,
             )  # fmt: skip
             whole = vector.to(tl.float32)
-            square += tl.sum(whole * whole, 1)
             if q_ptr.dtype.element_ty == tl.float32:
                 product += tl.dot(whole, state, input_precision="tf32x3")
             else:  # 16 bits are exact in tf32: two products instead of three
                 high = (state.to(tl.int32, bitcast=True) & _TF32).to(tl.float32, bitcast=True)
                 product = tl.dot(whole, high, product, input_precision="tf32")
                 product = tl.dot(whole, state - high, product, input_precision="tf32")
-        norm = tl.rsqrt(square + _EPSILON) * tl.where(is_query, scale, 1.0)
         out = products_ptr + to[:, None] + j[None, :]
-        tl.store(out, product * norm[:, None], mask=have[:, None] & (j[None, :] < V))
+        tl.store(out, product, mask=have[:, None] & (j[None, :] < V))
         slots = tl.where(have, -1, slots)
         slot = tl.max(slots, 0)
 
@@ -202,7 +200,7 @@ def _own_kernel(
     norm_k = tl.rsqrt(squares_k + _EPSILON)
     both = tl.where(is_query[None, :], query[:, None], key[:, None])
     norms = tl.where(is_query, norm_q, norm_k)
-    total *= tl.exp(decay)[None, :]
+    total *= (tl.exp(decay) * norms)[None, :]
     for start in range(0, kept, BLOCK_T):
         t = start + tl.arange(0, BLOCK_T)
         before = tl.load(
@@ -335,7 +333,7 @@ def delta_rule_step(
     products = torch.empty((count, heads, 2, v_size), dtype=torch.float32, device=v.device)
     parts = triton.cdiv(block_v, _BLOCK_VALUES)
     _start_kernel[(heads * triton.cdiv(count, _ROWS) * parts,)](
-        q, k, states, read, kept, products, *strides, states.stride(0), scale, count,
+        q, k, states, read, kept, products, *strides, states.stride(0), count,
         HEADS=heads, GROUP=group, K=size, V=v_size, ROWS=_ROWS, BLOCK_P=min(block_k, _BLOCK_PART),
         V_PARTS=parts, BLOCK_V=block_v // parts, num_warps=_START_WARPS, num_stages=_START_STAGES,
     )  # fmt: skip
@@ -345,10 +343,10 @@ def delta_rule_step(
         q, k, v, decay, beta, states, tokens, write, kept, products, out,
         *strides, *v.stride()[:2], states.stride(0), scale,
         ROOM=room_for_tokens(size, v_size, v.dtype), WORDS=tokens.shape[-1] // v_size,
-        HEADS=heads, GROUP=group, K=size, V=v_size,
-        BLOCK_T=_BLOCK_TOKENS if is_small else _OTHER_TOKENS,
+        HEADS=heads, GROUP=group, K=size, V=v_size, BLOCK_T=_BLOCK_TOKENS,
         BLOCK_C=max(_COLUMNS, triton.next_power_of_2(2 * group)), BLOCK_K=block_k, BLOCK_V=block_v,
-        num_warps=_OWN_WARPS, num_stages=1, maxnreg=_OWN_REGISTERS if is_small else None,
+        num_warps=_OWN_WARPS if is_small else _OTHER_WARPS, num_stages=1,
+        maxnreg=_OWN_REGISTERS if is_small else None,
     )  # fmt: skip
     return out
 
