@@ -22,9 +22,7 @@ from sharegen.engine.model.ranks import alone
 
 _TRIAL_TOKENS = 32
 _TRIAL_ROWS = 512  # of a step: the compiler chooses its tiles for as many
-_MIXER_OPTIONS: dict[str, Any] = {
-    "aggressive_fusion": True
-}  # small results of other inputs in one kernel
+_MIXER_OPTIONS: dict[str, Any] = {"combo_kernels": True}  # small kernels side by side in one
 _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
 
 
@@ -79,7 +77,7 @@ def _compile_steps(model: LoadedModel) -> str | None:
 
 
 def _compiled(mixer: Mixer) -> Callable[..., Any]:
-    run = torch.compile(mixer.forward, dynamic=True, fullgraph=True)
+    run = torch.compile(mixer.forward, dynamic=True, fullgraph=True, options=_MIXER_OPTIONS)
     norms = list(_norms(mixer.module))
 
     def step(*args: Any, **kwargs: Any) -> Any:
