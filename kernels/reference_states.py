@@ -10,13 +10,17 @@ _EPSILON = 1e-6  # of the norm of queries and keys, as in transformers
 
 
 def conv_step(
-    x: Tensor, states: Tensor, read: Tensor, write: Tensor,
+    x: Tensor, states: Tensor, read: Tensor, write: Tensor, position: Tensor,
     weight: Tensor, bias: Tensor | None, activation: str | None,
 ) -> Tensor:  # fmt: skip
     """One token of a causal convolution on states in their slots: see `conv_step.py`."""
     assert activation in (None, "silu", "swish")
-    window = torch.cat([states[read], x], dim=-1).to(weight.dtype)
-    states[write] = window[..., 1:].to(states.dtype)
+    columns = states.shape[1]
+    order = (position[:, None] + torch.arange(columns, device=x.device)) % columns
+    earlier = states[read[:, None], order]
+    states[write[:, None], order] = earlier
+    states[write, position % columns] = x[..., 0].to(weight.dtype).to(states.dtype)
+    window = torch.cat([earlier.transpose(1, 2), x], dim=-1).to(weight.dtype)
     out = conv1d(window[..., -weight.shape[-1] :], weight[:, None], bias, groups=len(weight))
     return (out if activation is None else silu(out)).to(x.dtype)
 

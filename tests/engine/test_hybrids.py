@@ -332,9 +332,9 @@ def test_rows_that_ended_leave_states_alone() -> None:
     rows = engine.runner.states
     assert rows is not None
     rows.read[:2], rows.write[:2] = torch.tensor([3, 4]), torch.tensor([5, 6])
-    slots = rows.of_step(torch.tensor([-1, 7]), torch.tensor([0, 1])).slots
-    assert slots.read.tolist() == [rows.pool.zero, 4]
-    assert slots.write.tolist() == [rows.pool.scratch, 6]
+    places = rows.of_step(torch.tensor([-1, 7]), torch.tensor([0, 1])).slots.places
+    assert places.read.tolist() == [rows.pool.zero, 4]
+    assert places.write.tolist() == [rows.pool.scratch, 6]
 
 
 # -- chunks ---------------------------------------------------------------------------------------

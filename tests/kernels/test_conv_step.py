@@ -15,6 +15,7 @@ from tests.kernels.trees import DEVICE, each_dtype
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 READ = torch.tensor([3, 0, 8, 8, 5], device=DEVICE)  # two go on from one parent's
 WRITE = torch.tensor([3, 1, 7, 2, 5], device=DEVICE)
+POSITION = torch.tensor([0, 6, 7, 7, 4097], device=DEVICE)
 each_step = pytest.mark.parametrize("step", [conv_step, reference_states.conv_step])
 
 
@@ -33,12 +34,12 @@ def test_a_step(
     torch.manual_seed(0)
     (length, size), channels = sizes, 301
     x = normal(5, 1, channels + 3).to(dtype)[..., :channels].transpose(1, 2)  # of a product
-    states = normal(9, channels, length).to(dtype)
+    states = normal(9, length, channels).to(dtype)
     weight = normal(channels, size).to(dtype)
     bias = normal(channels).to(dtype) if has_bias else None
     expected = states.clone()
-    wanted = naive(x, expected, READ, WRITE, weight, bias, activation)
-    out = step(x, states, READ, WRITE, weight, bias, activation)
+    wanted = naive(x, expected, READ, WRITE, POSITION, weight, bias, activation)
+    out = step(x, states, READ, WRITE, POSITION, weight, bias, activation)
     assert out.dtype == dtype and out.shape == x.shape
     torch.testing.assert_close(out.double(), wanted, atol=CLOSE[dtype], rtol=CLOSE[dtype])
     assert torch.equal(states, expected)  # other slots as well
@@ -48,41 +49,26 @@ def test_a_step(
 def test_a_scratch_slot_and_any_strides(step: Any) -> None:
     torch.manual_seed(0)
     x, weight, bias = normal(40, 4).T[:, :, None], normal(40, 3), normal(40)
-    pool = normal(6, 2, 40, 3)
+    pool = normal(6, 2, 3, 40)
     before, states = pool.clone(), pool[:, 1]  # a layer's of all
     expected = states.clone()
-    read, write = torch.tensor([[1, 4, 0, 0], [1, 2, 5, 5]], device=DEVICE)
-    wanted = naive(x, expected, read, write, weight, bias, "swish")
-    out = step(x, states, read, write, weight, bias, "swish")
+    read, write, position = torch.tensor([[1, 4, 0, 0], [1, 2, 5, 5], [8, 1, 0, 0]], device=DEVICE)
+    wanted = naive(x, expected, read, write, position, weight, bias, "swish")
+    out = step(x, states, read, write, position, weight, bias, "swish")
     torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=1e-5)
     assert torch.equal(states[:5], expected[:5])
     assert torch.equal(pool[:, 0], before[:, 0])
-
-
-@each_dtype
-@pytest.mark.parametrize("numbers", [0, 1, 4])
-def test_states_that_begin_anywhere(numbers: int, dtype: torch.dtype) -> None:
-    """A channel's columns may be read as one word only where words begin."""
-    torch.manual_seed(0)
-    x, weight = normal(5, 40, 1).to(dtype), normal(40, 4).to(dtype)
-    memory = normal(9 * 164 + 8).to(dtype)
-    states = memory[numbers : numbers + 9 * 164].view(9, 164)[:, :160].view(9, 40, 4)
-    expected, before = states.clone(), memory.clone()
-    wanted = naive(x, expected, READ, WRITE, weight, None, None)
-    out = conv_step(x, states, READ, WRITE, weight, None, None)
-    torch.testing.assert_close(out.double(), wanted, atol=CLOSE[dtype], rtol=CLOSE[dtype])
-    assert torch.equal(states, expected)
-    assert torch.equal(memory[:numbers], before[:numbers])
 
 
 @each_step
 def test_rounds_where_transformers_does(step: Any) -> None:
     """To the weights' type as a column is read, before the activation, and after it."""
     torch.manual_seed(0)
-    x, states, weight = normal(5, 70, 1), normal(9, 70, 4), normal(70, 4).half()
+    x, weight = normal(5, 70, 1), normal(70, 4).half()
+    states = normal(9, 4, 70)
     expected = states.clone()
-    wanted = naive(x, expected, READ, WRITE, weight, None, "silu", is_rounded=True)
-    out = step(x, states, READ, WRITE, weight, None, "silu")
+    wanted = naive(x, expected, READ, WRITE, POSITION, weight, None, "silu", is_rounded=True)
+    out = step(x, states, READ, WRITE, POSITION, weight, None, "silu")
     assert out.dtype == states.dtype == torch.float32
     assert torch.equal(out, out.half().float())
     assert torch.equal(states, expected)
@@ -96,20 +82,23 @@ def test_rounds_where_transformers_does(step: Any) -> None:
         {"x": torch.zeros(2, 8, 2)},
         {"x": torch.zeros(2, 7, 1)},
         {"x": torch.zeros(2, 8, 1, dtype=torch.float64)},
-        {"states": torch.zeros(3, 8, 2)},
-        {"states": torch.zeros(3, 4, 8).transpose(1, 2)},
+        {"states": torch.zeros(3, 2, 8)},
+        {"states": torch.zeros(3, 8, 4).transpose(1, 2)},
         {"weight": torch.zeros(8, 4, dtype=torch.int8)},
         {"bias": torch.zeros(8, dtype=torch.float16)},
         {"bias": torch.zeros(1)},
         {"read": torch.zeros(2, dtype=torch.int32)},
         {"write": torch.zeros(3, dtype=torch.int64)},
+        {"position": torch.zeros(3, dtype=torch.int64)},
+        {"position": torch.zeros(2, dtype=torch.int32)},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_what_it_does_not_take(wrong: dict[str, Any]) -> None:
     right: dict[str, Any] = {
-        "x": torch.zeros(2, 8, 1), "states": torch.zeros(3, 8, 4), "read": torch.tensor([0, 1]),
-        "write": torch.tensor([0, 2]), "weight": torch.zeros(8, 4), "bias": None,
+        "x": torch.zeros(2, 8, 1), "states": torch.zeros(3, 4, 8), "read": torch.tensor([0, 1]),
+        "write": torch.tensor([0, 2]), "position": torch.tensor([5, 0]),
+        "weight": torch.zeros(8, 4), "bias": None,
         "activation": None,
     }  # fmt: skip
     with pytest.raises(AssertionError):
@@ -118,14 +107,17 @@ def test_what_it_does_not_take(wrong: dict[str, Any]) -> None:
 
 def naive(
     x: torch.Tensor, states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
-    weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
+    position: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
     *, is_rounded: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """`causal_conv1d_update` of transformers, sequence by sequence; adds in float64."""
     outs, found = [], []
     for row in range(len(x)):
-        window = torch.cat([states[read[row]], x[row]], dim=-1).to(weight.dtype)
-        found.append(window[:, 1:].to(states.dtype))
+        oldest = int(position[row]) % states.shape[1]
+        state = states[read[row]].roll(-oldest, 0).T
+        window = torch.cat([state, x[row].to(weight.dtype).to(states.dtype)], dim=-1)
+        found.append(window[:, 1:].T.roll(oldest + 1, 0))
+        window = window.to(weight.dtype)
         out = (window[:, -weight.shape[1] :].double() * weight.double()).sum(-1)
         out = out if bias is None else out + bias.double()
         out = out.to(weight.dtype) if is_rounded else out

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sharegen.engine.batch import Int32, MixedChunks
-from sharegen.engine.execute.states import StatePool, StepSlots
+from sharegen.engine.batch import Int32, Int64, MixedChunks
+from sharegen.engine.execute.states import Places, StatePool, StepSlots
 
 Send = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -41,27 +41,35 @@ class _Chunks:
 
     rows: torch.Tensor
     count: int
-    read: torch.Tensor
-    write: torch.Tensor
+    places: Places
 
 
 class StatesOfChunks:
     """A prefill batch's: its chunks, in their order, of equal length together."""
 
-    def __init__(self, pool: StatePool, mixed: Sequence[MixedChunks], send: Send) -> None:
+    def __init__(
+        self,
+        pool: StatePool,
+        mixed: Sequence[MixedChunks],
+        positions: Int64,
+        send: Send,
+    ) -> None:
+        """positions: of all rows."""
         self._pool = pool
         self._chunks = []
         for chunks in mixed:
             rows = (chunks.starts[:, None] + np.arange(chunks.length)).ravel()
-            places, read, write = send(rows, chunks.read, chunks.write)
-            self._chunks.append(_Chunks(places, len(chunks.starts), read, write))
+            where = (chunks.read, chunks.write, positions[chunks.starts])
+            sent, read, write, position = send(rows, *where)
+            places = Places(read, write, position, chunks.length)
+            self._chunks.append(_Chunks(sent, len(chunks.starts), places))
 
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
         width = self._pool.mixers[index].width(hidden.shape[-1])
         mixed = hidden.new_zeros(len(hidden), width)  # rows that pad the batch are of no chunk
         for chunks in self._chunks:
             part = hidden.index_select(0, chunks.rows).view(chunks.count, -1, hidden.shape[-1])
-            done = self._pool.mix(index, part, chunks.read, chunks.write)
+            done = self._pool.mix(index, part, chunks.places)
             mixed.index_copy_(0, chunks.rows, done.flatten(0, 1))
         return mixed
 
@@ -113,9 +121,13 @@ class RowStates:
         else:
             settling, settled = kept, torch.ones_like(settled)
         self.settled[:count] = torch.where(live, settled, self.settled[:count])
-        slots = StepSlots(
+        places = Places(
             torch.where(live, self.read[:count], self.pool.zero),
             torch.where(live, self.write[:count], self.pool.scratch),
+            torch.where(live, position, 0).long(),
+        )
+        slots = StepSlots(
+            places,
             torch.where(live, self.start[:count], self.pool.zero),
             kept,
             settling,

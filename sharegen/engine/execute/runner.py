@@ -127,7 +127,7 @@ class Runner:
         context = self.attention.prefill(batch.layout, chunk_starts, position, Slots(*slots))
         states = None
         if self.states is not None:
-            states = StatesOfChunks(self.states.pool, batch.mixed, self._send)
+            states = StatesOfChunks(self.states.pool, batch.mixed, batch.positions, self._send)
         with active(context, states):
             logits = self.model.forward(ids, position, logit_rows)
         return self._draw_first(batch, logits, self._prompt_logprobs(batch, logits))

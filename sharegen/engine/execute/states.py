@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,19 +37,70 @@ class Kernels:
 
 
 @dataclass(frozen=True)
-class StepSlots:
-    """Where the sequences of a decoding step, one token each, have their states: int64 [n] slots.
+class Places:
+    """Where sequences have their states before and after some tokens.
 
-    read, write: before and after the step. start: where those go on from that keep their tokens:
-    the states of their prompts. kept: int32 [n] how many tokens a sequence keeps in its slot
-    `write`, -1 where that has its state. settling: int32 [n] how many tokens become the state
-    there, 0 for none: after a step in place, and before one that copies.
-    in_place: nobody reads what another one writes. state: where each reads one in place: the
-    prompt's, while it keeps tokens.
+    read, write: int64 [n] slots; position: int64 [n], how many tokens came before; tokens: how many
+    each goes on by.
     """
 
     read: torch.Tensor
     write: torch.Tensor
+    position: torch.Tensor
+    tokens: int = 1
+    _columns: dict[tuple[int, int], torch.Tensor] = field(init=False, default_factory=dict)
+
+    def before(self, pool: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+        """Copies of their states as mixers know them."""
+        return self._gathered(pool, self.read, 0)
+
+    def after(self, pool: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
+        """Likewise, of those that are written."""
+        return self._gathered(pool, self.write, self.tokens)
+
+    def put(self, pool: Mapping[Key, torch.Tensor], states: States) -> None:
+        """The states as mixers leave them go to their slots."""
+        for key, tensor in pool.items():
+            state = states.tensors[key].to(tensor.dtype)
+            if key == RECURRENT:
+                tensor.index_copy_(0, self.write, state)
+            else:
+                tensor[self.write[:, None], self._ring(tensor, self.tokens)] = state.mT
+
+    def _gathered(
+        self, pool: Mapping[Key, torch.Tensor], slots: torch.Tensor, tokens: int
+    ) -> dict[Key, torch.Tensor]:
+        return {
+            key: tensor.index_select(0, slots) if key == RECURRENT
+            else tensor[slots[:, None], self._ring(tensor, tokens)].mT
+            for key, tensor in pool.items()
+        }  # fmt: skip
+
+    def _ring(self, states: torch.Tensor, tokens: int) -> torch.Tensor:
+        """[n, columns]: where a convolution's last inputs lie then, from the oldest on.
+
+        states: [slots, columns, channels]. Once for all mixers.
+        """
+        count = states.shape[1]
+        if (count, tokens) not in self._columns:
+            columns = torch.arange(tokens, tokens + count, device=states.device)
+            self._columns[count, tokens] = (self.position[:, None] + columns) % count
+        return self._columns[count, tokens]
+
+
+@dataclass(frozen=True)
+class StepSlots:
+    """Where the sequences of a decoding step, one token each, have their states.
+
+    start: int64 [n], the slots where those go on from that keep their tokens: the states of their
+    prompts. kept: int32 [n] how many tokens a sequence keeps in the slot that it writes, -1 where
+    that has its state. settling: int32 [n] how many tokens become the state there, 0 for none:
+    after a step in place, and before one that copies.
+    in_place: nobody reads what another one writes. state: where each reads one in place: the
+    prompt's, while it keeps tokens.
+    """
+
+    places: Places
     start: torch.Tensor
     kept: torch.Tensor
     settling: torch.Tensor
@@ -57,7 +108,7 @@ class StepSlots:
     state: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        state = torch.where(self.kept < 0, self.read, self.start)
+        state = torch.where(self.kept < 0, self.places.read, self.start)
         object.__setattr__(self, "state", state)  # once a step, not once a layer
 
 
@@ -70,6 +121,9 @@ class _Kind(NamedTuple):
 
 class StatePool:
     """tensors[mixer][state]: [num_slots + 2, *shape], the last two slots zero and scratch.
+
+    A convolution's last inputs [channels, columns] lie as a ring, [columns, channels]: token p's
+    are column p mod their number, so that a step reads and writes no more than it must.
 
     kernels: for states that a step changes where they lie, which spares the copies of them; None:
     there are none for the device. They are tried on each kind of mixer, and one that fails or
@@ -110,19 +164,14 @@ class StatePool:
         self,
         index: int,
         hidden: torch.Tensor,
-        read: torch.Tensor,
-        write: torch.Tensor,
+        places: Places,
         decoding: bool = False,
     ) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> [sequences, tokens, width], as `Mixer.run` has it.
-
-        read, write: [sequences] slots.
-        """
+        """hidden: [sequences, tokens, size] -> [sequences, tokens, width], as `Mixer.run` does."""
         pool = self.tensors[index]
-        states = States({key: tensor.index_select(0, read) for key, tensor in pool.items()})
+        states = States(places.before(pool))
         mixed = self.mixers[index].run(hidden, states, decoding)
-        for key, tensor in pool.items():
-            tensor.index_copy_(0, write, states.tensors[key].to(tensor.dtype))
+        places.put(pool, states)
         return mixed
 
     def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
@@ -131,7 +180,7 @@ class StatePool:
         if not (slots.in_place and taken):
             if RECURRENT in taken:
                 self._settle(type(self.mixers[index].module), pool[RECURRENT][None], slots)
-            return self.mix(index, hidden, slots.read, slots.write, decoding=True)
+            return self.mix(index, hidden, slots.places, decoding=True)
         compiled = type(self.mixers[index].module) in self._compiled
         return self._mix_in_place(index, hidden, pool, slots, taken, compiled)
 
@@ -147,7 +196,7 @@ class StatePool:
         if key_heads is not None:
             assert self._kernels is not None
             self._kernels.settle(
-                states, slots.start, slots.write, slots.settling, key_heads, self._dtype
+                states, slots.start, slots.places.write, slots.settling, key_heads, self._dtype
             )
 
     def _mix_in_place(
@@ -172,12 +221,10 @@ class StatePool:
             else:
                 changes[key] = _ApplyRule(rule, pool[key], slots)
         copied = {key: tensor for key, tensor in pool.items() if key not in taken}
-        copies = {key: tensor.index_select(0, slots.read) for key, tensor in copied.items()}
-        states = States(copies, in_place(taken))
+        states = States(slots.places.before(copied), in_place(taken))
         with changing(changes):
             mixed = mixer.step(hidden, states, compiled)
-        for key, tensor in copied.items():
-            tensor.index_copy_(0, slots.write, states.tensors[key].to(tensor.dtype))
+        slots.places.put(copied, states)
         return mixed
 
     def _taken(self, index: int, hidden: torch.Tensor) -> frozenset[Key]:
@@ -215,13 +262,14 @@ class StatePool:
             ).to(tensor.dtype)
             for key, tensor in self.tensors[index].items()
         }
-        states = States({key: tensor[:count].clone() for key, tensor in before.items()})
+        trials = _trials(count, self.device, self.room > 0)
+        states = States(trials[0].places.before(before))
         expected = mixer.run(hidden, states, decoding=True)
         errors = _kernel_errors()
         try:
             close = all(
                 self._gives(index, hidden, dict(before), slots, taken, compiled, expected, states)
-                for slots in _trials(count, self.device, self.room > 0)
+                for slots in trials
             )
             reason = "it differs from the model's own code"
         except errors as error:
@@ -249,8 +297,9 @@ class StatePool:
         mixed = self._mix_in_place(index, hidden, pool, slots, taken, compiled)
         if RECURRENT in taken:
             self._settle(type(self.mixers[index].module), pool[RECURRENT][None], slots)
+        after = slots.places.after(pool)
         return _are_close(mixed, expected) and all(
-            _are_close(pool[key][slots.write], states.tensors[key]) for key in taken
+            _are_close(after[key], states.tensors[key]) for key in taken
         )
 
 
@@ -275,17 +324,22 @@ def _allocated(
     for mixer, kind in zip(mixers, kinds, strict=True):
         tensors.append({
             spec.key: next(parts[kind]) if kind is not None and spec.key == RECURRENT
-            else torch.zeros((slots, *spec.shape), dtype=spec.dtype, device=device)
+            else torch.zeros((slots, *_lying(spec)), dtype=spec.dtype, device=device)
             for spec in mixer.states
         })  # fmt: skip
     return tensors, together
+
+
+def _lying(spec: StateSpec) -> tuple[int, ...]:
+    """The shape of a state in its slot."""
+    return spec.shape if spec.key == RECURRENT else spec.shape[::-1]
 
 
 def _trials(count: int, device: torch.device, keeps: bool) -> list[StepSlots]:
     """Steps of `count` sequences, each from a slot to another: at once, and by a token kept."""
     read = torch.arange(count, device=device)
     kept, settling = torch.full_like(read, -1).int(), torch.zeros_like(read).int()
-    at_once = StepSlots(read, read + count, read, kept, settling, in_place=True)
+    at_once = StepSlots(Places(read, read + count, read + 6), read, kept, settling, in_place=True)
     return [at_once, replace(at_once, kept=settling, settling=settling + 1)] if keeps else [at_once]
 
 
@@ -319,7 +373,8 @@ class _ApplyRule:
     slots: StepSlots
 
     def __call__(self, *parts: torch.Tensor) -> torch.Tensor:
-        return self.kernel(*parts, self.states, self.slots.read, self.slots.write)
+        places = self.slots.places
+        return self.kernel(*parts, self.states, places.read, places.write)
 
 
 @dataclass(frozen=True)
@@ -335,19 +390,21 @@ class _Keep(_ApplyRule):
             raise RuntimeError(f"values are in {value.dtype}, and the model in {self.dtype}")
         self.told(key.shape[1])
         slots = self.slots
-        return self.kernel(*parts, self.states, slots.state, slots.write, slots.kept)
+        return self.kernel(*parts, self.states, slots.state, slots.places.write, slots.kept)
 
 
 @dataclass(frozen=True)
 class _Convolve:
-    """A convolution's last inputs move on. states: [slots, channels, columns]."""
+    """A convolution's last inputs move on. states: [slots, columns, channels]."""
 
     kernel: Callable[..., torch.Tensor]
     states: torch.Tensor
     slots: StepSlots
 
     def __call__(self, x: torch.Tensor, *parameters: Any) -> torch.Tensor:
-        return self.kernel(x, self.states, self.slots.read, self.slots.write, *parameters)
+        places = self.slots.places
+        where = (places.read, places.write, places.position)
+        return self.kernel(x, self.states, *where, *parameters)
 
 
 def step_kernels(device: torch.device) -> Kernels | None:
