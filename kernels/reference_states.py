@@ -9,19 +9,19 @@ from torch.nn.functional import conv1d, silu
 _EPSILON = 1e-6  # of the norm of queries and keys, as in transformers
 
 
-def conv_step(
+def convolve(
     x: Tensor, states: Tensor, read: Tensor, write: Tensor, position: Tensor,
     weight: Tensor, bias: Tensor | None, activation: str | None,
 ) -> Tensor:  # fmt: skip
-    """One token of a causal convolution on states in their slots: see `conv_step.py`."""
+    """Some tokens of a causal convolution on states in their slots: see `conv_step.py`."""
     assert activation in (None, "silu", "swish")
-    columns = states.shape[1]
-    order = (position[:, None] + torch.arange(columns, device=x.device)) % columns
-    earlier = states[read[:, None], order]
-    states[write[:, None], order] = earlier
-    states[write, position % columns] = x[..., 0].to(weight.dtype).to(states.dtype)
-    window = torch.cat([earlier.transpose(1, 2), x], dim=-1).to(weight.dtype)
-    out = conv1d(window[..., -weight.shape[-1] :], weight[:, None], bias, groups=len(weight))
+    columns, tokens, size = states.shape[1], x.shape[2], weight.shape[-1]
+    order = position[:, None] + torch.arange(columns, device=x.device)
+    earlier = states[read[:, None], order % columns].mT
+    window = torch.cat([earlier, x], dim=-1).to(weight.dtype)
+    inputs = torch.cat([earlier, x.to(weight.dtype).to(states.dtype)], dim=-1)
+    states[write[:, None], (order + tokens) % columns] = inputs[..., -columns:].mT
+    out = conv1d(window[..., 1 - size - tokens :], weight[:, None], bias, groups=len(weight))
     return (out if activation is None else silu(out)).to(x.dtype)
 
 

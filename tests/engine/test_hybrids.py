@@ -493,7 +493,7 @@ STEPS = {
 
 KERNELS = Kernels(
     reference_states.delta_rule_step, reference_states.settle, reference_states.room_for_tokens,
-    reference_states.conv_step,
+    reference_states.convolve, reference_states.convolve,
 )  # fmt: skip
 
 
@@ -632,7 +632,7 @@ def test_a_kernel_that_differs_or_fails_is_not_taken(monkeypatch: pytest.MonkeyP
         (replace(KERNELS, settle=does_nothing), differs),
         (replace(KERNELS, convolve=no_sum), differs),
         (replace(KERNELS, convolve=fails), "no kernel image"),
-        (replace(KERNELS, delta_rule=fails, convolve=no_sum), differs),
+        (replace(KERNELS, delta_rule=fails, convolve=no_sum, convolve_chunk=fails), differs),
     ):
         with_kernels("qwen3_5", kernels, monkeypatch)
         engine = make_engine(loaded("qwen3_5"))

@@ -1,4 +1,4 @@
-"""States go on by one token where they lie: the same numbers as by transformers' own code."""
+"""States go on by tokens where they lie: the same numbers as by transformers' own code."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from transformers.activations import ACT2FN
 
 from sharegen.kernels import reference_states
-from sharegen.kernels.conv_step import conv_step
+from sharegen.kernels.conv_step import conv_chunk, conv_step
 from tests.kernels.trees import DEVICE, each_dtype
 
 CLOSE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 READ = torch.tensor([3, 0, 8, 8, 5], device=DEVICE)  # two go on from one parent's
 WRITE = torch.tensor([3, 1, 7, 2, 5], device=DEVICE)
 POSITION = torch.tensor([0, 6, 7, 7, 4097], device=DEVICE)
-each_step = pytest.mark.parametrize("step", [conv_step, reference_states.conv_step])
+each_step = pytest.mark.parametrize("step", [conv_step, reference_states.convolve])
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -58,6 +58,33 @@ def test_a_scratch_slot_and_any_strides(step: Any) -> None:
     torch.testing.assert_close(out.double(), wanted, atol=1e-5, rtol=1e-5)
     assert torch.equal(states[:5], expected[:5])
     assert torch.equal(pool[:, 0], before[:, 0])
+
+
+@each_dtype
+@pytest.mark.parametrize("chunk", [conv_chunk, reference_states.convolve])
+@pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (2, 2), (1, 2), (5, 2)], ids=str)
+@pytest.mark.parametrize("tokens", [1, 2, 16, 35])
+def test_tokens_of_prompts(
+    chunk: Any, sizes: tuple[int, int], tokens: int, dtype: torch.dtype
+) -> None:
+    """As many steps of one token each."""
+    torch.manual_seed(0)
+    (length, size), channels = sizes, 301
+    x = normal(5, tokens, channels + 3).to(dtype)[..., :channels].transpose(1, 2)
+    states = normal(9, length, channels).to(dtype)
+    weight, bias = normal(channels, size).to(dtype), normal(channels).to(dtype)
+    expected, wanted = states.clone(), []
+    read, write = READ.clone(), torch.tensor([4, 1, 7, 2, 6], device=DEVICE)
+    for token in range(tokens):
+        at = POSITION + token
+        here = x[..., token : token + 1]
+        wanted.append(naive(here, expected, read, write, at, weight, bias, "silu"))
+        read = write
+    out = chunk(x, states, READ, write, POSITION, weight, bias, "silu")
+    assert out.dtype == dtype and out.shape == x.shape
+    close = CLOSE[dtype]
+    torch.testing.assert_close(out.double(), torch.cat(wanted, -1), atol=close, rtol=close)
+    assert torch.equal(states, expected)
 
 
 @each_step

@@ -20,9 +20,16 @@ import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.model.in_place import RECURRENT, Change, Key, changing, in_place
-from sharegen.engine.model.mixers import Mixer, States, StateSpec, has_one_decay, keys_in_place
+from sharegen.engine.model.mixers import (
+    Mixer,
+    States,
+    StateSpec,
+    has_one_decay,
+    keys_in_chunks,
+    keys_in_place,
+)
 
-_TRIED = 2  # sequences on which a kernel is tried
+_TRIED, _TRIED_TOKENS = 2, 6  # sequences, and tokens of each, on which a kernel is tried
 _DIFFERENCE = 0.02  # of the largest number, by which bfloat16 rounds a mixer's output at most
 
 
@@ -34,6 +41,7 @@ class Kernels:
     settle: Callable[..., None]
     room_for_tokens: Callable[[int, int, torch.dtype], int]
     convolve: Callable[..., torch.Tensor]
+    convolve_chunk: Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,7 @@ class StatePool:
         self._kernels = kernels
         self._dtype = dtype
         self._in_place: dict[type, frozenset[Key]] = {}  # by the mixers' type
+        self._in_chunks: dict[type, frozenset[Key]] = {}  # likewise, of a prompt's tokens
         self._compiled: set[type] = set()  # of the mixers whose steps in place are
         self._key_heads: dict[type, int] = {}  # of mixers whose sequences keep tokens
         self.room = min(map(self._room, range(len(mixers))), default=0)
@@ -160,19 +169,10 @@ class StatePool:
         _, key_size, value_size = self.tensors[index][RECURRENT].shape[1:]
         return self._kernels.room_for_tokens(key_size, value_size, self._dtype)
 
-    def mix(
-        self,
-        index: int,
-        hidden: torch.Tensor,
-        places: Places,
-        decoding: bool = False,
-    ) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> [sequences, tokens, width], as `Mixer.run` does."""
-        pool = self.tensors[index]
-        states = States(places.before(pool))
-        mixed = self.mixers[index].run(hidden, states, decoding)
-        places.put(pool, states)
-        return mixed
+    def mix(self, index: int, hidden: torch.Tensor, places: Places) -> torch.Tensor:
+        """hidden: [sequences, tokens, size] -> [sequences, tokens, width]: of prompts."""
+        pool, taken = self.tensors[index], self._taken_in_chunks(index, hidden)
+        return self._mix_chunk(index, hidden, pool, places, taken)
 
     def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
         """hidden: [sequences, 1, size] -> [sequences, 1, width]: a decoding step's."""
@@ -180,7 +180,7 @@ class StatePool:
         if not (slots.in_place and taken):
             if RECURRENT in taken:
                 self._settle(type(self.mixers[index].module), pool[RECURRENT][None], slots)
-            return self.mix(index, hidden, slots.places, decoding=True)
+            return self._mix_copies(index, hidden, pool, slots.places, decoding=True)
         compiled = type(self.mixers[index].module) in self._compiled
         return self._mix_in_place(index, hidden, pool, slots, taken, compiled)
 
@@ -214,7 +214,7 @@ class StatePool:
         rule, changes = self._kernels.delta_rule, dict[Key, Change]()
         for key in taken:
             if key != RECURRENT:
-                changes[key] = _Convolve(self._kernels.convolve, pool[key], slots)
+                changes[key] = _Convolve(self._kernels.convolve, pool[key], slots.places)
             elif _may_keep(mixer):
                 told = partial(self._key_heads.__setitem__, type(mixer.module))
                 changes[key] = _Keep(rule, pool[key], slots, self._dtype, told)
@@ -226,6 +226,52 @@ class StatePool:
             mixed = mixer.step(hidden, states, compiled)
         slots.places.put(copied, states)
         return mixed
+
+    def _mix_copies(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        pool: dict[Key, torch.Tensor],
+        places: Places,
+        decoding: bool = False,
+    ) -> torch.Tensor:
+        """All states are copied."""
+        states = States(places.before(pool))
+        mixed = self.mixers[index].run(hidden, states, decoding)
+        places.put(pool, states)
+        return mixed
+
+    def _mix_chunk(
+        self,
+        index: int,
+        hidden: torch.Tensor,
+        pool: dict[Key, torch.Tensor],
+        places: Places,
+        taken: frozenset[Key],
+    ) -> torch.Tensor:
+        """taken: the states that change where they lie."""
+        changes = dict[Key, Change]()
+        for key in taken:
+            assert self._kernels is not None
+            changes[key] = _Convolve(self._kernels.convolve_chunk, pool[key], places)
+        copied = {key: tensor for key, tensor in pool.items() if key not in taken}
+        states = States(places.before(copied), in_place(taken))
+        with changing(changes):
+            mixed = self.mixers[index].run(hidden, states)
+        places.put(copied, states)
+        return mixed
+
+    def _taken_in_chunks(self, index: int, hidden: torch.Tensor) -> frozenset[Key]:
+        """The states of a mixer that a kernel changes for tokens of prompts, once it was tried."""
+        mixer = self.mixers[index]
+        kind = type(mixer.module)
+        if self._kernels is None or (kind not in self._in_chunks and hidden.shape[1] == 1):
+            return frozenset()
+        if kind not in self._in_chunks:
+            keys, part = keys_in_chunks(mixer), hidden[:_TRIED, :_TRIED_TOKENS]
+            is_same = bool(keys) and self._is_same_chunk(index, part, keys)
+            self._in_chunks[kind] = keys if is_same else frozenset()
+        return self._in_chunks[kind]
 
     def _taken(self, index: int, hidden: torch.Tensor) -> frozenset[Key]:
         """The states of a mixer that kernels change in place, once they were tried."""
@@ -250,36 +296,43 @@ class StatePool:
     def _is_same(
         self, index: int, hidden: torch.Tensor, taken: frozenset[Key], compiled: bool = False
     ) -> bool:
-        """Whether kernels give what the mixer's own code does, on a few sequences' states.
+        """Whether kernels give what the mixer's own code does, on a few sequences' states."""
+        trials = _trials(len(hidden), self.device, self.room > 0)
+        before = self._random_states(index, 2 * len(hidden))
+        states = States(trials[0].places.before(before))
+        expected = self.mixers[index].run(hidden, states, decoding=True)
+        what = "mixers run uncompiled" if compiled else "states are copied in every step"
+        return _holds(what, lambda: all(
+            self._gives(index, hidden, dict(before), slots, taken, compiled, expected, states)
+            for slots in trials
+        ))  # fmt: skip
 
-        They are random: a step's states may all be zero, from which many a rule gives the same.
-        """
-        mixer, count = self.mixers[index], len(hidden)
+    def _is_same_chunk(self, index: int, hidden: torch.Tensor, taken: frozenset[Key]) -> bool:
+        """Likewise, of some tokens of prompts."""
+        count, tokens = hidden.shape[:2]
+        read = torch.arange(count, device=self.device)
+        places = Places(read, read + count, read + 6, tokens)
+        before = self._random_states(index, 2 * count)
+        pool = {key: tensor.clone() for key, tensor in before.items()}
+        expected = self._mix_copies(index, hidden, before, places)
+
+        def gives() -> bool:
+            mixed = self._mix_chunk(index, hidden, pool, places, taken)
+            return _are_close(mixed, expected) and all(
+                _are_close(pool[key], before[key]) for key in taken
+            )
+
+        return _holds("states are copied for every chunk of a prompt", gives)
+
+    def _random_states(self, index: int, count: int) -> dict[Key, torch.Tensor]:
+        """[count, *shape]; a step's may all be zero, from which many a rule gives the same."""
         generator = torch.Generator(self.device).manual_seed(0)
-        before = {
+        return {
             key: torch.randn(
-                (2 * count, *tensor.shape[1:]), generator=generator, device=self.device
+                (count, *tensor.shape[1:]), generator=generator, device=self.device
             ).to(tensor.dtype)
             for key, tensor in self.tensors[index].items()
         }
-        trials = _trials(count, self.device, self.room > 0)
-        states = States(trials[0].places.before(before))
-        expected = mixer.run(hidden, states, decoding=True)
-        errors = _kernel_errors()
-        try:
-            close = all(
-                self._gives(index, hidden, dict(before), slots, taken, compiled, expected, states)
-                for slots in trials
-            )
-            reason = "it differs from the model's own code"
-        except errors as error:
-            if is_out_of_memory(error):
-                raise
-            close, reason = False, (str(error).strip() or type(error).__name__).splitlines()[0]
-        if not close:
-            what = "mixers run uncompiled" if compiled else "states are copied in every step"
-            warnings.warn(f"{what}: {reason:.200}", stacklevel=2)
-        return close
 
     def _gives(
         self,
@@ -301,6 +354,20 @@ class StatePool:
         return _are_close(mixed, expected) and all(
             _are_close(after[key], states.tensors[key]) for key in taken
         )
+
+
+def _holds(otherwise: str, gives: Callable[[], bool]) -> bool:
+    """Whether kernels give what they must; a warning says what is done otherwise, and why."""
+    errors = _kernel_errors()
+    try:
+        close, reason = gives(), "it differs from the model's own code"
+    except errors as error:
+        if is_out_of_memory(error):
+            raise
+        close, reason = False, (str(error).strip() or type(error).__name__).splitlines()[0]
+    if not close:
+        warnings.warn(f"{otherwise}: {reason:.200}", stacklevel=4)
+    return close
 
 
 def _may_keep(mixer: Mixer) -> bool:
@@ -399,10 +466,10 @@ class _Convolve:
 
     kernel: Callable[..., torch.Tensor]
     states: torch.Tensor
-    slots: StepSlots
+    places: Places
 
     def __call__(self, x: torch.Tensor, *parameters: Any) -> torch.Tensor:
-        places = self.slots.places
+        places = self.places
         where = (places.read, places.write, places.position)
         return self.kernel(x, self.states, *where, *parameters)
 
@@ -411,7 +478,7 @@ def step_kernels(device: torch.device) -> Kernels | None:
     """The kernels with which states go on where they lie, where the device runs them."""
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return None
-    from sharegen.kernels.conv_step import conv_step
+    from sharegen.kernels.conv_step import conv_chunk, conv_step
     from sharegen.kernels.delta_rule import delta_rule_step, room_for_tokens, settle
 
-    return Kernels(delta_rule_step, settle, room_for_tokens, conv_step)
+    return Kernels(delta_rule_step, settle, room_for_tokens, conv_step, conv_chunk)

@@ -1,4 +1,4 @@
-"""States that a step of one token changes where they lie.
+"""States that a step of one token, or of a prompt's, changes where they lie.
 
 A mixer's own code is given a `StateInPlace` instead of a tensor, and hands it to one of its
 functions. That one does nothing but call `step`, which calls what the one who runs the model wants
@@ -28,7 +28,7 @@ Change = Callable[..., torch.Tensor]
 Of a delta rule: (q, k, v, g, beta) -> [sequences, heads, V]; q, k: [sequences, key heads, K]; v:
 [sequences, heads, V]; g, the decays' logs: [sequences, heads] or [sequences, heads, K]; beta:
 [sequences, heads]. Of a convolution: (x, weight, bias, activation) -> the transpose of a contiguous
-[sequences, 1, channels]; x: [sequences, channels, 1]; weight: [channels, size].
+[sequences, tokens, channels]; x: [sequences, channels, tokens]; weight: [channels, size].
 """
 
 _changes: Mapping[Key, Change] = {}
@@ -84,6 +84,26 @@ class ConvolutionInPlace(StateInPlace):
         if torch.compiler.is_compiling():
             return _convolve(x, weight, bias, activation, self.key[1])
         return _changes[self.key](x, weight, bias, activation)
+
+
+@dataclass(frozen=True)
+class InputsInPlace(StateInPlace):
+    """A convolution's last inputs and, behind them, x: [n, channels, tokens]."""
+
+    x: torch.Tensor
+
+    def step(
+        self,
+        inputs: StateInPlace,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        activation: str | None = None,
+        **how: Any,
+    ) -> torch.Tensor:
+        """What transformers' function of this name does, for the tokens alone."""
+        if any(value is not None for value in how.values()):
+            raise RuntimeError(f"its convolution is asked for {', '.join(how)}")
+        return _changes[self.key](self.x, weight, bias, activation)
 
 
 def in_place(keys: Iterable[Key]) -> dict[Key, StateInPlace]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from sharegen.engine.model import interface
-from sharegen.engine.model.in_place import RECURRENT, Key, StateInPlace
+from sharegen.engine.model.in_place import RECURRENT, InputsInPlace, Key, StateInPlace
 from sharegen.engine.model.scan import scanning_from, starts_from_nothing
 from sharegen.engine.model.time_steps import has_limits, within_limits
 
@@ -37,7 +37,7 @@ HANDS_STATES_OVER = hasattr(Cache, "get_recurrent_state")
 TORCH_CODE = "transformers' own torch code"
 _STEPS = {"fused_recurrent_gated_delta_rule", "fused_recurrent_kda"}
 _ONE_DECAY = "fused_recurrent_gated_delta_rule"  # for all numbers of a key
-_CONVOLUTION = "causal_conv1d_update"
+_CONVOLUTION, _CHUNK_CONVOLUTION = "causal_conv1d_update", "causal_conv1d_fn"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,10 @@ class States:
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **how: Any
-    ) -> torch.Tensor:
+    ) -> torch.Tensor | StateInPlace:
         """New columns [sequences, channels, tokens]; returns them behind those of the state."""
+        if ("conv", state_idx) in self._in_place:
+            return InputsInPlace(("conv", state_idx), conv_states)
         before = self.tensors["conv", state_idx]
         whole = torch.cat([before, conv_states], dim=-1)
         self.tensors["conv", state_idx] = whole[..., -before.shape[-1] :]
@@ -271,6 +273,14 @@ def keys_in_place(mixer: Mixer) -> frozenset[Key]:
     return frozenset(conv | (mixer.keys & {RECURRENT} if names & _STEPS else set()))
 
 
+def keys_in_chunks(mixer: Mixer) -> frozenset[Key]:
+    """Which of the mixer's states some tokens of a prompt may take as `StateInPlace`."""
+    choices = (choice for _, choice in _choices(_code_of(mixer.module)))
+    own = {choice.name for choice in choices if choice.package is None}
+    convolutions = {key for key in mixer.keys if key[0] == "conv"}
+    return frozenset(convolutions if {_CONVOLUTION, _CHUNK_CONVOLUTION} <= own else ())
+
+
 def has_one_decay(mixer: Mixer) -> bool:
     """Whether a recurrent state in place decays as a whole."""
     return any(choice.name == _ONE_DECAY for _, choice in _choices(_code_of(mixer.module)))
@@ -292,7 +302,7 @@ def _choices(code: dict[str, Any]) -> Iterator[tuple[str, _Choice]]:
             own, kernel = around["torch_function"], around["func_name"]
             if around["implementation"] is not own:
                 yield name, _Choice(around["package"], kernel, value, own)
-            elif kernel == _CONVOLUTION:
+            elif kernel in (_CONVOLUTION, _CHUNK_CONVOLUTION):
                 yield name, _Choice(None, kernel, value, own)
 
 
