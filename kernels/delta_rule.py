@@ -17,6 +17,8 @@ the state changes in place.
 # mypy: disable-error-code="no-untyped-def, assignment"
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -30,10 +32,8 @@ _BLOCK_PART = 16  # of a key's numbers that a program takes at once of a shared 
 _ROWS, _BLOCK_VALUES = 16, 64  # sequences and a state's columns for which a program reads it
 _START_WARPS, _START_STAGES = 2, 3
 _COLUMNS = 8  # of a product
-_TURNS = (
-    32  # sequences of a program that changes states in place, and that one finds none to change
-)
-_SETTLING = 32  # sequences of a program that settles states, likewise
+_TURNS = 32  # sequences of a program that changes states in place
+_SETTLING = 128  # sequences of a program that settles states
 _LEAST = 16  # rows of a product
 _NUMBERS = 128  # of a state that a thread holds, and fewer where it also multiplies
 _EPSILON = tl.constexpr(1e-6)  # of the norm of queries and keys, as in transformers
@@ -146,7 +146,8 @@ def _start_kernel(
                 product = tl.dot(whole, high, product, input_precision="tf32")
                 product = tl.dot(whole, state - high, product, input_precision="tf32")
         out = products_ptr + to[:, None] + j[None, :]
-        tl.store(out, product, mask=have[:, None] & (j[None, :] < V))
+        mask = have[:, None] & (j[None, :] < V)
+        tl.store(out, product, mask=mask, eviction_policy="evict_last")  # they are read next
         slots = tl.where(have, -1, slots)
         slot = tl.max(slots, 0)
 
@@ -180,10 +181,12 @@ def _own_kernel(
     decay = tl.load(decay_ptr + row * HEADS + head, mask=used, other=0.0).to(tl.float32)
     product = products_ptr + (row * HEADS + head) * (2 * V) + tl.where(is_query, V, 0)
     mask = (j[:, None] < V) & used[None, :]
-    total = tl.load(product[None, :] + j[:, None], mask=mask, other=0.0)
+    total = tl.load(
+        product[None, :] + j[:, None], mask=mask, other=0.0, eviction_policy="evict_first"
+    )
     result = (j[:, None] < V) & (g[None, :] < GROUP)
     at = v_ptr + row * stride_vr + (key_head * GROUP + g[None, :]) * stride_vh + j[:, None]
-    value = tl.load(at, mask=result, other=0.0).to(tl.float32)
+    value = tl.load(at, mask=result, other=0.0, eviction_policy="evict_first").to(tl.float32)
     beta = tl.load(beta_ptr + of_row, mask=g < GROUP, other=0.0).to(tl.float32)
     if kept < 0:
         return
@@ -247,37 +250,43 @@ def _settle_kernel(
     stride = tl.cdiv(rows, TURNS)
     first, key_head = tl.program_id(0) // key_heads, tl.program_id(0) % key_heads
     turns = first + tl.arange(0, TURNS) * stride
-    if tl.max(tl.load(kept_ptr + turns, mask=turns < rows, other=0)) <= 0:
-        return
+    changes = tl.load(kept_ptr + turns, mask=turns < rows, other=0) > 0
     i, j = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     real = (i[:, None] < K) & (j[None, :] < V)
-    for turn in range(first, rows, stride):
+    turn = tl.max(tl.where(changes, turns, -1), 0)
+    while turn >= 0:  # the next one below
         kept = tl.load(kept_ptr + turn)
-        if kept > 0:
-            from_slot = tl.load(read_ptr + turn).to(tl.int64) * stride_slot
-            to_slot = tl.load(write_ptr + turn).to(tl.int64) * stride_slot
-            keys = tokens_ptr + to_slot * WORDS + key_head * (GROUP * K * V * WORDS) + ROOM * V
-            for back in range(GROUP):  # the first head has the keys of all
-                head = key_head * GROUP + GROUP - 1 - back
-                place = (head * K + i[:, None]) * V + j[None, :]
-                changes = tokens_ptr + to_slot * WORDS + head * (K * V * WORDS)
-                sums = states_ptr + to_slot + (head + 1) * (K * V) - ROOM
-                decay = tl.load(sums + kept - 1)
-                state = tl.load(states_ptr + from_slot + place, mask=real, other=0.0)
-                state *= tl.exp(decay)
-                for start in range(0, kept, BLOCK_T):
-                    t = start + tl.arange(0, BLOCK_T)
-                    there = t < kept
-                    mask = there[None, :] & (i[:, None] < K)
-                    key = tl.load(keys + t[None, :] * K + i[:, None], mask=mask, other=0.0)
-                    since = tl.load(sums + t, mask=there, other=0.0)
-                    weight = tl.where(there, tl.exp(decay - since), 0.0)
-                    mask = there[:, None] & (j[None, :] < V)
-                    change = tl.load(changes + t[:, None] * V + j[None, :], mask=mask, other=0.0)
-                    key = key.to(tl.float32) * weight[None, :]
-                    state += tl.dot(key, change.to(tl.float32), input_precision="ieee")
-                tl.debug_barrier()  # all have read what is written over
-                tl.store(states_ptr + to_slot + place, state, mask=real)
+        from_slot = tl.load(read_ptr + turn).to(tl.int64) * stride_slot
+        to_slot = tl.load(write_ptr + turn).to(tl.int64) * stride_slot
+        keys = tokens_ptr + to_slot * WORDS + key_head * (GROUP * K * V * WORDS) + ROOM * V
+        for back in range(GROUP):  # the first head has the keys of all
+            head = key_head * GROUP + GROUP - 1 - back
+            place = (head * K + i[:, None]) * V + j[None, :]
+            of_head = tokens_ptr + to_slot * WORDS + head * (K * V * WORDS)
+            sums = states_ptr + to_slot + (head + 1) * (K * V) - ROOM
+            decay = tl.load(sums + kept - 1)
+            state = tl.load(states_ptr + from_slot + place, mask=real, other=0.0)
+            state *= tl.exp(decay)
+            for start in range(0, kept, BLOCK_T):
+                t = start + tl.arange(0, BLOCK_T)
+                there = t < kept
+                mask = there[None, :] & (i[:, None] < K)
+                key = tl.load(keys + t[None, :] * K + i[:, None], mask=mask, other=0.0)
+                since = tl.load(sums + t, mask=there, other=0.0)
+                weight = tl.where(there, tl.exp(decay - since), 0.0)
+                mask = there[:, None] & (j[None, :] < V)
+                change = tl.load(of_head + t[:, None] * V + j[None, :], mask=mask, other=0.0)
+                key = key.to(tl.float32) * weight[None, :]
+                state += tl.dot(key, change.to(tl.float32), input_precision="ieee")
+            tl.debug_barrier()  # all have read what is written over
+            tl.store(states_ptr + to_slot + place, state, mask=real)
+        turn = tl.max(tl.where(changes & (turns < turn), turns, -1), 0)
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream for what runs beside the current one's kernels, of each device."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
 def _warps(numbers: int, of_thread: int) -> int:
@@ -321,13 +330,17 @@ def delta_rule_step(
     block_k, block_v = (max(_LEAST, triton.next_power_of_2(x)) for x in (size, v_size))
     strides = (*q.stride()[:2], *k.stride()[:2])
     turns = _TURNS if kept is not None else 1
-    _step_kernel[(triton.cdiv(count, turns) * heads,)](
-        q, k, v, decay, beta, states, read, write, read if kept is None else kept, out,
-        *strides, *v.stride()[:2], states.stride(0), scale, count,
-        HEADS=heads, GROUP=group, K=size, V=v_size, DECAYS=1 if decay.dim() == 2 else size,
-        KEEPS=kept is not None, TURNS=turns, BLOCK_K=block_k, BLOCK_V=block_v,
-        num_warps=_warps(block_k * block_v, _NUMBERS),
-    )  # fmt: skip
+    beside = _beside(states.device) if kept is not None else None  # for it often finds no row
+    if beside is not None:
+        beside.wait_stream(torch.cuda.current_stream(states.device))
+    with torch.cuda.stream(beside):
+        _step_kernel[(triton.cdiv(count, turns) * heads,)](
+            q, k, v, decay, beta, states, read, write, read if kept is None else kept, out,
+            *strides, *v.stride()[:2], states.stride(0), scale, count,
+            HEADS=heads, GROUP=group, K=size, V=v_size, DECAYS=1 if decay.dim() == 2 else size,
+            KEEPS=kept is not None, TURNS=turns, BLOCK_K=block_k, BLOCK_V=block_v,
+            num_warps=_warps(block_k * block_v, _NUMBERS),
+        )  # fmt: skip
     if kept is None:
         return out
     products = torch.empty((count, heads, 2, v_size), dtype=torch.float32, device=v.device)
@@ -348,6 +361,8 @@ def delta_rule_step(
         num_warps=_OWN_WARPS if is_small else _OTHER_WARPS, num_stages=1,
         maxnreg=_OWN_REGISTERS if is_small else None,
     )  # fmt: skip
+    if beside is not None:
+        torch.cuda.current_stream(states.device).wait_stream(beside)
     return out
 
 
