@@ -25,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+_LOOKED_AT = 1024  # blocks or bundles, at first, for a run of free ones
+
 Blocks = npt.NDArray[np.int32]
 
 
@@ -249,7 +251,14 @@ class _Highest:
 
 def _first_run(free: np.ndarray, count: int) -> int | None:
     """Start of the first run of at least `count` True values."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], free, [False]]).astype(np.int8)))
-    starts, ends = edges[::2], edges[1::2]
-    long_enough = np.flatnonzero(ends - starts >= count)
-    return int(starts[long_enough[0]]) if len(long_enough) else None
+    end = count + _LOOKED_AT
+    while True:  # most are found at the low end: a look at all would cost more than the rest
+        inside = np.concatenate([[False], free[:end], [False]])
+        edges = np.flatnonzero(inside[1:] != inside[:-1])
+        starts, ends = edges[::2], edges[1::2]
+        long_enough = np.flatnonzero(ends - starts >= count)
+        if len(long_enough):
+            return int(starts[long_enough[0]])
+        if end >= len(free):
+            return None
+        end *= 4

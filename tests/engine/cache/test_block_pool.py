@@ -240,3 +240,18 @@ def test_the_check_finds_every_kind_of_damage() -> None:
     lost = fresh(width=2)
     lost._used[2] += 1
     assert_broken(lost, [[0, 1], [5]], "in use")
+
+
+@pytest.mark.parametrize("count", [1, 3, 1000, 1100, 6000])
+def test_the_first_run_is_found_wherever_it_is(count: int) -> None:
+    """In a pool of which more is looked at only where the low end has no run."""
+    for before in (0, 900, 1020, 1023, 1024, 5000):
+        pool = BlockPool(8000 + count, 16)
+        taken = [pool.allocate_node(1) for _ in range(before)]
+        for one, _ in filter(None, taken[::2]):
+            pool.free(one)  # every other one is free: no run there
+        node = pool.allocate_node(count)
+        assert node is not None
+        blocks, is_run = node
+        start = 0 if count == 1 else before - before % 2
+        assert is_run and blocks.tolist() == list(range(start, start + count))
