@@ -20,8 +20,8 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import Mixer, States, keys_in_place
 from sharegen.engine.model.ranks import alone
 
-_TRIAL_TOKENS = 32
-_TRIAL_ROWS = 512  # of a step: the compiler chooses its tiles for as many
+_TRIAL_TOKENS = 512  # as in a step: the compiler chooses its tiles for as many
+_TRIAL_ROWS = 32  # where each has a state of its own
 _MIXER_OPTIONS: dict[str, Any] = {"combo_kernels": True}  # small kernels side by side in one
 _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
 
@@ -66,7 +66,7 @@ def _compile_steps(model: LoadedModel) -> str | None:
             undo.callback(setattr, mixer, "compiled", None)
         try:
             with torch.inference_mode():  # as a job's steps run, which are other tensors
-                hidden = torch.zeros(_TRIAL_ROWS, 1, size, dtype=model.dtype, device=model.device)
+                hidden = torch.zeros(_TRIAL_TOKENS, 1, size, dtype=model.dtype, device=model.device)
                 for mixer in mixers:
                     with changing(no_changes(mixer.keys)):
                         mixer.step(hidden, States({}, in_place(mixer.keys)), compiled=True)
@@ -147,9 +147,9 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
 
 def _failure(model: LoadedModel) -> str | None:
     """Why the compiler cannot do it, if so."""
-    counts = (_TRIAL_TOKENS, 2 * _TRIAL_TOKENS)
-    # Mixers, and what is in them, see other shapes in decoding than in prefill.
-    trials = [(count, rows) for count in counts for rows in ((8, count) if model.mixers else (8,))]
+    trials = [(_TRIAL_TOKENS, 8), (2 * _TRIAL_TOKENS, 8)]
+    if model.mixers:  # which, and what is in them, see other shapes in decoding than in prefill
+        trials += [(_TRIAL_ROWS, _TRIAL_ROWS), (2 * _TRIAL_ROWS, 2 * _TRIAL_ROWS)]
     try:
         with alone():
             for count, rows in trials:
