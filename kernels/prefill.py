@@ -29,7 +29,7 @@ from sharegen.kernels.online_softmax import (
 )
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import limit_of, shared_attention
-from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptor, gather_tile
+from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptors, gather_tile
 from sharegen.kernels.tiles import AttentionShape, Tile, padded, precision
 
 _TILE_FIELDS = 3  # first token, chunk's first token, chunk's end
@@ -243,8 +243,7 @@ def prefill_attention(
     tma = copies_tiles(k[None]) and copies_tiles(v[None])
     _causal_kernel[(len(plan.tiles) * shape.num_heads,)](
         q, k, v,
-        descriptor(k[None], tile.keys) if tma else None,
-        descriptor(v[None], tile.keys) if tma else None,
+        *descriptors((k[None], v[None]), tile.keys, tma),
         plan.tiles, position, shared.partial_start, shared.partial_out,
         shared.partial_lse, shared.partial_lse if sinks is None else sinks, out,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],

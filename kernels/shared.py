@@ -26,7 +26,7 @@ from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
 from sharegen.kernels.tile_copy import (
     copies_tiles,
     copy_tile,
-    descriptor,
+    descriptors,
     gather_scales,
     gather_tile,
     is_flat,
@@ -235,8 +235,7 @@ def shared_attention(
     flat, tma = all(map(is_flat, caches)), all(map(copies_tiles, caches))
     _shared_kernel[(plan.num_programs,)](
         q, k_cache, v_cache,
-        descriptor(k_cache, tile.keys) if tma else None,
-        descriptor(v_cache, tile.keys) if tma else None,
+        *descriptors((k_cache, v_cache), tile.keys, tma),
         *narrow_pointers(narrow, tile.keys, tma),
         plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
         position,

@@ -33,13 +33,12 @@ from sharegen.kernels.plan import STRETCH_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import (
     copies_tiles,
-    copy_tile,
-    descriptor,
+    descriptors,
     gather_scales,
     gather_tile,
     narrow_pointers,
 )
-from sharegen.kernels.tiles import Tile, padded, precision, suffix_tile
+from sharegen.kernels.tiles import Tile, padded, precision, resident_programs, suffix_tile
 
 _MOST_SPLITS = 32
 _TABLE = tl.constexpr(32)  # blocks looked up at a time
@@ -49,18 +48,20 @@ _STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
 @triton.jit
 def _attend_tile(
     acc, m, total, q, k, v, k_scale, v_scale, seen, scale, softcap,
-    NARROW: tl.constexpr, MASKED: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
+    NARROW: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The state after the keys k [N, D], of which the row sees those that are `seen` [N]."""
+    """The state after the keys k [N, D], of which the row sees those that are `seen` [N].
+
+    No value v [N, Dv] may be NaN, seen or not.
+    """
     if NARROW:
         s = tl.dot(unscaled(k, q.dtype), q, input_precision=PRECISION) * k_scale[:, None]
         v = widened(v, v_scale, q.dtype)
     else:
         s = tl.dot(k, q, input_precision=PRECISION)
     s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
-    if MASKED:
-        s = tl.where(seen[:, None], s, float("-inf"))
+    s = tl.where(seen[:, None], s, float("-inf"))
     return attend_transposed(acc, m, total, s, factor, v, MAY_BE_EMPTY, PRECISION)
 
 
@@ -86,6 +87,19 @@ def _part(length, lowest, split, num_splits, LIMIT: tl.constexpr, SPLIT: tl.cons
 
 
 @triton.jit
+def _scales_of_tile(
+    scales_ptr, kv_head, i_block, blocks, n, last, end,
+    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    NARROW: tl.constexpr,
+):  # fmt: skip
+    """Scales of the keys and values of the tile from n on, as `_attend_tokens` reads it."""
+    offset = n % BLOCK_SIZE - tl.maximum(n + BLOCK_N - end, 0) + tl.arange(0, BLOCK_N)
+    block = tl.sum(tl.where(i_block == n // BLOCK_SIZE, blocks, 0), 0)
+    real = (offset >= 0) & (n < last)
+    return gather_scales(scales_ptr, kv_head, block, offset, real, NUM_KV_HEADS, BLOCK_SIZE, NARROW)
+
+
+@triton.jit
 def _attend_tokens(
     acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, scales_ptr, kv_head,
     list_ptr, first_block, listed, begin, end, lowest,
@@ -97,57 +111,58 @@ def _attend_tokens(
 ):  # fmt: skip
     """The state after tokens [begin, end) of a stretch, or of the row's own."""
     o_n = tl.arange(0, BLOCK_N)
-    whole = begin  # up to here in whole tiles, each inside one block
-    if TMA:
-        whole += (end - begin) // BLOCK_N * BLOCK_N
+    if TMA:  # tiles lie inside one block each
         o_table = tl.arange(0, _TABLE)
         SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
-        for first in range(begin, whole, SPAN):
+        for first in range(begin, end, SPAN):
             # in registers: a look-up in memory for each tile would keep the copies waiting
             i_block = first // BLOCK_SIZE + o_table
-            used = i_block * BLOCK_SIZE < whole
+            used = i_block * BLOCK_SIZE < end
             blocks = _listed(list_ptr, first_block + i_block, listed, used)
-            last = tl.minimum(first + SPAN, whole)
-            k_scale, v_scale = gather_scales(
-                scales_ptr, kv_head, tl.sum(tl.where(i_block == first // BLOCK_SIZE, blocks, 0), 0),
-                first % BLOCK_SIZE + o_n, first < last, NUM_KV_HEADS, BLOCK_SIZE, NARROW,
+            last = tl.minimum(first + SPAN, end)
+            k_scale, v_scale = _scales_of_tile(
+                scales_ptr, kv_head, i_block, blocks, first, last, end,
+                NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, NARROW,
             )  # fmt: skip
             for n in tl.range(first, last, BLOCK_N, num_stages=NUM_STAGES):
+                # The last tile ends with the last token: it begins with tokens that were there
+                # before, or outside the block, where the copy engine writes zeros. So whatever
+                # comes after that token is never read, not even a NaN.
+                token = tl.minimum(n, end - BLOCK_N) + o_n
                 block = tl.sum(tl.where(i_block == n // BLOCK_SIZE, blocks, 0), 0)
-                k, v = copy_tile(
-                    k_desc, v_desc, kv_head, block * BLOCK_SIZE + n % BLOCK_SIZE,
-                    BLOCK_N, BLOCK_DK, BLOCK_DV,
-                )  # fmt: skip
+                offset = n % BLOCK_SIZE - tl.maximum(n + BLOCK_N - end, 0)
+                k = k_desc.load([kv_head, block, offset, 0]).reshape(BLOCK_N, BLOCK_DK)
+                v = v_desc.load([kv_head, block, offset, 0]).reshape(BLOCK_N, BLOCK_DV)
                 if NARROW:  # a tile ahead: the copy engine takes nothing so small
-                    ahead = n + BLOCK_N
-                    next_block = tl.sum(tl.where(i_block == ahead // BLOCK_SIZE, blocks, 0), 0)
-                    next_scales = gather_scales(
-                        scales_ptr, kv_head, next_block, ahead % BLOCK_SIZE + o_n, ahead < last,
-                        NUM_KV_HEADS, BLOCK_SIZE, NARROW,
+                    next_scales = _scales_of_tile(
+                        scales_ptr, kv_head, i_block, blocks, n + BLOCK_N, last, end,
+                        NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, NARROW,
                     )  # fmt: skip
                 acc, m, total = _attend_tile(
-                    acc, m, total, q, k, v, k_scale, v_scale, n + o_n >= lowest, scale, softcap,
-                    NARROW, LIMIT != NO_LIMIT, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+                    acc, m, total, q, k, v, k_scale, v_scale, token >= tl.maximum(n, lowest),
+                    scale, softcap, NARROW, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
                 )  # fmt: skip
                 if NARROW:
                     k_scale, v_scale = next_scales
-    for n in range(whole, end, BLOCK_N):
-        token = n + o_n
-        real = token < end
-        block = _listed(list_ptr, first_block + token // BLOCK_SIZE, listed, real)
-        k, v = gather_tile(
-            k_head_ptr, v_head_ptr,
-            block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
-            stride_kb, stride_kt, stride_vb, stride_vt,
-            KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
-        )  # fmt: skip
-        k_scale, v_scale = gather_scales(
-            scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE, NARROW
-        )
-        acc, m, total = _attend_tile(
-            acc, m, total, q, k, v, k_scale, v_scale, real & (token >= lowest), scale, softcap,
-            NARROW, True, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
-        )  # fmt: skip
+    else:
+        for n in range(begin, end, BLOCK_N):
+            token = n + o_n
+            real = token < end
+            block = _listed(list_ptr, first_block + token // BLOCK_SIZE, listed, real)
+            k, v = gather_tile(
+                k_head_ptr, v_head_ptr,
+                block[:, None], (token % BLOCK_SIZE)[:, None], real[:, None],
+                stride_kb, stride_kt, stride_vb, stride_vt,
+                KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
+            )  # fmt: skip
+            k_scale, v_scale = gather_scales(
+                scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE,
+                NARROW,
+            )  # fmt: skip
+            acc, m, total = _attend_tile(
+                acc, m, total, q, k, v, k_scale, v_scale, real & (token >= lowest),
+                scale, softcap, NARROW, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+            )  # fmt: skip
     return acc, m, total
 
 
@@ -303,7 +318,7 @@ def suffix_attention(
         copies_tiles(cache)
         for cache in (k_cache, v_cache, *(() if narrow is None else (narrow.keys, narrow.values)))
     )
-    splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan)
+    splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
     partial = splits > 1 or beside is not None
     own_out, own_lse = out[:, None], plan.partial_lse
     if partial:
@@ -313,9 +328,8 @@ def suffix_attention(
     limit, limit_kind = limit_of(window, attention_chunk)
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
         q, k_cache, v_cache,
-        descriptor(k_cache, tile.keys) if tma else None,
-        descriptor(v_cache, tile.keys) if tma else None,
-        *narrow_pointers(narrow, tile.keys, tma),
+        *descriptors((k_cache, v_cache), tile.keys, tma, within_blocks=True),
+        *narrow_pointers(narrow, tile.keys, tma, within_blocks=True),
         block_tables, prefix_length, position,
         plan.stretch_start, plan.stretches, plan.blocks,
         plan.partial_start, plan.partial_out, plan.partial_lse,
@@ -344,9 +358,9 @@ def suffix_attention(
     return out
 
 
-def _num_splits(programs: int, plan: Plan) -> int:
+def _num_splits(programs: int, device: torch.device, tile: Tile) -> int:
     """Parts of a row's tokens, so that a captured batch of few rows still fills the device.
 
     Only the batch is known when a graph is captured, not how long its suffixes will grow.
     """
-    return max(1, min(_MOST_SPLITS, plan.slots // programs))
+    return max(1, min(_MOST_SPLITS, resident_programs(device, tile) // programs))

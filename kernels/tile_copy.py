@@ -6,6 +6,8 @@ The copy engine (TMA, from Hopper on) takes one instruction for a tile of consec
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -28,13 +30,22 @@ def copies_tiles(cache: torch.Tensor) -> bool:
     return is_flat(cache) and cache.data_ptr() % 16 == 0 and not any(strides)
 
 
-def narrow_pointers(narrow: NarrowKV | None, keys: int, tma: bool) -> tuple[object, ...]:
+def descriptors(
+    caches: Sequence[torch.Tensor], keys: int, tma: bool, within_blocks: bool = False
+) -> tuple[TensorDescriptor | None, ...]:
+    """What the copy engine reads each of the caches by; Nones where it does not (`tma`)."""
+    make = block_descriptor if within_blocks else descriptor
+    return tuple(make(cache, keys) if tma else None for cache in caches)
+
+
+def narrow_pointers(
+    narrow: NarrowKV | None, keys: int, tma: bool, within_blocks: bool = False
+) -> tuple[object, ...]:
     """Keys, values and exponents of narrow blocks, and descriptors of the first two; else Nones."""
     if narrow is None:
         return (None,) * 5
     numbers = (narrow.keys, narrow.values)
-    copied = (descriptor(blocks, keys) if tma else None for blocks in numbers)
-    return *numbers, narrow.exponents, *copied
+    return *numbers, narrow.exponents, *descriptors(numbers, keys, tma, within_blocks)
 
 
 def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
@@ -46,6 +57,19 @@ def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
     return TensorDescriptor(
         cache, [num_heads, num_blocks * block_size, size],
         [cache.stride(2), cache.stride(1), 1], [1, keys, padded(size)],
+    )  # fmt: skip
+
+
+def block_descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
+    """The cache as [num_kv_heads, num_blocks, block_size, head_size], cut into tiles of `keys`
+    slots of one head and one block.
+
+    What lies beyond the block, before or behind it, reads as 0, as what lies beyond the head size.
+    """
+    num_blocks, block_size, num_heads, size = cache.shape
+    return TensorDescriptor(
+        cache, [num_heads, num_blocks, block_size, size],
+        [cache.stride(2), cache.stride(0), cache.stride(1), 1], [1, 1, keys, padded(size)],
     )  # fmt: skip
 
 
