@@ -21,6 +21,7 @@ from sharegen.kernels.tiles import AttentionShape, Tile
 # Microseconds of a layer that another way of reading must save: graphs are captured anew for it,
 # perhaps for the last steps of a job.
 _NEW_GRAPH = 30.0
+_WARPS = 4  # of a program of `CostModel.tile`
 _TILE_WORK = 64 * 64 * 256  # lines x keys x (key size + value size) of the tile in `CostModel.tile`
 
 _Float = npt.NDArray[np.floating]
@@ -33,7 +34,8 @@ class CostModel:
     sharing: to have a shared phase at all: its launch beside the suffixes, and the merge.
     stretching: to have rows read nodes by themselves while there is one: the programs of the
     suffix phase are larger then, and fewer of them run at the same time.
-    tile: of a program of the shared phase, for 64 lines against 64 keys with 128 + 128 numbers.
+    tile: of a program of the shared phase of four warps, for 64 lines against 64 keys with 128 +
+    128 numbers.
     first, again: to read a megabyte of keys and values from memory, and once more from the cache.
     The defaults are an H200's.
     """
@@ -57,6 +59,7 @@ class CostModel:
         bands = bands + np.minimum(odd, bands)
         tiles = bands * -(-layout.length // tile.keys) * shape.num_kv_heads
         work = tile.lines * tile.keys * (shape.key_size + shape.value_size) / _TILE_WORK
+        work *= _WARPS / tile.num_warps
         precise = (shape.dtype.itemsize / 2) ** 2  # float32 products are no tensor core's business
         products = tiles * (self.tile * work * precise / slots)
         return np.maximum(products, _megabytes(layout, shape) * self.first)

@@ -34,7 +34,9 @@ from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.tiles import (
     AttentionShape,
     Tile,
+    are_many,
     beside_tile,
+    many_tile,
     programs_with_room,
     resident_programs,
     shared_memory_limit,
@@ -83,8 +85,9 @@ class Plan:
     """One batch's shared work on the device. Update it between steps, on the stream of the steps.
 
     max_rows: rows (captured batch size, or tokens of a prefill) that the buffers have room for.
-    tile: of the shared phase; by default one of two, by the length of what is shared.
-    num_programs: programs of the shared phase; they take the items in turn.
+    tile: of the shared phase; by default one for the rows and for the length of what is shared.
+    num_programs: programs of the shared phase; they take the items in turn. By default as many as
+    the device holds at once, `slots`.
     costs: decides which nodes are shared; without it all are.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
@@ -103,26 +106,23 @@ class Plan:
         self.shape, self.device, self.max_rows = shape, device, max_rows
         self.costs = costs
         self.shared_memory = shared_memory_limit(device)
-        self.tile = tile or beside_tile(shape, self.shared_memory)
-        self._long_tile = tile or shared_tile(shape, self.shared_memory)
-        self._short_tile = self.tile
-        self.slots = resident_programs(device, self.tile)
-        self.num_programs = num_programs or self.slots
-        if num_programs is None and device.type == "cuda":  # one that waits begins late
-            self.num_programs = min(self.slots, programs_with_room(device, shape, self.tile))
+        self._only_tile, self._only_programs = tile, num_programs
+        self._long = self._many = False
+        self._take(tile or beside_tile(shape, self.shared_memory))
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
         self.sharing = costs is None  # from the first node on that is worth it
         self.stretching = False
+        self.narrow = False  # from the first shared node of narrow blocks on
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
         self._allocate()
         self._whole = True  # the buffers are of one size, that of the room
 
     @property
-    def variant(self) -> tuple[Tile, bool, bool]:
+    def variant(self) -> tuple[Tile, bool, bool, bool]:
         """What a captured graph holds of the plan beside its buffers."""
-        return self.tile, self.sharing, self.stretching
+        return self.tile, self.sharing, self.stretching, self.narrow
 
     def update(self, layout: SharedLayout) -> None:
         """Send the plan of `layout`. Rows that `layout.order` does not name get no partials.
@@ -140,6 +140,7 @@ class Plan:
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not apart.all()
         self.stretching = bool(apart.any())
+        self.narrow |= bool((layout.narrow & ~apart).any())
         work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, apart)
         blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
         self._grow(
@@ -175,14 +176,32 @@ class Plan:
         assert narrow.keys.stride(-1) == narrow.values.stride(-1) == 1
 
     def _choose_tile(self, layout: SharedLayout) -> None:
-        """Set the tile by the shared tokens of an average row."""
+        """Set the tile by the rows and the shared tokens of an average one."""
+        if self._only_tile is not None:
+            return
         rows = layout.row_end - layout.row_start
         tokens = int((layout.length.astype(np.int64) * rows).sum())
         average = tokens / max(1, len(layout.order))
         if average > _LONG:
-            self.tile = self._long_tile
+            self._long = True
         elif average < _SHORT:
-            self.tile = self._short_tile
+            self._long = False
+        # Once many, always many: for the last rows of a job no other graph is captured.
+        self._many |= are_many(len(layout.order), self.shape)
+        if self._many:
+            tile = many_tile(self.shape, self.shared_memory, long=self._long)
+        else:
+            tile = (shared_tile if self._long else beside_tile)(self.shape, self.shared_memory)
+        if tile != self.tile:
+            self._take(tile)
+
+    def _take(self, tile: Tile) -> None:
+        self.tile = tile
+        self.slots = resident_programs(self.device, tile)
+        self.num_programs = self._only_programs or self.slots
+        if self._only_programs is None and self.device.type == "cuda":  # who waits begins late
+            room = programs_with_room(self.device, self.shape, tile)
+            self.num_programs = min(self.slots, room)
 
     def _grow(self, *asked: int) -> None:
         if self._whole and all(a <= r for a, r in zip(asked, self._room, strict=True)):

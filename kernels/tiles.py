@@ -15,9 +15,9 @@ _LARGEST_HEAD = 256
 _LARGEST_GROUP = 128
 _LEAST_LINES = 16  # of a matrix product in the tensor cores
 _LEAST_KEYS = 16  # of the same
-_BESIDES = 2048  # bytes of shared memory for a tile's reductions and indices
-_RESERVED = 1024  # bytes of shared memory that each program takes without being asked
+_BESIDES = 2048  # bytes of shared memory: a tile's reductions, and what a program takes unasked
 HOPPER_SHARED_MEMORY = 227 << 10  # bytes a program, for which the tiles were measured
+_MANY_LINES = 1024  # query heads of all rows for one KV head, which keep every processor busy
 _LONG_PROMPT = 3072  # tokens, from which the larger tile's speed outweighs what it wastes
 
 
@@ -68,6 +68,7 @@ def unsupported(
     if scale <= 0:
         return f"a scale of {scale} (it must be above 0)"
     tiles = [shared_tile(shape, limit), beside_tile(shape, limit), suffix_tile(shape, limit)]
+    tiles += [many_tile(shape, limit, long=long) for long in (False, True)]
     tiles += [causal_tile(shape, tokens, limit) for tokens in (0, _LONG_PROMPT + 1)]
     need = max(shared_memory(shape, tile) for tile in tiles)
     if need > limit:
@@ -150,6 +151,26 @@ def beside_tile(shape: AttentionShape, limit: int) -> Tile:
     return _within(limit, shape, Tile(64, 32, 4, 3, registers), padded(shape.group))
 
 
+def many_tile(shape: AttentionShape, limit: int, *, long: bool) -> Tile:
+    """For many rows, `are_many`: two warp groups read the same keys, and leave the suffix phase
+    room.
+
+    long: many keys. Where each row has KV heads of its own its suffix takes longer than few keys,
+    and is left more room. Of other cards than Hopper, and other heads, none was better than those
+    for fewer rows.
+    """
+    if limit < HOPPER_SHARED_MEMORY or _weight(shape) > 1 or shape.dtype.itemsize > 2:
+        return shared_tile(shape, limit) if long else beside_tile(shape, limit)
+    if shape.group == 1 and not long:
+        return Tile(128, 32, 8, 3, 144)
+    return Tile(128, 64, 8, 3, 184)
+
+
+def are_many(rows: int, shape: AttentionShape) -> bool:
+    """Whether so many rows fill larger tiles on all processors."""
+    return rows * shape.group >= _MANY_LINES
+
+
 def suffix_tile(shape: AttentionShape, limit: int) -> Tile:
     """For one row against its own keys: memory-bound, small tiles, many programs at a time."""
     lines = max(8, 1 << (shape.group - 1).bit_length())
@@ -183,5 +204,5 @@ def programs_with_room(device: torch.device, shape: AttentionShape, tile: Tile) 
     """Programs for which the device has shared memory at once, one a processor at least."""
     properties = torch.cuda.get_device_properties(device)
     memory = properties.shared_memory_per_multiprocessor  # type: ignore[attr-defined]
-    each = shared_memory(shape, tile) + _RESERVED
-    return properties.multi_processor_count * max(1, memory // each)
+    room = memory // shared_memory(shape, tile)
+    return properties.multi_processor_count * max(1, room)

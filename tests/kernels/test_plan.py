@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan, work_list
-from sharegen.kernels.tiles import AttentionShape, Tile
+from sharegen.kernels.tiles import AttentionShape, Tile, beside_tile, many_tile
 from tests.kernels.trees import DEVICE, make_shape
 
 TILE = Tile(lines=32, keys=16, num_warps=4, num_stages=2)
@@ -191,9 +191,22 @@ def test_tile_follows_the_length_of_what_is_shared() -> None:
     assert plan.variant == short and plan.generation == 0
 
 
-def test_shares_from_the_first_node_on_that_is_worth_it() -> None:
+def test_tile_follows_the_rows() -> None:
+    """Many rows take larger tiles, and the last ones of a job the same."""
+    shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)
+    plan = Plan(shape, 1024, DEVICE)
+    limit = plan.shared_memory
+    few, many = beside_tile(shape, limit), many_tile(shape, limit, long=False)
+    for rows, tile in ((255, few), (256, many), (1, many)):
+        plan.update(layout_of([(1024, 0, rows)], rows))
+        assert plan.tile == tile
+    plan.update(layout_of([(8192, 0, 1)], 1))
+    assert plan.tile == many_tile(shape, limit, long=True)
+
+
+def test_shares_from_the_first_node_on_that_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sharegen.kernels.plan.resident_programs", lambda *_: 264)  # a GPU's
     plan = Plan(AttentionShape(32, 8, 128, 128, 16, torch.float16), 64, DEVICE, costs=CostModel())
-    plan.slots = 264  # a GPU's
     alone = layout_of([(512, row, row + 1) for row in range(64)], 64)
     together = layout_of([(8192, 0, 64)], 64)
     plan.update(alone)

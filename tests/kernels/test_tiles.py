@@ -13,6 +13,7 @@ from sharegen.kernels.tiles import (
     Tile,
     beside_tile,
     causal_tile,
+    many_tile,
     programs_with_room,
     shared_memory,
     shared_tile,
@@ -61,6 +62,7 @@ SIZES = [(64, 64), (80, 80), (128, 128), (192, 128), (256, 256)]
 def tiles_of(shape: AttentionShape, limit: int) -> list[Tile]:
     return [
         shared_tile(shape, limit), beside_tile(shape, limit), suffix_tile(shape, limit),
+        many_tile(shape, limit, long=False), many_tile(shape, limit, long=True),
         causal_tile(shape, 512, limit), causal_tile(shape, 8192, limit),
     ]  # fmt: skip
 
@@ -103,8 +105,15 @@ def test_the_tiles_of_hopper_are_those_that_were_measured() -> None:
     llama = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
     assert tiles_of(llama, LIMITS["sm_90"]) == [
         Tile(64, 64, 4, 3), Tile(64, 32, 4, 3, 168), Tile(8, 16, 1, 3),
+        Tile(128, 64, 8, 3, 184), Tile(128, 64, 8, 3, 184),
         Tile(128, 32, 8, 3), Tile(128, 64, 8, 3),
     ]  # fmt: skip
+    each_its_own = replace(llama, num_kv_heads=32)
+    assert many_tile(each_its_own, LIMITS["sm_90"], long=False) == Tile(128, 32, 8, 3, 144)
+    assert many_tile(each_its_own, LIMITS["sm_90"], long=True) == Tile(128, 64, 8, 3, 184)
+    for limit in (LIMITS["sm_80"], LIMITS["sm_86"]):
+        assert many_tile(llama, limit, long=True) == shared_tile(llama, limit)
+        assert many_tile(llama, limit, long=False) == beside_tile(llama, limit)
     wide = AttentionShape(16, 4, 256, 256, 16, torch.bfloat16)
     assert tiles_of(wide, LIMITS["sm_90"])[:2] == [Tile(128, 32, 8, 3), Tile(64, 32, 4, 3)]
 
@@ -116,8 +125,11 @@ def test_programs_that_a_gpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     wide = AttentionShape(16, 4, 256, 256, 16, torch.bfloat16)
-    for shape, count in ((replace(wide, key_size=128, value_size=128), 3), (wide, 1)):
+    llama = replace(wide, key_size=128, value_size=128)
+    for shape, count in ((llama, 3), (wide, 1)):
         tile = beside_tile(shape, LIMITS["sm_90"])
         assert programs_with_room(torch.device("cuda"), shape, tile) == count * 132
+    for tile, count in ((Tile(64, 64, 4, 3), 2), (Tile(128, 64, 8, 3), 1)):  # to the last byte
+        assert programs_with_room(torch.device("cuda"), llama, tile) == count * 132
     large = Tile(128, 64, 8, 3)
     assert programs_with_room(torch.device("cuda"), wide, large) == 132  # at least one a processor
