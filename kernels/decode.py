@@ -6,6 +6,8 @@ same time, on two streams, and a merge ends both.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from sharegen.kernels.narrow import NarrowKV
@@ -40,17 +42,23 @@ def decode_attention(
     narrow: the narrow blocks, where suffixes and the nodes that are marked so lie in these.
     Returns [rows, num_heads, value_size]. Reads nothing back to the host, and may be captured.
     """
-    beside = plan.stream if plan.sharing else None
-    if beside is not None:
-        beside.wait_stream(torch.cuda.current_stream(plan.device))
-    if plan.sharing:
-        with torch.cuda.stream(beside):
-            shared_attention(
-                q, k_cache, v_cache, plan, position, narrow=narrow,
-                scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap,
-            )  # fmt: skip
-    return suffix_attention(
-        q, k_cache, v_cache, plan, block_tables, prefix_length, position,
-        narrow=narrow, scale=scale, window=window, attention_chunk=attention_chunk,
-        softcap=softcap, sinks=sinks, out=out, beside=beside,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "narrow": narrow, "scale": scale, "window": window,
+        "attention_chunk": attention_chunk, "softcap": softcap,
+    }  # fmt: skip
+    own = block_tables, prefix_length, position
+    if not plan.sharing or plan.stream is None:
+        if plan.sharing:
+            shared_attention(q, k_cache, v_cache, plan, position, **how)
+        return suffix_attention(q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, **how)
+    # The suffixes are those that wait for the other stream: their many programs, once there, would
+    # take all places first, and the few large ones of the shared phase would begin behind them.
+    current = torch.cuda.current_stream(plan.device)
+    plan.stream.wait_stream(current)
+    shared_attention(q, k_cache, v_cache, plan, position, **how)
+    with torch.cuda.stream(plan.stream):
+        out = suffix_attention(
+            q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, beside=current, **how
+        )
+    current.wait_stream(plan.stream)
+    return out
