@@ -6,6 +6,7 @@ same time, on two streams, and a merge ends both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ def decode_attention(
     prefix_length: torch.Tensor,
     position: torch.Tensor,
     *,
+    put: Callable[[], None] | None = None,
     narrow: NarrowKV | None = None,
     scale: float,
     window: int | None = None,
@@ -35,7 +37,8 @@ def decode_attention(
 ) -> torch.Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
-    q: [rows, num_heads, key_size]; the keys and values of the step are in the caches already.
+    q: [rows, num_heads, key_size]; the keys and values of the step are in the caches already, or
+    put() launches what puts them there: beside the shared nodes, which have none of them.
     block_tables: [rows, max_blocks] int32, the suffix's blocks. prefix_length: [rows] int32, tokens
     above the suffix. position: [rows] int32, of the query; a row without a suffix has
     position = prefix_length - 1, and becomes 0 when the plan does not name it either.
@@ -47,7 +50,9 @@ def decode_attention(
         "attention_chunk": attention_chunk, "softcap": softcap,
     }  # fmt: skip
     own = block_tables, prefix_length, position
+    put = put or _nothing
     if not plan.sharing or plan.stream is None:
+        put()
         if plan.sharing:
             shared_attention(q, k_cache, v_cache, plan, position, **how)
         return suffix_attention(q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, **how)
@@ -57,8 +62,13 @@ def decode_attention(
     plan.stream.wait_stream(current)
     shared_attention(q, k_cache, v_cache, plan, position, **how)
     with torch.cuda.stream(plan.stream):
+        put()
         out = suffix_attention(
             q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, beside=current, **how
         )
     current.wait_stream(plan.stream)
     return out
+
+
+def _nothing() -> None:
+    """The keys and values are where they belong."""

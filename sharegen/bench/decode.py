@@ -21,7 +21,7 @@ from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import Workload, workload
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.back_end import Slots, StoreAndAttend
+from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.request import Request, SamplingParams
@@ -279,7 +279,9 @@ class Copies:
         return self._context(slots)
 
     def _context(self, slots: Slots) -> AttentionContext:
-        def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *_: Any, **how: Any) -> Any:
+        def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
+                 values: torch.Tensor, put: Put, **how: Any) -> Any:  # fmt: skip
+            put()
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
         return StoreAndAttend(self.layers, self.cache, slots, self._store, self._store_narrow, copy)

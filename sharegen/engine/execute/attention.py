@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.execute.back_end import Attention, Slots, StoreAndAttend
+from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.engine.model.probe import LayerSpec
@@ -108,7 +108,8 @@ class ReferenceAttention:
         plan = self._plan_of(layout)
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                   values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
+                   values: torch.Tensor, put: Put, **how: Any) -> torch.Tensor:  # fmt: skip
+            put()
             return reference.prefill_attention(
                 q, k, v, keys, values, plan, chunk_starts, position, **how
             )
@@ -133,8 +134,10 @@ class ReferenceAttention:
             flashed = flash.SuffixPlan(plan, size, *tables, self._token_numbers)
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                   values: torch.Tensor, *, window: int | None, attention_chunk: int | None,
-                   softcap: float | None, **how: Any) -> torch.Tensor:  # fmt: skip
+                   values: torch.Tensor, put: Put, *, window: int | None,
+                   attention_chunk: int | None, softcap: float | None,
+                   **how: Any) -> torch.Tensor:  # fmt: skip
+            put()
             sizes = keys.shape[-1], values.shape[-1]
             if flashed is not None and flash.serves_layer(*sizes, softcap, window, attention_chunk):
                 return flash.decode_attention(q, keys, values, plan, flashed, **how)

@@ -25,6 +25,10 @@ class Slots:
     narrow: torch.Tensor | None = None
 
 
+Put = Callable[[], None]
+"""Puts the keys and values of a step's tokens into their slots."""
+
+
 class Attention(Protocol):
     """One way to compute attention over one KV cache: what the runner builds contexts with."""
 
@@ -78,11 +82,11 @@ class Attention(Protocol):
 
 @dataclass(frozen=True)
 class StoreAndAttend:
-    """A step's context: keys and values go to their slots first, so that all rows can read them.
+    """A step's context: keys and values go to their slots before a row reads them.
 
-    store(k, v, keys, values, slots); store_narrow(k, v, narrow, slots); attend(q, k, v, keys,
-    values, narrow=, scale=, window=, attention_chunk=, softcap=, sinks=) -> [T, num_heads,
-    value_size].
+    store(k, v, keys, values, slots); store_narrow(k, v, narrow, slots); attention(q, k, v, keys,
+    values, put, narrow=, scale=, window=, attention_chunk=, softcap=, sinks=) -> [T, num_heads,
+    value_size], which calls put() once, before it reads the step's own tokens.
     """
 
     layers: Sequence[LayerSpec]
@@ -103,12 +107,15 @@ class StoreAndAttend:
         spec = self.layers[layer_idx]
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
         narrow = self.cache.narrow[layer_idx] if self.cache.narrow else None
-        if self.slots.full is not None:
-            self.store(k, v, keys, values, self.slots.full)
-        if self.slots.narrow is not None:
-            self.store_narrow(k, v, narrow, self.slots.narrow)
+
+        def put() -> None:
+            if self.slots.full is not None:
+                self.store(k, v, keys, values, self.slots.full)
+            if self.slots.narrow is not None:
+                self.store_narrow(k, v, narrow, self.slots.narrow)
+
         return self.attention(
-            q, k, v, keys, values, narrow=narrow, scale=spec.scaling, window=spec.window,
+            q, k, v, keys, values, put, narrow=narrow, scale=spec.scaling, window=spec.window,
             attention_chunk=spec.attention_chunk,
             softcap=spec.softcap, sinks=sinks,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.execute.back_end import Slots, StoreAndAttend
+from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
@@ -87,7 +87,8 @@ class KernelAttention:
             plan.update(layout, chunk_starts)
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                   values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
+                   values: torch.Tensor, put: Put, **how: Any) -> torch.Tensor:  # fmt: skip
+            put()
             plan = self._prefill_plans[self._shape(q, k, v)]
             return prefill_attention(q, k, v, keys, values, plan, position, **how)
 
@@ -101,10 +102,10 @@ class KernelAttention:
         position: torch.Tensor,
     ) -> AttentionContext:
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
-                   values: torch.Tensor, **how: Any) -> torch.Tensor:  # fmt: skip
+                   values: torch.Tensor, put: Put, **how: Any) -> torch.Tensor:  # fmt: skip
             plan = self._plans[self._shape(q, k, v)]
             return decode_attention(
-                q, keys, values, plan, block_tables, prefix_length, position, **how
+                q, keys, values, plan, block_tables, prefix_length, position, put=put, **how
             )
 
         return StoreAndAttend(self.layers, self.cache, slots, store, store_narrow, attend)
