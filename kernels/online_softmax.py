@@ -15,6 +15,8 @@ import triton.language as tl
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
+_LEAST_UNIT = tl.constexpr(2.0**-15)  # of the largest scale: 1.0 is 2^15 of them, which float16 has
+
 NO_LIMIT = tl.constexpr(0)
 WINDOW = tl.constexpr(1)
 ATTENTION_CHUNK = tl.constexpr(2)
@@ -93,9 +95,14 @@ def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.cons
 
 @triton.jit
 def attend_transposed(
-    acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr
+    acc, m, total, s, factor, v, v_scale, unit, MASKED: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """`attend` with scores [N, M] and acc [Dv, M]: for few lines, which may then be only 8."""
+    """`attend` with scores [N, M] and acc [Dv, M]: for few lines, which may then be only 8.
+
+    v_scale: None, or the scales [N] of the values, by which p is multiplied instead of these; then
+    acc is in `unit`s, of which the largest p has as many as float16 has numbers for, and which grow
+    with the scales.
+    """
     m_new = tl.maximum(m, tl.max(s, 0) * factor)
     shift = m_new
     if MASKED:
@@ -103,8 +110,13 @@ def attend_transposed(
     p = tl.exp2(s * factor - shift[None, :])
     decay = tl.exp2(m - shift)
     total = total * decay + tl.sum(p, 0)
+    if v_scale is not None:
+        grown = tl.maximum(unit, tl.max(v_scale, 0) * _LEAST_UNIT)
+        p *= (v_scale / grown)[:, None]
+        decay *= unit / grown
+        unit = grown
     acc = tl.dot(tl.trans(v), p.to(v.dtype), acc * decay[None, :], input_precision=PRECISION)
-    return acc, m_new, total
+    return acc, m_new, total, unit
 
 
 @triton.jit
@@ -135,4 +147,4 @@ def finish(acc, m, total):
     """(out, lse) of a state, lse in natural logarithm; an empty state gives (0, -inf)."""
     safe = tl.where(total == 0.0, 1.0, total)
     lse = tl.where(total == 0.0, float("-inf"), m * LN2 + tl.log(safe))
-    return acc / safe[:, None], lse
+    return acc * (1.0 / safe)[:, None], lse

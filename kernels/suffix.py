@@ -26,8 +26,6 @@ from sharegen.kernels.online_softmax import (
     fold_sink,
     in_log2,
     lowest_visible,
-    unscaled,
-    widened,
 )
 from sharegen.kernels.plan import STRETCH_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
@@ -41,13 +39,14 @@ from sharegen.kernels.tile_copy import (
 from sharegen.kernels.tiles import Tile, padded, precision, resident_programs, suffix_tile
 
 _MOST_SPLITS = 32
+_SMALL = tl.constexpr(2.0**-100)  # a unit that any scale will outgrow
 _TABLE = tl.constexpr(32)  # blocks looked up at a time
 _STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
 
 
 @triton.jit
 def _attend_tile(
-    acc, m, total, q, k, v, k_scale, v_scale, seen, scale, softcap,
+    acc, m, total, unit, q, k, v, k_scale, v_scale, seen, scale, softcap,
     NARROW: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -56,13 +55,52 @@ def _attend_tile(
     No value v [N, Dv] may be NaN, seen or not.
     """
     if NARROW:
-        s = tl.dot(unscaled(k, q.dtype), q, input_precision=PRECISION) * k_scale[:, None]
-        v = widened(v, v_scale, q.dtype)
+        s = tl.dot(k.to(q.dtype), q, input_precision=PRECISION) * k_scale[:, None]
+        v = v.to(q.dtype)
     else:
         s = tl.dot(k, q, input_precision=PRECISION)
     s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
     s = tl.where(seen[:, None], s, float("-inf"))
-    return attend_transposed(acc, m, total, s, factor, v, MAY_BE_EMPTY, PRECISION)
+    return attend_transposed(
+        acc, m, total, s, factor, v, v_scale if NARROW else None, unit, MAY_BE_EMPTY, PRECISION
+    )
+
+
+@triton.jit
+def _queries(
+    q_ptr, stride_qh, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr, LINES: tl.constexpr,
+    BLOCK_DK: tl.constexpr,
+):  # fmt: skip
+    """[LINES, BLOCK_DK]: the queries of a group, and zeros."""
+    o_m = tl.arange(0, LINES)
+    o_dk = tl.arange(0, BLOCK_DK)
+    real = (o_m < GROUP)[:, None] & (o_dk < KEY_SIZE)[None, :]
+    return tl.load(q_ptr + (o_m * stride_qh)[:, None] + o_dk[None, :], mask=real, other=0.0)
+
+
+@triton.jit
+def _in_float16(q):
+    """The queries in units of a power of two, so that all of them are float16's, and that unit.
+
+    The largest becomes 2^14 to 2^15; what is less than 2^-28 of it loses bits.
+    """
+    largest = tl.max(tl.max(tl.abs(q.to(tl.float32)), 1), 0)
+    exponent = (largest.to(tl.int32, bitcast=True) >> 23) - 14
+    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
+    unit = (exponent << 23).to(tl.float32, bitcast=True)
+    inverse = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    dtype: tl.constexpr = tl.float32 if q.dtype == tl.float32 else tl.float16
+    return (q.to(tl.float32) * inverse).to(dtype), unit
+
+
+@triton.jit
+def _repeated(q, BLOCK_M: tl.constexpr):
+    """q [LINES, D], transposed and repeated until there are as many lines as a product takes."""
+    LINES: tl.constexpr = q.shape[0]
+    D: tl.constexpr = q.shape[1]
+    if LINES < BLOCK_M:
+        q = tl.broadcast_to(q[None, :, :], (BLOCK_M // LINES, LINES, D)).reshape(BLOCK_M, D)
+    return tl.trans(q)
 
 
 @triton.jit
@@ -101,7 +139,7 @@ def _scales_of_tile(
 
 @triton.jit
 def _attend_tokens(
-    acc, m, total, q, k_desc, v_desc, k_head_ptr, v_head_ptr, scales_ptr, kv_head,
+    acc, m, total, q, q_unit, k_desc, v_desc, k_head_ptr, v_head_ptr, scales_ptr, kv_head,
     list_ptr, first_block, listed, begin, end, lowest,
     stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
     NUM_KV_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
@@ -109,8 +147,16 @@ def _attend_tokens(
     BLOCK_DV: tl.constexpr, NARROW: tl.constexpr, NUM_STAGES: tl.constexpr, TMA: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The state after tokens [begin, end) of a stretch, or of the row's own."""
+    """The state after tokens [begin, end) of a stretch, or of the row's own.
+
+    Narrow ones are multiplied in float16, of which each of their numbers is one (but in float32
+    where that is the model's), so q comes in units of q_unit then.
+    """
     o_n = tl.arange(0, BLOCK_N)
+    unit = 1.0
+    if NARROW:
+        unit = tl.where(tl.max(total, 0) > 0.0, 1.0, _SMALL)  # that of acc
+        scale *= q_unit
     if TMA:  # tiles lie inside one block each
         o_table = tl.arange(0, _TABLE)
         SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
@@ -138,8 +184,8 @@ def _attend_tokens(
                         scales_ptr, kv_head, i_block, blocks, n + BLOCK_N, last, end,
                         NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, NARROW,
                     )  # fmt: skip
-                acc, m, total = _attend_tile(
-                    acc, m, total, q, k, v, k_scale, v_scale, token >= tl.maximum(n, lowest),
+                acc, m, total, unit = _attend_tile(
+                    acc, m, total, unit, q, k, v, k_scale, v_scale, token >= tl.maximum(n, lowest),
                     scale, softcap, NARROW, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
                 )  # fmt: skip
                 if NARROW:
@@ -159,10 +205,12 @@ def _attend_tokens(
                 scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE,
                 NARROW,
             )  # fmt: skip
-            acc, m, total = _attend_tile(
-                acc, m, total, q, k, v, k_scale, v_scale, real & (token >= lowest),
+            acc, m, total, unit = _attend_tile(
+                acc, m, total, unit, q, k, v, k_scale, v_scale, real & (token >= lowest),
                 scale, softcap, NARROW, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
+    if NARROW:
+        acc *= unit
     return acc, m, total
 
 
@@ -179,7 +227,7 @@ def _suffix_kernel(
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LINES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     SPLIT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_STRETCHES: tl.constexpr, NARROW: tl.constexpr, NUM_STAGES: tl.constexpr,
@@ -196,13 +244,16 @@ def _suffix_kernel(
         last_partial = tl.load(partial_start_ptr + row + 1)
 
     o_m = tl.arange(0, BLOCK_M)
-    o_dk = tl.arange(0, BLOCK_DK)
     o_dv = tl.arange(0, BLOCK_DV)
     alive = o_m < GROUP
     head = kv_head * GROUP + o_m
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
-    p_q = q_ptr + row * stride_qr + (head * stride_qh)[None, :] + o_dk[:, None]
-    q = tl.load(p_q, mask=alive[None, :] & (o_dk < KEY_SIZE)[:, None], other=0.0)
+    p_q = q_ptr + row * stride_qr + kv_head * GROUP * stride_qh
+    q = _queries(p_q, stride_qh, GROUP, KEY_SIZE, LINES, BLOCK_DK)
+    if NARROW:
+        narrow_q, q_unit = _in_float16(q)
+        narrow_q = _repeated(narrow_q, BLOCK_M)
+    q = _repeated(q, BLOCK_M)
     acc = tl.zeros([BLOCK_DV, BLOCK_M], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -236,7 +287,7 @@ def _suffix_kernel(
         begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
         if NARROW and (not HAS_STRETCHES or narrow):
             acc, m, total = _attend_tokens(
-                acc, m, total, q, narrow_k_desc, narrow_v_desc,
+                acc, m, total, narrow_q, q_unit, narrow_k_desc, narrow_v_desc,
                 narrow_k_ptr + kv_head * stride_nkh, narrow_v_ptr + kv_head * stride_nvh,
                 scales_ptr, kv_head, list_ptr, first_block, listed, begin, end, lowest,
                 stride_nkb, stride_nkt, stride_nvb, stride_nvt, scale, softcap,
@@ -245,7 +296,7 @@ def _suffix_kernel(
             )  # fmt: skip
         else:
             acc, m, total = _attend_tokens(
-                acc, m, total, q, k_desc, v_desc,
+                acc, m, total, q, 1.0, k_desc, v_desc,
                 k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
                 None, kv_head, list_ptr, first_block, listed, begin, end, lowest,
                 stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
@@ -340,7 +391,7 @@ def suffix_attention(
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
-        BLOCK_M=tile.lines, BLOCK_N=tile.keys,
+        LINES=1 << (shape.group - 1).bit_length(), BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         SPLIT=splits > 1, PARTIAL=partial, HAS_SINKS=sinks is not None,
         HAS_STRETCHES=plan.stretching, NARROW=narrow is not None, NUM_STAGES=tile.num_stages,

@@ -243,6 +243,26 @@ def test_limits(options: dict, costs: CostModel | None, dtype: torch.dtype) -> N
 
 @slow_in_interpreter
 @each_dtype
+@each_reading
+def test_queries_and_values_of_any_size(costs: CostModel | None, dtype: torch.dtype) -> None:
+    """Suffixes are multiplied in float16, whose numbers are few: what is larger has its units."""
+    batch = random_batch(make_shape(4, 2, dtype), NODES, SUFFIXES, scattered=(2,))
+    generator = torch.Generator().manual_seed(0)
+    blocks, size = batch.v_cache.shape[:2]
+    powers = torch.randint(-9, 10, (blocks, size, 1, 1), generator=generator).to(DEVICE)
+    batch.v_cache.mul_(torch.exp2(powers).to(dtype))
+    sizes = torch.tensor([2.0**-12, 2.0, 64.0, 2.0**9], device=DEVICE, dtype=dtype)
+    batch.q.mul_(sizes[:, None, None])
+    batch.q[2, 1] = 0.0
+    made = some_narrow(batch, (1, 3))
+    for scale in (0.125, 2.0**-9):
+        expected = naive_decode(made.read, scale=scale)
+        for found, row in zip(attend(made, costs=costs, scale=scale), expected, strict=True):
+            assert_close(found, row, scale=row.abs().max().item())
+
+
+@slow_in_interpreter
+@each_dtype
 @pytest.mark.parametrize("heads", [(1, 1), (5, 1), (8, 1), (48, 1)])
 def test_groups_in_the_default_tiles(heads: tuple[int, int], dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
