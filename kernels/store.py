@@ -14,6 +14,7 @@ from sharegen.kernels.tiles import padded
 _NAN = tl.constexpr(narrow.NAN)
 _ABOVE = tl.constexpr(narrow.ABOVE)
 _LESS = tl.constexpr(narrow.LESS)
+_HEADS = 8  # of a program that stores narrow keys and values: one each are too many programs
 
 
 @triton.jit
@@ -80,19 +81,19 @@ def store(
 
 
 @triton.jit
-def _exponent(x, LEAST: tl.constexpr):
-    """Of the scale with which all of x, finite float32, are e4m3 numbers."""
-    bits = tl.max(tl.abs(x), 0).to(tl.int32, bitcast=True)
+def _exponents(x, LEAST: tl.constexpr):
+    """[heads] of the scales with which all of x [heads, D], finite float32, are e4m3 numbers."""
+    bits = tl.max(tl.abs(x), 1).to(tl.int32, bitcast=True)
     return tl.maximum(((bits + _ABOVE) >> 23) - _LESS, LEAST)
 
 
 @triton.jit
-def _bits(x, exponent):
+def _bits(x, exponents):
     """The bits of e4m3 numbers: x / 2^(exponent - 127), rounded to the nearest.
 
     A float32 that is smaller by 2^120 has its exponent where e4m3 has it, below the least one too.
     """
-    scaled = x * ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    scaled = x * ((254 - exponents) << 23).to(tl.float32, bitcast=True)[:, None]
     bits = (tl.abs(scaled) * 7.52316384526264e-37).to(tl.int32, bitcast=True)
     bits = (bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20
     return tl.where(x < 0, bits | 0x80, bits).to(tl.uint8)
@@ -104,32 +105,34 @@ def _store_narrow_kernel(
     stride_kr, stride_kh, stride_vr, stride_vh,
     stride_kb, stride_kt, stride_kc, stride_vb, stride_vt, stride_vc, largest,
     NUM_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    LEAST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_DK: tl.constexpr,
+    BLOCK_DV: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     slot = tl.load(slots_ptr + row).to(tl.int64)
     block = slot // BLOCK_SIZE
     offset = slot % BLOCK_SIZE
-    o_dk = tl.arange(0, BLOCK_DK)
-    o_dv = tl.arange(0, BLOCK_DV)
-    k_real = (o_dk < KEY_SIZE) & (slot >= 0)
-    v_real = (o_dv < VALUE_SIZE) & (slot >= 0)
-    k = tl.load(k_ptr + row * stride_kr + head * stride_kh + o_dk, mask=k_real, other=0.0)
-    v = tl.load(v_ptr + row * stride_vr + head * stride_vh + o_dv, mask=v_real, other=0.0)
+    o_dk = tl.arange(0, BLOCK_DK)[None, :]
+    o_dv = tl.arange(0, BLOCK_DV)[None, :]
+    real = (head < NUM_HEADS) & (slot >= 0)
+    k_real = real[:, None] & (o_dk < KEY_SIZE)
+    v_real = real[:, None] & (o_dv < VALUE_SIZE)
+    of_head = head[:, None]
+    k = tl.load(k_ptr + row * stride_kr + of_head * stride_kh + o_dk, mask=k_real, other=0.0)
+    v = tl.load(v_ptr + row * stride_vr + of_head * stride_vh + o_dv, mask=v_real, other=0.0)
     k, v = k.to(tl.float32), v.to(tl.float32)
-    odd = tl.sum(tl.where(_is_finite(k), 0, 1), 0) + tl.sum(tl.where(_is_finite(v), 0, 1), 0) > 0
-    k = tl.where(odd, 0.0, k)
-    v = tl.where(odd, 0.0, tl.minimum(tl.maximum(v, -largest), largest))
-    k_exponent, v_exponent = _exponent(k, LEAST), _exponent(v, LEAST)
-    p_k = keys_ptr + block * stride_kb + offset * stride_kt + head * stride_kc + o_dk
-    p_v = values_ptr + block * stride_vb + offset * stride_vt + head * stride_vc + o_dv
-    tl.store(p_k, _bits(k, k_exponent), mask=k_real)
-    tl.store(p_v, _bits(v, v_exponent), mask=v_real)
-    p_exponent = exponents_ptr + (block * NUM_HEADS + head) * 2 * BLOCK_SIZE + offset
-    tl.store(p_exponent, tl.where(odd, _NAN, k_exponent).to(tl.uint8), mask=slot >= 0)
-    tl.store(p_exponent + BLOCK_SIZE, v_exponent.to(tl.uint8), mask=slot >= 0)
+    odd = tl.sum(tl.where(_is_finite(k), 0, 1), 1) + tl.sum(tl.where(_is_finite(v), 0, 1), 1) > 0
+    k = tl.where(odd[:, None], 0.0, k)
+    v = tl.where(odd[:, None], 0.0, tl.minimum(tl.maximum(v, -largest), largest))
+    k_exponents, v_exponents = _exponents(k, LEAST), _exponents(v, LEAST)
+    p_k = keys_ptr + block * stride_kb + offset * stride_kt + of_head * stride_kc + o_dk
+    p_v = values_ptr + block * stride_vb + offset * stride_vt + of_head * stride_vc + o_dv
+    tl.store(p_k, _bits(k, k_exponents), mask=k_real)
+    tl.store(p_v, _bits(v, v_exponents), mask=v_real)
+    p_exponents = exponents_ptr + (block * NUM_HEADS + head) * 2 * BLOCK_SIZE + offset
+    tl.store(p_exponents, tl.where(odd, _NAN, k_exponents).to(tl.uint8), mask=real)
+    tl.store(p_exponents + BLOCK_SIZE, v_exponents.to(tl.uint8), mask=real)
 
 
 def store_narrow(k: torch.Tensor, v: torch.Tensor, cache: NarrowKV, slots: torch.Tensor) -> None:
@@ -146,11 +149,13 @@ def store_narrow(k: torch.Tensor, v: torch.Tensor, cache: NarrowKV, slots: torch
     assert cache.exponents.is_contiguous() and k.dtype == v.dtype
     for tensor in (k, v, cache.keys, cache.values):
         assert tensor.stride(-1) == 1
-    _store_narrow_kernel[(num_rows, num_heads)](
+    block_h = min(_HEADS, 1 << (num_heads - 1).bit_length())
+    _store_narrow_kernel[(num_rows, triton.cdiv(num_heads, block_h))](
         k, v, cache.keys.view(torch.uint8), cache.values.view(torch.uint8), cache.exponents, slots,
         *k.stride()[:2], *v.stride()[:2], *cache.keys.stride()[:3], *cache.values.stride()[:3],
         narrow.largest_value(k.dtype),
         NUM_HEADS=num_heads, KEY_SIZE=key_size, VALUE_SIZE=value_size,
-        BLOCK_SIZE=cache.keys.shape[1], BLOCK_DK=padded(key_size), BLOCK_DV=padded(value_size),
-        LEAST=narrow.least_exponent(k.dtype), num_warps=1,
+        BLOCK_SIZE=cache.keys.shape[1], BLOCK_H=block_h,
+        BLOCK_DK=padded(key_size), BLOCK_DV=padded(value_size),
+        LEAST=narrow.least_exponent(k.dtype), num_warps=max(1, block_h // 2),
     )  # fmt: skip
