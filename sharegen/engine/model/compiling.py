@@ -14,7 +14,9 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model.adding import SumsOntoResiduals
+from sharegen.engine.model.fp8 import FP8Linear
 from sharegen.engine.model.fusing import fuse_projections, unfuse
+from sharegen.engine.model.gating import GatesIntoRows
 from sharegen.engine.model.in_place import changing, in_place, no_changes
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import Mixer, States, keys_in_place
@@ -29,11 +31,12 @@ _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind o
 def optimise(model: LoadedModel) -> None:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
-    So are the norms inside of mixers, whose own code runs uncompiled (`mixers.py`): a norm's many
-    kernels become one. Mixers whose states all change in place are compiled whole for decoding.
-    Modules of one kind share one compilation. A model that does not compile runs as it was, and a
-    warning says why; so does one rank's part where that of another does not, and so do norms and
-    mixers, beside layers that compile. All is undone when the model is released.
+    So are the norms outside of layers, and inside of mixers, whose own code runs uncompiled
+    (`mixers.py`): a norm's many kernels become one. Mixers whose states all change in place are
+    compiled whole for decoding. Modules of one kind share one compilation. A model that does not
+    compile runs as it was, and a warning says why; so does one rank's part where that of another
+    does not, and so do norms and mixers, beside layers that compile. All is undone when the model
+    is released.
     """
     layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     if not layers:
@@ -46,10 +49,12 @@ def optimise(model: LoadedModel) -> None:
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
         return
     model.on_release(unfuse, replaced)
-    norms = [norm for mixer in model.mixers for norm in _norms(mixer.module)]
+    inside = {module for layer in layers for module in layer.modules()}
+    norms = [norm for norm in _norms(model.model) if norm not in inside]
+    norms += [norm for mixer in model.mixers for norm in _norms(mixer.module)]
     reason = _compile(model, norms) if norms else None
     if reason is not None:
-        warnings.warn(f"the mixers' norms run uncompiled: {reason:.200}", stacklevel=2)
+        warnings.warn(f"norms run uncompiled: {reason:.200}", stacklevel=2)
     reason = _compile_steps(model)
     if reason is not None:
         warnings.warn(f"mixers run uncompiled: {reason:.200}", stacklevel=2)
@@ -112,15 +117,15 @@ def _(tensor: torch.Tensor) -> None:
     return None
 
 
-def _norms(mixer: nn.Module) -> Iterator[nn.Module]:
-    """The modules in a mixer that have a norm's shape: no parts, and vectors for weights.
+def _norms(whole: nn.Module) -> Iterator[nn.Module]:
+    """The modules in a mixer, or model, that have a norm's shape: no parts, vectors for weights.
 
     Those of packages are kernels already, as are torch's: the model's own code is not.
     """
-    for module in mixer.modules():
+    for module in whole.modules():
         weights = list(module.parameters())
         is_leaf = next(module.children(), None) is None
-        is_of_model = type(module).__module__ == type(mixer).__module__
+        is_of_model = type(module).__module__ == type(whole).__module__
         if weights and is_leaf and is_of_model and all(weight.dim() == 1 for weight in weights):
             yield module
 
@@ -133,6 +138,8 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
     options: dict[str, Any] | None = None
     if model.ranks is not None:
         options = {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
+    elif any(isinstance(module, FP8Linear) for module in model.model.modules()):
+        options = {"pre_grad_custom_pass": GatesIntoRows()}
     for module in modules:
         module.compile(dynamic=True, fullgraph=True, options=options)
     reason = _failure(model)

@@ -22,7 +22,7 @@ EMULATE = "SHAREGEN_EMULATE_FP8"
 """Set to 1, a CPU multiplies the same numbers widened to float32, slowly: for tests."""
 
 _LARGEST = torch.finfo(E4M3).max
-_LEAST = 1e-30  # of a row's largest number: zeros are divided by something, too
+LEAST = 1e-30  # of a row's largest number: zeros are divided by something, too
 _FAST_ACCUMULATION = False  # Hopper adds up in fewer than float32's bits, ever worse in long sums
 
 
@@ -63,8 +63,14 @@ def quantise_rows(
     wide = x.float()
     if largest is None:
         largest = largest_of_rows(wide)
-    scales = largest.clamp(min=_LEAST) / _LARGEST
+    scales = largest.clamp(min=LEAST) / _LARGEST
     return (wide / scales).to(E4M3), scales
+
+
+_library = torch.library.Library("sharegen", "FRAGMENT")
+_library.define("quantise_rows(Tensor x) -> (Tensor, Tensor)")
+# So it is one node of a layer that is compiled until passes have seen it (gating.py), then many.
+_library.impl("quantise_rows", lambda x: quantise_rows(x), "CompositeImplicitAutograd")
 
 
 def largest_of_rows(x: torch.Tensor) -> torch.Tensor:
@@ -76,7 +82,8 @@ def multiply(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
     """x: [..., K], weight: [N, K] in e4m3, weight_scale: [N, 1], bias: [N] -> [..., N] as x."""
-    rows, scales = quantise_rows(x.reshape(-1, x.shape[-1]))
+    rows, scales = torch.ops.sharegen.quantise_rows(x)
+    rows, scales = rows.reshape(-1, x.shape[-1]), scales.reshape(-1, 1)
     out = multiply_rows(rows, scales, weight, weight_scale)
     if bias is not None:
         out = out + bias

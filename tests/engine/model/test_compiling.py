@@ -107,7 +107,7 @@ def test_layers_are_compiled_beside_norms_that_are_not(monkeypatch: pytest.Monke
         return hidden
 
     monkeypatch.setattr(type(norm), "forward", forward)
-    with pytest.warns(UserWarning, match="^the mixers' norms run uncompiled: "):
+    with pytest.warns(UserWarning, match="^norms run uncompiled: "):
         compiling.optimise(loaded)
     compiled = [m for m in loaded.model.modules() if m._compiled_call_impl is not None]
     assert compiled and all(isinstance(m, GradientCheckpointingLayer) for m in compiled)
