@@ -231,7 +231,7 @@ class Engine:
             if step is None:
                 finished += self._collect(leave=0)
             elif self._run(step):
-                finished += self._collect(leave=self._lag)
+                finished += self._collect(leave=self._lag * (1 + self.scheduler.turns_over))
             else:
                 finished += self._shrink(step)
             seconds = time.perf_counter() - started

@@ -27,9 +27,23 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def _with(key: int, part: int) -> int:
+    return _mix(((key + _GAMMA) & _MASK) ^ _mix(part & _MASK))
+
+
+class RequestKey:
+    """What the keys of a request's samples begin with. Any integers, negative ones too."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, seed: int, request_key: int) -> None:
+        self._key = _with(_with(0, seed), request_key)
+
+    def of_sample(self, sample: int) -> int:
+        """The 63-bit key of one sample's random stream."""
+        return _with(self._key, sample) >> 1
+
+
 def row_key(seed: int, request_key: int, sample: int) -> int:
-    """The 63-bit key of one sample's random stream. Any integers, negative ones too."""
-    key = 0
-    for part in (seed, request_key, sample):
-        key = _mix(((key + _GAMMA) & _MASK) ^ _mix(part & _MASK))
-    return key >> 1
+    """The 63-bit key of one sample's random stream."""
+    return RequestKey(seed, request_key).of_sample(sample)

@@ -33,6 +33,8 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
         chunk_tokens=prepared.chunk_tokens,
         # On a CPU a small batch takes as long a token as few rows do: it is to be a step's size.
         ahead_tokens=2048 if on_gpu else prepared.max_sequences,
+        # On a GPU the first tokens of prompts are there some steps after their batch was launched.
+        ahead_steps=3 if on_gpu else 0,
         padded=prepared.padded,
         scratch_block=cache.scratch_block,
         seed=config.seed,

@@ -39,6 +39,7 @@ class RandomJob:
     max_sequences: int
     prefill_tokens: int
     ahead_tokens: int
+    ahead_steps: int
     optimistic: bool
     lag: int
     lookahead: int
@@ -56,6 +57,7 @@ class RandomJob:
         )
         swap_always(engine)
         engine.scheduler.prefill.ahead_tokens = self.ahead_tokens
+        engine.scheduler.prefill.ahead_steps = self.ahead_steps
         engine._lag = self.lag
         if self.optimistic:
             hope_for_the_best(engine)
@@ -132,6 +134,7 @@ def jobs(draw: st.DrawFn, max_tokens: int = 20) -> RandomJob:
         max_sequences=draw(st.sampled_from([1, 2, 3, 5, 17, 40])),
         prefill_tokens=draw(st.sampled_from([1, 5, 16, 64, 512])),
         ahead_tokens=draw(st.sampled_from([0, 50])),
+        ahead_steps=draw(st.sampled_from([0, 3])),
         optimistic=draw(st.booleans()),
         lag=draw(st.integers(0, 1)),
         lookahead=draw(st.sampled_from([1, 2, 3, 1000])),

@@ -255,6 +255,7 @@ def fork_at_random(seed: int) -> None:
     )
     engine._lag = rng.randint(0, 1)
     engine.scheduler.prefill.ahead_tokens = rng.choice([0, 50])
+    engine.scheduler.prefill.ahead_steps = rng.choice([0, 3])
     if rng.random() < 0.5:
         hope_for_the_best(engine)
     requests = [

@@ -221,6 +221,7 @@ def test_random_jobs(drawn: RandomJob) -> None:
     )
     small._lag = drawn.lag
     small.scheduler.prefill.ahead_tokens = drawn.ahead_tokens
+    small.scheduler.prefill.ahead_steps = drawn.ahead_steps
     if drawn.optimistic:
         hope_for_the_best(small)
     found = run(small, drawn.requests).results

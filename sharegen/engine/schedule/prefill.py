@@ -18,15 +18,18 @@ _MOST_READY = 64  # times the rows: samples that wait, from where no prompt is c
 
 
 class Prefill:
-    """Plans what prompts miss. chunk_tokens, ahead_tokens: see Scheduler. waiting: the groups whose
-    prompts are not computed, in order; num_waiting: samples whose first token has not been drawn.
-    drawing: samples that are due of prompts in flight."""
+    """Plans what prompts miss. chunk_tokens, ahead_tokens, ahead_steps: see Scheduler. waiting: the
+    groups whose prompts are not computed, in order; num_waiting: samples whose first token has not
+    been drawn. drawing: samples that are due of prompts in flight."""
 
-    def __init__(self, admission: Admission, chunk_tokens: int, ahead_tokens: int) -> None:
+    def __init__(
+        self, admission: Admission, chunk_tokens: int, ahead_tokens: int, ahead_steps: int
+    ) -> None:
         self.admission = admission
         self.rows, self.ready, self.cache = admission.rows, admission.ready, admission.cache
         self.chunk_tokens = chunk_tokens
         self.ahead_tokens = ahead_tokens
+        self.ahead_steps = ahead_steps
         self.waiting: OrderedDict[Group, None] = OrderedDict()
         self.num_waiting = 0
         self.drawing = 0
@@ -81,6 +84,7 @@ class Prefill:
             self._plan_path(first.group, plan, Outlook(self.admission), most)
             return plan
         free_rows = most - self.rows.num_running - self.ready.rows_due
+        free_rows += max(0, self.rows.num_leaving(self.ahead_steps) - self.drawing)
         # So many samples may wait that further prompts would only fill the memory.
         has_enough_early = self.ready.num_early >= _MOST_READY * most
         if not self.waiting or free_rows <= 0 or self.admission.blocked or has_enough_early:

@@ -63,6 +63,11 @@ class Ready:
             self.num_early += len(early)
             self._note(group)
 
+    @property
+    def has_preempted(self) -> bool:
+        """Whether one waits that had a row."""
+        return bool(self._preempted)
+
     def put_back(self, sequence: Sequence) -> None:
         """A sample was preempted: it is the first again."""
         sequence.waits = True

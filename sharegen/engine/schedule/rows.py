@@ -208,6 +208,12 @@ class Rows:
         position, last = self.position[:live], self.last_position[:live]
         return self._at((position > last) & (position >= 0))
 
+    def num_leaving(self, steps: int) -> int:
+        """Rows of which so many more steps launch the last token that their limit allows."""
+        live = len(self.sequences)
+        position, last = self.position[:live], self.last_position[:live]
+        return int(((position + steps > last) & (position >= 0)).sum())
+
     def at_block_start(self) -> list[Sequence]:
         """Those whose next input is the first token of a block."""
         live = len(self.sequences)

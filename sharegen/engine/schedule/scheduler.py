@@ -51,11 +51,12 @@ class Scheduler:
 
     max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a
     batch holds about as many tokens. ahead_tokens: how many tokens are prefilled beyond what fills
-    the free rows. padded, scratch_block: see Rows. seed: of requests that bring none. tree: an
-    empty one, which says what prompts share; by default all that is worth it. states: slots for a
-    model that keeps states; mix_together: whether chunks of equal length are one batch of mixers.
-    host_slots: blocks that host memory holds for the preempted; swap_cost: of using them; one_pass:
-    tokens of one of them that a prefill pass may compute again, at most.
+    the free rows; ahead_steps: rows count as free for that so many steps before their limits.
+    padded, scratch_block: see Rows. seed: of requests that bring none. tree: an empty one, which
+    says what prompts share; by default all that is worth it. states: slots for a model that keeps
+    states; mix_together: whether chunks of equal length are one batch of mixers. host_slots: blocks
+    that host memory holds for the preempted; swap_cost: of using them; one_pass: tokens of one of
+    them that a prefill pass may compute again, at most.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Scheduler:
         context_length: int,
         chunk_tokens: int,
         ahead_tokens: int,
+        ahead_steps: int = 0,
         padded: Callable[[int], int],
         scratch_block: int,
         seed: int = 0,
@@ -88,7 +90,7 @@ class Scheduler:
         self.ready = Ready()  # first token drawn, no row
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
-        self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens)
+        self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens, ahead_steps)
         self.preemption = Preemption(self.admission)
         self.capacity = Capacity(self.cache, context_length)
 
@@ -318,6 +320,17 @@ class Scheduler:
         """
         waiting = self.rows.num_beams > 0 or 2 * self.rows.num_structured > self.num_running
         return self.rows.wants_compaction or waiting
+
+    @property
+    def turns_over(self) -> bool:
+        """Whether most rows leave now, at their limits, and those who take them are ready.
+
+        To seat these takes the host longer than a step, and hangs on no token: unless one of them
+        was preempted, and replays its own.
+        """
+        leaving = self.rows.num_leaving(0)
+        is_full = self.ready.rows_due >= leaving and not self.ready.has_preempted
+        return 2 * leaving > self.num_running and is_full
 
     @property
     def has_work(self) -> bool:

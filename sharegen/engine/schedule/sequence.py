@@ -12,7 +12,7 @@ from sharegen.engine.beam_search import BeamSearch
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import PromptLogprobs
 from sharegen.engine.cache.stored import Suffix
-from sharegen.engine.random_key import row_key
+from sharegen.engine.random_key import RequestKey
 from sharegen.engine.request import FinishReason, Request, TokenLogprobs
 
 
@@ -31,7 +31,7 @@ class Group:
     then the sequences of that sample, one a beam, which run, wait and end together.
     """
 
-    __slots__ = ("_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
+    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
                  "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
                  "seed",
                  "unfinished")  # fmt: skip
@@ -57,6 +57,7 @@ class Group:
         self.beams: list[Sequence] = []
         read = request.prompt_token_ids if request.params.reads_prompt else ()
         self._prompt = np.asarray(read, dtype=np.int32)
+        self._key = RequestKey(self.seed, request.key)
 
     def end_at(self, most: int) -> None:
         """There is no memory for more than so many output tokens: whoever gets there fails."""
@@ -65,9 +66,9 @@ class Group:
 
     def drawing(self, sample: int) -> Drawing:
         """How the tokens of one of its samples are drawn."""
-        key = row_key(self.seed, self.request.key, sample)
         beam = self.request.beam
         width = 0 if beam is None else beam.beam_width
+        key = self._key.of_sample(sample)
         return Drawing(self.request.params, key, self._prompt, width)
 
     def is_due(self, sample: int) -> bool:

@@ -175,6 +175,51 @@ def test_a_sequence_leaves_at_its_limit_before_its_last_token_is_seen() -> None:
     assert engine.stats.decode_steps == 8
 
 
+def in_flight_by_step(engine: CheckedEngine, requests: list[Request]) -> list[tuple[str, int]]:
+    """What each step was, and how many were not collected behind it."""
+    steps: list[tuple[str, int]] = []
+    stats = engine.stats
+    engine.begin()
+    engine.add(requests)
+    while engine.has_work:
+        before = stats.prefill_steps, stats.decode_steps
+        engine.step()
+        prompts, rows = stats.prefill_steps > before[0], stats.decode_steps > before[1]
+        kind = "prompts" if prompts else "rows" if rows else "nothing"
+        steps.append((kind, len(engine._in_flight)))
+    engine.end()
+    return steps
+
+
+def test_where_all_rows_leave_the_host_seats_the_next_before_it_reads() -> None:
+    """Two requests of three samples, three rows, nine tokens: eight steps of rows each."""
+    requests = requests_of([[5, 6], [5, 7]], replace(PARAMS, max_tokens=9), samples=3)
+    engine = spelling_engine(requests, max_sequences=3)
+    engine._lag = 1
+    engine.scheduler.prefill.ahead_tokens = 50  # the second prompt comes along with the first
+    steps = in_flight_by_step(engine, requests)
+    assert [count for kind, count in steps if kind == "rows"] == [1] * 7 + [2] + [1] * 8
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_prompts_come_before_their_rows_are_free(ahead: int) -> None:
+    """Else the rows wait until their first tokens are drawn, and seen."""
+    prompts = [[5, 6], [5, 7], [5, 8]]
+    requests = requests_of(prompts, replace(PARAMS, max_tokens=9), samples=3)
+    engine = spelling_engine(requests, max_sequences=3)
+    engine._lag = 1
+    engine.scheduler.prefill.ahead_tokens = 0
+    engine.scheduler.prefill.ahead_steps = ahead
+    kinds = [kind for kind, _ in in_flight_by_step(engine, requests)]
+    wave = ["rows"] * 8
+    if ahead:
+        second = [*wave[ahead:], "prompts", *wave[:ahead]]
+        assert kinds == ["prompts", "prompts", *wave, *second, *wave, "nothing"]
+    else:
+        third = ["prompts", "nothing", *wave]
+        assert kinds == ["prompts", "prompts", *wave, *wave, *third, "nothing"]
+
+
 # -- admission ----------------------------------------------------------------------------------
 
 
