@@ -21,6 +21,7 @@ from sharegen.engine.model.in_place import changing, in_place, no_changes
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import Mixer, States, keys_in_place
 from sharegen.engine.model.ranks import alone
+from sharegen.engine.model.stacking import Stack, stacks
 
 _TRIAL_TOKENS = 512  # as in a step: the compiler chooses its tiles for as many
 _TRIAL_ROWS = 32  # where each has a state of its own
@@ -31,7 +32,8 @@ _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind o
 def optimise(model: LoadedModel) -> None:
     """Fuse projections and compile the decoder layers, with a dynamic number of tokens.
 
-    So are the norms outside of layers, and inside of mixers, whose own code runs uncompiled
+    Layers are compiled in stacks of a few where the model hands on what each of them returns. Norms
+    outside of layers are compiled, too, and those inside of mixers, whose own code runs uncompiled
     (`mixers.py`): a norm's many kernels become one. Mixers whose states all change in place are
     compiled whole for decoding. Modules of one kind share one compilation. A model that does not
     compile runs as it was, and a warning says why; so does one rank's part where that of another
@@ -43,7 +45,7 @@ def optimise(model: LoadedModel) -> None:
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
-    reason = _compile(model, layers)
+    reason = _compile_layers(model, layers)
     if reason is not None:
         unfuse(replaced)
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
@@ -58,6 +60,17 @@ def optimise(model: LoadedModel) -> None:
     reason = _compile_steps(model)
     if reason is not None:
         warnings.warn(f"mixers run uncompiled: {reason:.200}", stacklevel=2)
+
+
+def _compile_layers(model: LoadedModel, layers: Sequence[nn.Module]) -> str | None:
+    """Compile them in stacks, or one by one, until the model is released; or say why not."""
+    try:
+        found = stacks(model, layers)
+    except Exception as error:  # what the model cannot do it cannot do compiled
+        return _first_line(error)
+    if found and _compile(model, found) is None:
+        return None
+    return _compile(model, layers)
 
 
 def _compile_steps(model: LoadedModel) -> str | None:
@@ -184,3 +197,5 @@ def _allow_compilations(count: int) -> None:
 def _undo(modules: Sequence[nn.Module]) -> None:
     for module in modules:
         module._compiled_call_impl = None
+        if isinstance(module, Stack):
+            module.leave()

@@ -1,0 +1,114 @@
+"""Layers that are compiled together, a few at a time.
+
+What a layer does last, to add up a residual, and what the next one does first, its norm, are one
+kernel so. The model's own code calls the layers as ever: the first of a stack computes all of them,
+and the others hand on what they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from sharegen.engine.model.loaded import LoadedModel
+
+_SIZES = (4, 3, 2)  # of stacks; a larger one takes longer to compile, and saves hardly more
+_TOKENS = 2
+
+
+class Stack(nn.Module):
+    """Consecutive layers, of which each takes what the one before it returns.
+
+    What else they are given, the model gives to all of them alike.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        for layer in self.layers:
+            hidden = layer._call_impl(hidden, *args, **kwargs)
+        return hidden
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """From here on the model's calls of these layers compute the stack, compiled."""
+        super().compile(*args, **kwargs)
+        first, *others = self.layers
+        first._compiled_call_impl = self._compiled_call_impl
+        for layer in others:
+            layer._compiled_call_impl = _hand_on
+
+    def leave(self) -> None:
+        """The layers compute for themselves again."""
+        for layer in self.layers:
+            layer._compiled_call_impl = None
+
+
+def _hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return hidden
+
+
+def stacks(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Stack]:
+    """Stacks of one size that hold all layers; none where the model's code does not allow it.
+
+    A trial shows what the model calls its layers with.
+    """
+    sizes = [size for size in _SIZES if len(layers) % size == 0]
+    if not sizes or model.ranks is not None or model.mixers:
+        return []  # ranks' sums take the residual; mixers' layers are of many kinds
+    calls = _calls(model, layers)
+    for size in sizes:
+        parts = [calls[i : i + size] for i in range(0, len(calls), size)]
+        if all(_is_handed_on(one, next_) for part in parts for one, next_ in pairwise(part)):
+            return [Stack([call.layer for call in part]) for part in parts]
+    return []
+
+
+@dataclass(frozen=True)
+class _Call:
+    layer: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+def _calls(model: LoadedModel, layers: Sequence[nn.Module]) -> list[_Call]:
+    """The calls of a forward, in their order; none where a layer is not called just once."""
+    found: list[_Call] = []
+
+    def watch(layer: nn.Module) -> None:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            result = layer._call_impl(*args, **kwargs)
+            found.append(_Call(layer, args, kwargs, result))
+            return result
+
+        layer._compiled_call_impl = run
+
+    try:
+        for layer in layers:
+            watch(layer)
+        with torch.inference_mode():
+            model.trial_forward(_TOKENS, _TOKENS)
+    finally:
+        for layer in layers:
+            layer._compiled_call_impl = None
+    return found if [call.layer for call in found] == list(layers) else []
+
+
+def _is_handed_on(one: _Call, other: _Call) -> bool:
+    """Whether a layer takes just what the one before it returned, and otherwise the same."""
+    if not isinstance(one.result, torch.Tensor) or not one.args or not other.args:
+        return False
+    alike = len(one.args) == len(other.args) and one.kwargs.keys() == other.kwargs.keys()
+    return (
+        alike
+        and other.args[0] is one.result
+        and all(a is b for a, b in zip(one.args[1:], other.args[1:], strict=True))
+        and all(other.kwargs[name] is value for name, value in one.kwargs.items())
+    )
