@@ -31,16 +31,25 @@ class Stack(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(
+        self, hidden: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """What the last layer returns, and what the others do: for nobody, but so that the compiler
+        writes it down once, where every later addition would read all that it was added up from.
+        """
+        between = []
         for layer in self.layers:
+            between.append(hidden)
             hidden = layer._call_impl(hidden, *args, **kwargs)
-        return hidden
+        return hidden, between[1:]
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """From here on the model's calls of these layers compute the stack, compiled."""
         super().compile(*args, **kwargs)
         first, *others = self.layers
-        first._compiled_call_impl = self._compiled_call_impl
+        compiled = self._compiled_call_impl
+        assert compiled is not None
+        first._compiled_call_impl = lambda *args, **kwargs: compiled(*args, **kwargs)[0]
         for layer in others:
             layer._compiled_call_impl = _hand_on
 
