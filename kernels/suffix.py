@@ -362,7 +362,7 @@ def suffix_attention(
         assert indices.shape[0] >= num_rows
     out = q.new_empty(num_rows, shape.num_heads, shape.value_size) if out is None else out
     assert out.stride(-1) == 1
-    tile = tile or suffix_tile(shape, plan.shared_memory)
+    tile = tile or suffix_tile(shape, plan.shared_memory, narrow=narrow is not None)
     if narrow is not None:
         plan.check_narrow(narrow)
     tma = shape.block_size % tile.keys == 0 and all(
@@ -397,7 +397,7 @@ def suffix_attention(
         HAS_STRETCHES=plan.stretching, NARROW=narrow is not None, NUM_STAGES=tile.num_stages,
         TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.max_registers,
     )  # fmt: skip
     if beside is not None:
         torch.cuda.current_stream(plan.device).wait_stream(beside)

@@ -171,10 +171,16 @@ def are_many(rows: int, shape: AttentionShape) -> bool:
     return rows * shape.group >= _MANY_LINES
 
 
-def suffix_tile(shape: AttentionShape, limit: int) -> Tile:
-    """For one row against its own keys: memory-bound, small tiles, many programs at a time."""
+def suffix_tile(shape: AttentionShape, limit: int, *, narrow: bool = False) -> Tile:
+    """For one row against its own keys: memory-bound, small tiles, many programs at a time.
+
+    narrow: keys of 8 bits, whose programs would take half as many registers again. Where each row
+    has KV heads of its own they are the longest part of a step, and are kept to fewer.
+    """
     lines = max(8, 1 << (shape.group - 1).bit_length())
     tile = Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
+    if narrow and shape.group == 1 and _weight(shape) == 1:
+        tile = replace(tile, max_registers=112)
     if shape.dtype == torch.float32 or lines > 16:
         tile = Tile(lines, 16, 4, 2)
     return _within(limit, shape, tile, lines)
