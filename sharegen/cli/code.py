@@ -75,7 +75,11 @@ def code_sample(
       sharegen code-sample mine.jsonl --few-shot-file train.jsonl --model ./model
     """
     if options.dataset is not None:
-        raise UsageError(f"--dataset {options.dataset}: the dataset is the argument, {name!r}")
+        file = options.dataset
+        raise UsageError(
+            f"--dataset {file}: the dataset is the argument: give {file} in the place of {name}, "
+            "and with --schema the columns where they cannot be told"
+        )
     where: dict[str, object] = {}
     if difficulty is not None:
         where["difficulty"] = difficulty
