@@ -17,7 +17,6 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from sharegen.engine.model import fp8
 
 _LEAST_WIDTH = 8192  # numbers of a row, of which the compiler reads fewer once
-_WIDEST = 32_768  # that the kernel's registers hold
 
 _QUANTISE = (torch.ops.sharegen.quantise_rows, torch.ops.sharegen.quantise_rows.default)
 _PRODUCTS = (operator.mul, torch.mul)
@@ -79,7 +78,9 @@ def _gate_and_up(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 
 def _are_wide(one: fx.Node, other: fx.Node) -> bool:
-    """Whether they are tensors of one size and dtype with wide rows."""
+    """Whether they are tensors of one size and dtype with wide rows, which the kernel can hold."""
+    from sharegen.kernels.gated_rows import WIDEST  # which needs Triton
+
     first, second = (node.meta.get("example_value") for node in (one, other))
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
@@ -88,5 +89,5 @@ def _are_wide(one: fx.Node, other: fx.Node) -> bool:
         first.shape == second.shape
         and first.dtype == second.dtype
         and isinstance(width, int)
-        and _LEAST_WIDTH <= width <= _WIDEST
+        and _LEAST_WIDTH <= width <= WIDEST
     )

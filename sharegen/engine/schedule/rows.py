@@ -204,15 +204,17 @@ class Rows:
 
     def past_limit(self) -> list[Sequence]:
         """Those whose last token has been launched."""
-        live = len(self.sequences)
-        position, last = self.position[:live], self.last_position[:live]
-        return self._at((position > last) & (position >= 0))
+        return self._at(self._past_limit(0))
 
     def num_leaving(self, steps: int) -> int:
         """Rows of which so many more steps launch the last token that their limit allows."""
+        return int(self._past_limit(steps).sum())
+
+    def _past_limit(self, steps: int) -> np.ndarray:
         live = len(self.sequences)
         position, last = self.position[:live], self.last_position[:live]
-        return int(((position + steps > last) & (position >= 0)).sum())
+        past: np.ndarray = (position + steps > last) & (position >= 0)
+        return past
 
     def at_block_start(self) -> list[Sequence]:
         """Those whose next input is the first token of a block."""

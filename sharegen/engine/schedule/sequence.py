@@ -33,13 +33,11 @@ class Group:
 
     __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
                  "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
-                 "seed",
                  "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
         self.leaf = leaf
-        self.seed = seed if request.params.seed is None else request.params.seed
         self.drawn = request.samples[:1] if request.params.is_greedy else request.samples
         self.unfinished = len(self.drawn)
         self.due = None if request.params.is_greedy else request.due
@@ -57,7 +55,8 @@ class Group:
         self.beams: list[Sequence] = []
         read = request.prompt_token_ids if request.params.reads_prompt else ()
         self._prompt = np.asarray(read, dtype=np.int32)
-        self._key = RequestKey(self.seed, request.key)
+        own = request.params.seed
+        self._key = RequestKey(seed if own is None else own, request.key)
 
     def end_at(self, most: int) -> None:
         """There is no memory for more than so many output tokens: whoever gets there fails."""
