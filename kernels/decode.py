@@ -13,6 +13,7 @@ import torch
 
 from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.plan import Plan
+from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
 
@@ -34,6 +35,7 @@ def decode_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    rows: Rows | None = None,
 ) -> torch.Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
@@ -43,7 +45,8 @@ def decode_attention(
     above the suffix. position: [rows] int32, of the query; a row without a suffix has
     position = prefix_length - 1, and becomes 0 when the plan does not name it either.
     narrow: the narrow blocks, where suffixes and the nodes that are marked so lie in these.
-    Returns [rows, num_heads, value_size]. Reads nothing back to the host, and may be captured.
+    Returns [rows, num_heads, value_size], or, given `rows`, writes these and returns their numbers.
+    Reads nothing back to the host, and may be captured.
     """
     how: dict[str, Any] = {
         "narrow": narrow, "scale": scale, "window": window,
@@ -55,7 +58,9 @@ def decode_attention(
         put()
         if plan.sharing:
             shared_attention(q, k_cache, v_cache, plan, position, **how)
-        return suffix_attention(q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, **how)
+        return suffix_attention(
+            q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, rows=rows, **how
+        )
     # The suffixes are those that wait for the other stream: their many programs, once there, would
     # take all places first, and the few large ones of the shared phase would begin behind them.
     current = torch.cuda.current_stream(plan.device)
@@ -64,8 +69,9 @@ def decode_attention(
     with torch.cuda.stream(plan.stream):
         put()
         out = suffix_attention(
-            q, k_cache, v_cache, plan, *own, sinks=sinks, out=out, beside=current, **how
-        )
+            q, k_cache, v_cache, plan, *own,
+            sinks=sinks, out=out, rows=rows, beside=current, **how,
+        )  # fmt: skip
     current.wait_stream(plan.stream)
     return out
 

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.merge import merge_partials
+from sharegen.kernels.merge import merge_into_rows, merge_partials
 from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
@@ -28,6 +28,7 @@ from sharegen.kernels.online_softmax import (
     lowest_visible,
 )
 from sharegen.kernels.plan import STRETCH_FIELDS, Plan
+from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import (
     copies_tiles,
@@ -340,13 +341,14 @@ def suffix_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    rows: Rows | None = None,
     tile: Tile | None = None,
     num_splits: int | None = None,
     beside: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
     """Each row's own tokens, and its stretches and partials in the plan, merged.
 
-    Returns [rows, num_heads, value_size].
+    Returns [rows, num_heads, value_size], or, given `rows`, writes these and returns their numbers.
 
     q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
     prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
@@ -360,8 +362,6 @@ def suffix_attention(
     for indices in (block_tables, prefix_length, position):
         assert indices.dtype == torch.int32 and indices.stride(-1) == 1
         assert indices.shape[0] >= num_rows
-    out = q.new_empty(num_rows, shape.num_heads, shape.value_size) if out is None else out
-    assert out.stride(-1) == 1
     tile = tile or suffix_tile(shape, plan.shared_memory, narrow=narrow is not None)
     if narrow is not None:
         plan.check_narrow(narrow)
@@ -370,12 +370,16 @@ def suffix_attention(
         for cache in (k_cache, v_cache, *(() if narrow is None else (narrow.keys, narrow.values)))
     )
     splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
-    partial = splits > 1 or beside is not None
-    own_out, own_lse = out[:, None], plan.partial_lse
+    partial = splits > 1 or beside is not None or rows is not None
+    if out is None and rows is None:
+        out = q.new_empty(num_rows, shape.num_heads, shape.value_size)
     if partial:
         parts = (num_rows, splits, shape.num_heads)
         own_out = q.new_empty(*parts, shape.value_size, dtype=shape.dtype)
         own_lse = q.new_empty(parts, dtype=torch.float32)
+    else:
+        assert out is not None and out.stride(-1) == 1
+        own_out, own_lse = out[:, None], plan.partial_lse
     limit, limit_kind = limit_of(window, attention_chunk)
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
         q, k_cache, v_cache,
@@ -401,12 +405,12 @@ def suffix_attention(
     )  # fmt: skip
     if beside is not None:
         torch.cuda.current_stream(plan.device).wait_stream(beside)
-    if partial:
-        merge_partials(
-            plan.partial_out, plan.partial_lse, plan.partial_start, own_out, own_lse, out,
-            sinks=sinks,
-        )  # fmt: skip
-    return out
+    parts_of_rows = plan.partial_out, plan.partial_lse, plan.partial_start, own_out, own_lse
+    if rows is not None:
+        merge_into_rows(*parts_of_rows, rows, sinks=sinks)
+        return rows.numbers
+    assert out is not None
+    return merge_partials(*parts_of_rows, out, sinks=sinks) if partial else out
 
 
 def _num_splits(programs: int, device: torch.device, tile: Tile) -> int:

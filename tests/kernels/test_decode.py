@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from sharegen.engine.model.fp8 import LEAST
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
+from sharegen.kernels.rows import Rows
 from sharegen.kernels.tiles import Tile
+from tests.kernels.test_rows import assert_rows
 from tests.kernels.trees import (
     DEVICE,
     DTYPES,
@@ -69,12 +72,12 @@ def attend(
     plan.partial_lse.fill_(float("nan"))
     plan.update(batch.layout)
     out, whole = guarded((len(batch.q), shape.num_heads, shape.value_size), shape.dtype)
-    decode_attention(
+    result = decode_attention(
         batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
         batch.position, out=out, **options,
     )  # fmt: skip
     assert_guard(whole)
-    return out
+    return result
 
 
 TREES = {
@@ -97,6 +100,20 @@ def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     out = attend(batch, costs=costs, scale=0.125)
     assert_close(out, naive_decode(batch, scale=0.125))
     assert (out[-2:] == 0).all()
+
+
+@each_dtype
+@each_reading
+@pytest.mark.parametrize("tree", ["no nodes", "few-shot and problems", "no suffix"])
+def test_rows_in_e4m3_are_those_of_the_result(
+    tree: str, costs: CostModel | None, dtype: torch.dtype
+) -> None:
+    nodes, suffixes = TREES[tree]
+    batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
+    rows = Rows.empty(len(batch.q), 4 * 64, DEVICE, LEAST)
+    assert attend(batch, costs=costs, scale=0.125, rows=rows) is rows.numbers
+    assert_rows(rows, attend(batch, costs=costs, scale=0.125).flatten(1))
+    assert (rows.numbers[-2:].float() == 0).all()
 
 
 @each_reading

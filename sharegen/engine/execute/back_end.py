@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from sharegen.engine.execute.kv_cache import KVCache
+from sharegen.engine.model import fp8
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
@@ -86,7 +87,8 @@ class StoreAndAttend:
 
     store(k, v, keys, values, slots); store_narrow(k, v, narrow, slots); attention(q, k, v, keys,
     values, put, narrow=, scale=, window=, attention_chunk=, softcap=, sinks=) -> [T, num_heads,
-    value_size], which calls put() once, before it reads the step's own tokens.
+    value_size], which calls put() once, before it reads the step's own tokens. gives_rows: given
+    rows=, it writes these instead.
     """
 
     layers: Sequence[LayerSpec]
@@ -95,6 +97,7 @@ class StoreAndAttend:
     store: Callable[..., None]
     store_narrow: Callable[..., None]
     attention: Callable[..., torch.Tensor]
+    gives_rows: bool = False
 
     def attend(
         self,
@@ -103,6 +106,27 @@ class StoreAndAttend:
         k: torch.Tensor,
         v: torch.Tensor,
         sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self._attend(layer_idx, q, k, v, sinks=sinks)
+
+    def attend_rows(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self.gives_rows:
+            return fp8.rows_of(self.attend(layer_idx, q, k, v, sinks).flatten(1))
+        from sharegen.kernels.rows import Rows  # which needs Triton
+
+        rows = Rows.empty(len(q), q.shape[1] * v.shape[2], q.device, fp8.LEAST)
+        self._attend(layer_idx, q, k, v, sinks=sinks, rows=rows)
+        return rows.numbers, rows.scales
+
+    def _attend(
+        self, layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any
     ) -> torch.Tensor:
         spec = self.layers[layer_idx]
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
@@ -117,5 +141,5 @@ class StoreAndAttend:
         return self.attention(
             q, k, v, keys, values, put, narrow=narrow, scale=spec.scaling, window=spec.window,
             attention_chunk=spec.attention_chunk,
-            softcap=spec.softcap, sinks=sinks,
+            softcap=spec.softcap, **how,
         )  # fmt: skip

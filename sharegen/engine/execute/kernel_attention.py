@@ -108,7 +108,9 @@ class KernelAttention:
                 q, keys, values, plan, block_tables, prefix_length, position, put=put, **how
             )
 
-        return StoreAndAttend(self.layers, self.cache, slots, store, store_narrow, attend)
+        return StoreAndAttend(
+            self.layers, self.cache, slots, store, store_narrow, attend, gives_rows=True
+        )
 
     def _shape(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tiles.AttentionShape:
         return tiles.AttentionShape(

@@ -14,9 +14,8 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model.adding import SumsOntoResiduals
-from sharegen.engine.model.fp8 import FP8Linear
 from sharegen.engine.model.fusing import fuse_projections, unfuse
-from sharegen.engine.model.gating import GatesIntoRows
+from sharegen.engine.model.graph_passes import GraphPasses
 from sharegen.engine.model.in_place import changing, in_place, no_changes
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import Mixer, States, keys_in_place
@@ -148,11 +147,9 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
     _allow_compilations(_PER_MODULE * len(modules))
     # What every rank computes for itself, as which experts a token goes to, must be alike to the
     # bit: no rank may time tiles of a reduction and choose others than the next.
-    options: dict[str, Any] | None = None
+    options: dict[str, Any] = {"pre_grad_custom_pass": GraphPasses()}
     if model.ranks is not None:
-        options = {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
-    elif any(isinstance(module, FP8Linear) for module in model.model.modules()):
-        options = {"pre_grad_custom_pass": GatesIntoRows()}
+        options |= {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
     for module in modules:
         module.compile(dynamic=True, fullgraph=True, options=options)
     reason = _failure(model)

@@ -67,10 +67,22 @@ def quantise_rows(
     return (wide / scales).to(E4M3), scales
 
 
+def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x: [T, K] -> `quantise_rows` of it, on a GPU by one kernel."""
+    if not x.is_cuda:
+        return quantise_rows(x)
+    from sharegen.kernels import rows as kernels  # which needs Triton
+
+    rows = kernels.rows_of(x, LEAST)
+    return rows.numbers, rows.scales
+
+
 _library = torch.library.Library("sharegen", "FRAGMENT")
 _library.define("quantise_rows(Tensor x) -> (Tensor, Tensor)")
-# So it is one node of a layer that is compiled until passes have seen it (gating.py), then many.
+# So it is one node of a layer that is compiled until our passes (graph_passes.py) have seen it.
 _library.impl("quantise_rows", lambda x: quantise_rows(x), "CompositeImplicitAutograd")
+QUANTISE = (torch.ops.sharegen.quantise_rows, torch.ops.sharegen.quantise_rows.default)
+"""What nodes of a compiled layer's graph that call it have as their target."""
 
 
 def largest_of_rows(x: torch.Tensor) -> torch.Tensor:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
+
+from sharegen.engine.model import fp8
 
 
 class AttentionContext(Protocol):
@@ -27,6 +29,22 @@ class AttentionContext(Protocol):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
+        ...
+
+
+@runtime_checkable
+class GivesRows(Protocol):
+    """A context whose attention can end in FP8, which is not written down before."""
+
+    def attend_rows(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `attend`, whose heads are one row, as `fp8.quantise_rows` gives it."""
         ...
 
 
@@ -102,9 +120,13 @@ def attend(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """A layer's attention, by the current context; None: of the next layer. Shapes as there."""
+    return current().attend(_call(layer_idx), q, k, v, sinks)
+
+
+def _call(layer_idx: int | None) -> int:
     layer_idx = len(_called) if layer_idx is None else layer_idx
     _called.append(layer_idx)
-    return current().attend(layer_idx, q, k, v, sinks)
+    return layer_idx
 
 
 def mix(hidden: torch.Tensor) -> torch.Tensor:
@@ -131,6 +153,25 @@ def _(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
 ) -> torch.Tensor:
     return q.new_empty(q.shape[0], q.shape[1], v.shape[2])
+
+
+@torch.library.custom_op("sharegen::attend_rows", mutates_args=())
+def attend_rows_in_order(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, and its rows in FP8: e4m3 [T, Hq * Dv], scales [T, 1]."""
+    context, layer_idx = current(), _call(None)
+    if isinstance(context, GivesRows):
+        return context.attend_rows(layer_idx, q, k, v, sinks)
+    return fp8.rows_of(context.attend(layer_idx, q, k, v, sinks).flatten(1))
+
+
+@attend_rows_in_order.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = q.new_empty(q.shape[0], q.shape[1] * v.shape[2], dtype=fp8.E4M3)
+    return numbers, q.new_empty(q.shape[0], 1, dtype=torch.float32)
 
 
 @torch.library.custom_op("sharegen::mix", mutates_args=())

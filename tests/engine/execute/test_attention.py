@@ -15,6 +15,7 @@ from sharegen.engine.model.interface import (
     active,
     attend,
     attend_in_order,
+    attend_rows_in_order,
     current,
     each_layer_once,
 )
@@ -118,6 +119,17 @@ def test_a_compiled_model_counts_its_layers_by_itself() -> None:
             for _ in range(3):
                 assert (attend_in_order(q, kv, kv, None) == 7).all()
     assert context.layers == [0, 1, 2] * 2
+
+
+def test_attention_in_fp8_is_that_of_any_context() -> None:
+    q, kv = torch.zeros(3, 4, 8), torch.zeros(3, 2, 8)
+    context = Named(7)
+    with active(context):
+        attend_in_order(q, kv, kv, None)
+        numbers, scales = attend_rows_in_order(q, kv, kv, None)
+    assert numbers.shape == (3, 32) and scales.shape == (3, 1)
+    assert (numbers.float() * scales).allclose(torch.tensor(7.0))
+    assert context.layers == [0, 1]
 
 
 def test_a_forward_calls_every_layer_once() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import fx, nn
 
 from sharegen.engine.model import fp8, gating
-from sharegen.engine.model.gating import GatesIntoRows
 
 SIZE, WIDE = 32, 128
 GATED_ROWS = torch.ops.sharegen.gated_rows.default
@@ -52,7 +51,7 @@ def calls(module: nn.Module) -> int:
 
     def compiled(traced: fx.GraphModule, _: object) -> fx.GraphModule:
         nonlocal found
-        GatesIntoRows()(traced.graph)
+        gating.gates_into_rows(traced.graph)
         traced.graph.lint()
         traced.recompile()
         found = len(traced.graph.find_nodes(op="call_function", target=GATED_ROWS))

@@ -1,0 +1,27 @@
+"""What is done in the graph of compiled layers before the compiler takes its operators apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+from sharegen.engine.model import attending, gating, rotating
+from sharegen.engine.model.attending import attention_into_rows
+from sharegen.engine.model.gating import gates_into_rows
+from sharegen.engine.model.rotating import rotations_into_one
+
+
+class GraphPasses(CustomGraphPass):  # type: ignore[misc]
+    """Puts a kernel of ours where the compiler would write several: each where it finds its own."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        rotations_into_one(graph)
+        attention_into_rows(graph)
+        gates_into_rows(graph)
+
+    def uuid(self) -> Any:
+        return get_hash_for_files(
+            (__file__, attending.__file__, gating.__file__, rotating.__file__)
+        )
