@@ -11,14 +11,14 @@ from sharegen.kernels import narrow
 from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.tiles import padded
 
-_NAN = tl.constexpr(narrow.NAN)
+NAN = tl.constexpr(narrow.NAN)
 _ABOVE = tl.constexpr(narrow.ABOVE)
 _LESS = tl.constexpr(narrow.LESS)
 _HEADS = 8  # of a program that stores narrow keys and values: one each are too many programs
 
 
 @triton.jit
-def _is_finite(x):
+def is_finite(x):
     return tl.abs(x.to(tl.float32)) < float("inf")
 
 
@@ -43,14 +43,14 @@ def _store_kernel(
     for first in tl.static_range(0, VALUE_SIZE, KEY_SIZE):
         o_v = tl.minimum(first + d, VALUE_SIZE - 1)
         v = tl.load(v_ptr + row * stride_vr + head * stride_vh + o_v, mask=real, other=0.0)
-        k = tl.where(_is_finite(v), k, float("nan"))
+        k = tl.where(is_finite(v), k, float("nan"))
     p_k = k_cache_ptr + block * stride_kb + offset * stride_kt + head * stride_kc + d
     tl.store(p_k, k, mask=real)
 
     head, d = i // VALUE_SIZE, i % VALUE_SIZE
     real = (i < NUM_HEADS * VALUE_SIZE) & (slot >= 0)
     v = tl.load(v_ptr + row * stride_vr + head * stride_vh + d, mask=real, other=0.0)
-    v = tl.where(_is_finite(v), v, 0.0)
+    v = tl.where(is_finite(v), v, 0.0)
     p_v = v_cache_ptr + block * stride_vb + offset * stride_vt + head * stride_vc + d
     tl.store(p_v, v, mask=real)
 
@@ -81,14 +81,33 @@ def store(
 
 
 @triton.jit
-def _exponents(x, LEAST: tl.constexpr):
-    """[heads] of the scales with which all of x [heads, D], finite float32, are e4m3 numbers."""
-    bits = tl.max(tl.abs(x), 1).to(tl.int32, bitcast=True)
+def odd_numbers(x):
+    """[heads] how many numbers of x [heads, D] are not finite."""
+    return tl.sum(tl.where(is_finite(x), 0, 1), 1)
+
+
+@triton.jit
+def bounded(k, v, odd, largest):
+    """k, v [heads, D] in float32, without what a narrow cache does not hold; odd: [heads]."""
+    k = tl.where(odd[:, None], 0.0, k)
+    return k, tl.where(odd[:, None], 0.0, tl.minimum(tl.maximum(v, -largest), largest))
+
+
+@triton.jit
+def greatest(x):
+    """[heads] the largest of x [heads, D] without signs, which is finite."""
+    return tl.max(tl.abs(x), 1)
+
+
+@triton.jit
+def exponents_of(largest, LEAST: tl.constexpr):
+    """[heads] of the scales with which numbers up to these [heads], in float32, are e4m3's."""
+    bits = largest.to(tl.int32, bitcast=True)
     return tl.maximum(((bits + _ABOVE) >> 23) - _LESS, LEAST)
 
 
 @triton.jit
-def _bits(x, exponents):
+def bits_of(x, exponents):
     """The bits of e4m3 numbers: x / 2^(exponent - 127), rounded to the nearest.
 
     A float32 that is smaller by 2^120 has its exponent where e4m3 has it, below the least one too.
@@ -122,16 +141,16 @@ def _store_narrow_kernel(
     k = tl.load(k_ptr + row * stride_kr + of_head * stride_kh + o_dk, mask=k_real, other=0.0)
     v = tl.load(v_ptr + row * stride_vr + of_head * stride_vh + o_dv, mask=v_real, other=0.0)
     k, v = k.to(tl.float32), v.to(tl.float32)
-    odd = tl.sum(tl.where(_is_finite(k), 0, 1), 1) + tl.sum(tl.where(_is_finite(v), 0, 1), 1) > 0
-    k = tl.where(odd[:, None], 0.0, k)
-    v = tl.where(odd[:, None], 0.0, tl.minimum(tl.maximum(v, -largest), largest))
-    k_exponents, v_exponents = _exponents(k, LEAST), _exponents(v, LEAST)
+    odd = (odd_numbers(k) + odd_numbers(v)) > 0
+    k, v = bounded(k, v, odd, largest)
+    k_exponents = exponents_of(greatest(k), LEAST)
+    v_exponents = exponents_of(greatest(v), LEAST)
     p_k = keys_ptr + block * stride_kb + offset * stride_kt + of_head * stride_kc + o_dk
     p_v = values_ptr + block * stride_vb + offset * stride_vt + of_head * stride_vc + o_dv
-    tl.store(p_k, _bits(k, k_exponents), mask=k_real)
-    tl.store(p_v, _bits(v, v_exponents), mask=v_real)
+    tl.store(p_k, bits_of(k, k_exponents), mask=k_real)
+    tl.store(p_v, bits_of(v, v_exponents), mask=v_real)
     p_exponents = exponents_ptr + (block * NUM_HEADS + head) * 2 * BLOCK_SIZE + offset
-    tl.store(p_exponents, tl.where(odd, _NAN, k_exponents).to(tl.uint8), mask=real)
+    tl.store(p_exponents, tl.where(odd, NAN, k_exponents).to(tl.uint8), mask=real)
     tl.store(p_exponents + BLOCK_SIZE, v_exponents.to(tl.uint8), mask=real)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
@@ -21,11 +21,12 @@ from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import Workload, workload
 from sharegen.engine.engine import Engine
-from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend
+from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
+from sharegen.kernels import reference
 from sharegen.kernels.cost import EACH_ROW
 from sharegen.kernels.layout import SharedLayout
 from sharegen.results.kv_use import wasted_share
@@ -251,11 +252,12 @@ class Copies:
         self.layers = engine.model.layers
         self.cache = engine.runner.cache
         if self.cache.device.type == "cuda":
+            from sharegen.kernels.rotate import rotate_and_store
             from sharegen.kernels.store import store, store_narrow
+
+            self._stores = Stores(store, store_narrow, rotate_and_store)
         else:
-            from sharegen.kernels.reference import store, store_narrow
-        self._store: Callable[..., None] = store
-        self._store_narrow: Callable[..., None] = store_narrow
+            self._stores = Stores(reference.store, reference.store_narrow)
 
     def update(self, layout: SharedLayout) -> None:
         pass
@@ -267,7 +269,7 @@ class Copies:
         position: torch.Tensor,
         slots: Slots,
     ) -> AttentionContext:
-        return self._context(slots)
+        return self._context(slots, replace(self._stores, rotated=None))
 
     def decode(
         self,
@@ -276,12 +278,12 @@ class Copies:
         prefix_length: torch.Tensor,
         position: torch.Tensor,
     ) -> AttentionContext:
-        return self._context(slots)
+        return self._context(slots, self._stores)
 
-    def _context(self, slots: Slots) -> AttentionContext:
+    def _context(self, slots: Slots, stores: Stores) -> AttentionContext:
         def copy(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                  values: torch.Tensor, put: Put, **how: Any) -> Any:  # fmt: skip
             put()
             return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
-        return StoreAndAttend(self.layers, self.cache, slots, self._store, self._store_narrow, copy)
+        return StoreAndAttend(self.layers, self.cache, slots, stores, copy)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAttend
+from sharegen.engine.execute.back_end import Attention, Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext, ValuesOnly
 from sharegen.engine.model.probe import LayerSpec
@@ -150,8 +150,8 @@ class ReferenceAttention:
         return self._context(slots, attend)
 
     def _context(self, slots: Slots, attend: Callable[..., torch.Tensor]) -> AttentionContext:
-        stores = (reference.store, reference.store_narrow)
-        return StoreAndAttend(self.layers, self.cache, slots, *stores, attend)
+        stores = Stores(reference.store, reference.store_narrow)
+        return StoreAndAttend(self.layers, self.cache, slots, stores, attend)
 
     def _plan_of(self, layout: SharedLayout) -> reference.ReferencePlan:
         return self._make_plan(layout, self.cache.block_size, self.cache.device)

@@ -10,7 +10,7 @@ import torch
 
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model import fp8
-from sharegen.engine.model.interface import AttentionContext
+from sharegen.engine.model.interface import Angles, AttentionContext, rotate
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
 
@@ -82,20 +82,32 @@ class Attention(Protocol):
 
 
 @dataclass(frozen=True)
+class Stores:
+    """What puts keys and values where they belong.
+
+    full(k, v, keys, values, slots); narrow(k, v, narrow, slots). rotated(q, k, v, cos, sin, cache,
+    slots) -> q: both, (keys, values) or narrow, after rotating q and k; None where attention wants
+    what is stored, too.
+    """
+
+    full: Callable[..., None]
+    narrow: Callable[..., None]
+    rotated: Callable[..., torch.Tensor] | None = None
+
+
+@dataclass(frozen=True)
 class StoreAndAttend:
     """A step's context: keys and values go to their slots before a row reads them.
 
-    store(k, v, keys, values, slots); store_narrow(k, v, narrow, slots); attention(q, k, v, keys,
-    values, put, narrow=, scale=, window=, attention_chunk=, softcap=, sinks=) -> [T, num_heads,
-    value_size], which calls put() once, before it reads the step's own tokens. gives_rows: given
-    rows=, it writes these instead.
+    attention(q, k, v, keys, values, put, narrow=, scale=, window=, attention_chunk=, softcap=,
+    sinks=) -> [T, num_heads, value_size], which calls put() once, before it reads the step's own
+    tokens. gives_rows: given rows=, it writes these instead.
     """
 
     layers: Sequence[LayerSpec]
     cache: KVCache
     slots: Slots
-    store: Callable[..., None]
-    store_narrow: Callable[..., None]
+    stores: Stores
     attention: Callable[..., torch.Tensor]
     gives_rows: bool = False
 
@@ -106,8 +118,9 @@ class StoreAndAttend:
         k: torch.Tensor,
         v: torch.Tensor,
         sinks: torch.Tensor | None = None,
+        angles: Angles | None = None,
     ) -> torch.Tensor:
-        return self._attend(layer_idx, q, k, v, sinks=sinks)
+        return self._attend(layer_idx, q, k, v, angles, sinks=sinks)
 
     def attend_rows(
         self,
@@ -116,17 +129,24 @@ class StoreAndAttend:
         k: torch.Tensor,
         v: torch.Tensor,
         sinks: torch.Tensor | None = None,
+        angles: Angles | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.gives_rows:
-            return fp8.rows_of(self.attend(layer_idx, q, k, v, sinks).flatten(1))
+            return fp8.rows_of(self.attend(layer_idx, q, k, v, sinks, angles).flatten(1))
         from sharegen.kernels.rows import Rows  # which needs Triton
 
         rows = Rows.empty(len(q), q.shape[1] * v.shape[2], q.device, fp8.LEAST)
-        self._attend(layer_idx, q, k, v, sinks=sinks, rows=rows)
+        self._attend(layer_idx, q, k, v, angles, sinks=sinks, rows=rows)
         return rows.numbers, rows.scales
 
     def _attend(
-        self, layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        angles: Angles | None,
+        **how: Any,
     ) -> torch.Tensor:
         spec = self.layers[layer_idx]
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
@@ -134,12 +154,23 @@ class StoreAndAttend:
 
         def put() -> None:
             if self.slots.full is not None:
-                self.store(k, v, keys, values, self.slots.full)
+                self.stores.full(k, v, keys, values, self.slots.full)
             if self.slots.narrow is not None:
-                self.store_narrow(k, v, narrow, self.slots.narrow)
+                self.stores.narrow(k, v, narrow, self.slots.narrow)
 
+        if angles is not None and self.stores.rotated is not None and k.shape == v.shape:
+            place = (keys, values) if self.slots.full is not None else narrow
+            slots = self.slots.full if self.slots.full is not None else self.slots.narrow
+            q = self.stores.rotated(q, k, v, *angles, place, slots)
+            put = _nothing
+        elif angles is not None:
+            q, k = rotate(q, k, angles)
         return self.attention(
             q, k, v, keys, values, put, narrow=narrow, scale=spec.scaling, window=spec.window,
             attention_chunk=spec.attention_chunk,
             softcap=spec.softcap, **how,
         )  # fmt: skip
+
+
+def _nothing() -> None:
+    """They were put there."""

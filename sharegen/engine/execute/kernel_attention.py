@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend
+from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
@@ -17,7 +17,11 @@ from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
+from sharegen.kernels.rotate import rotate_and_store
 from sharegen.kernels.store import store, store_narrow
+
+_STORES = Stores(store, store_narrow)
+_OF_DECODING = Stores(store, store_narrow, rotate_and_store)
 
 
 def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
@@ -92,7 +96,7 @@ class KernelAttention:
             plan = self._prefill_plans[self._shape(q, k, v)]
             return prefill_attention(q, k, v, keys, values, plan, position, **how)
 
-        return StoreAndAttend(self.layers, self.cache, slots, store, store_narrow, attend)
+        return StoreAndAttend(self.layers, self.cache, slots, _STORES, attend)
 
     def decode(
         self,
@@ -108,9 +112,7 @@ class KernelAttention:
                 q, keys, values, plan, block_tables, prefix_length, position, put=put, **how
             )
 
-        return StoreAndAttend(
-            self.layers, self.cache, slots, store, store_narrow, attend, gives_rows=True
-        )
+        return StoreAndAttend(self.layers, self.cache, slots, _OF_DECODING, attend, gives_rows=True)
 
     def _shape(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tiles.AttentionShape:
         return tiles.AttentionShape(

@@ -14,6 +14,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model.adding import SumsOntoResiduals
+from sharegen.engine.model.choosing import whole_rows
 from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.graph_passes import GraphPasses
 from sharegen.engine.model.in_place import changing, in_place, no_changes
@@ -168,7 +169,7 @@ def _failure(model: LoadedModel) -> str | None:
     if model.mixers:  # which, and what is in them, see other shapes in decoding than in prefill
         trials += [(_TRIAL_ROWS, _TRIAL_ROWS), (2 * _TRIAL_ROWS, 2 * _TRIAL_ROWS)]
     try:
-        with alone():
+        with alone(), whole_rows():
             for count, rows in trials:
                 model.trial_forward(count, rows=rows)
     except Exception as error:  # whatever the compiler could not do, the model still runs without

@@ -30,9 +30,9 @@ def shape_of(node: Any) -> tuple[Any, ...]:
     return () if value is None else tuple(value.shape)
 
 
-def erase_unused(graph: fx.Graph, node: fx.Node) -> None:
+def erase_unused(graph: fx.Graph, node: Any) -> None:
     """Take it out if nothing wants it, and then what was computed for it alone."""
-    if not node.users and node.op != "placeholder":
+    if isinstance(node, fx.Node) and not node.users and node.op != "placeholder":
         before = node.all_input_nodes
         graph.erase_node(node)
         for one in before:

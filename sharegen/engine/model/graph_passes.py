@@ -10,14 +10,14 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from sharegen.engine.model import attending, gating, rotating
 from sharegen.engine.model.attending import attention_into_rows
 from sharegen.engine.model.gating import gates_into_rows
-from sharegen.engine.model.rotating import rotations_into_one
+from sharegen.engine.model.rotating import rotations_into_attention
 
 
 class GraphPasses(CustomGraphPass):  # type: ignore[misc]
     """Puts a kernel of ours where the compiler would write several: each where it finds its own."""
 
     def __call__(self, graph: fx.Graph) -> None:
-        rotations_into_one(graph)
+        rotations_into_attention(graph)
         attention_into_rows(graph)
         gates_into_rows(graph)
 

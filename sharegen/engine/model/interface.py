@@ -32,9 +32,25 @@ class AttentionContext(Protocol):
         ...
 
 
+Angles = tuple[torch.Tensor, torch.Tensor]
+"""cos, sin: [T, D] of a rotary embedding whose halves are rotated against each other."""
+
+
 @runtime_checkable
-class GivesRows(Protocol):
-    """A context whose attention can end in FP8, which is not written down before."""
+class Fusing(Protocol):
+    """A context that also does what comes before attention and after it."""
+
+    def attend(
+        self,
+        layer_idx: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+        angles: Angles | None = None,
+    ) -> torch.Tensor:
+        """As above. angles: by which queries and keys are to be rotated first."""
+        ...
 
     def attend_rows(
         self,
@@ -43,8 +59,9 @@ class GivesRows(Protocol):
         k: torch.Tensor,
         v: torch.Tensor,
         sinks: torch.Tensor | None = None,
+        angles: Angles | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `attend`, whose heads are one row, as `fp8.quantise_rows` gives it."""
+        """The same, a token's heads as one row, as `fp8.quantise_rows` gives it."""
         ...
 
 
@@ -139,39 +156,87 @@ def mix(hidden: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("sharegen::attend", mutates_args=())
 def attend_in_order(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The next layer's attention, for compiled models: opaque to the compiler.
 
     Layers are told apart by the order of the calls, so that one compiled layer serves them all.
+    cos, sin: angles by which queries and keys are rotated first.
     """
-    return attend(None, q, k, v, sinks).contiguous()
+    context, layer_idx = current(), _call(None)
+    if isinstance(context, Fusing):
+        return context.attend(layer_idx, q, k, v, sinks, _both(cos, sin)).contiguous()
+    q, k = _turned(q, k, _both(cos, sin))
+    return context.attend(layer_idx, q, k, v, sinks).contiguous()
 
 
 @attend_in_order.register_fake
 def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return q.new_empty(q.shape[0], q.shape[1], v.shape[2])
 
 
 @torch.library.custom_op("sharegen::attend_rows", mutates_args=())
 def attend_rows_in_order(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same, and its rows in FP8: e4m3 [T, Hq * Dv], scales [T, 1]."""
     context, layer_idx = current(), _call(None)
-    if isinstance(context, GivesRows):
-        return context.attend_rows(layer_idx, q, k, v, sinks)
+    if isinstance(context, Fusing):
+        return context.attend_rows(layer_idx, q, k, v, sinks, _both(cos, sin))
+    q, k = _turned(q, k, _both(cos, sin))
     return fp8.rows_of(context.attend(layer_idx, q, k, v, sinks).flatten(1))
 
 
 @attend_rows_in_order.register_fake
 def _(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    sinks: torch.Tensor | None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     numbers = q.new_empty(q.shape[0], q.shape[1] * v.shape[2], dtype=fp8.E4M3)
     return numbers, q.new_empty(q.shape[0], 1, dtype=torch.float32)
+
+
+def _both(cos: torch.Tensor | None, sin: torch.Tensor | None) -> Angles | None:
+    return None if cos is None or sin is None else (cos, sin)
+
+
+def _turned(
+    q: torch.Tensor, k: torch.Tensor, angles: Angles | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return (q, k) if angles is None else rotate(q, k, angles)
+
+
+def rotate(q: torch.Tensor, k: torch.Tensor, angles: Angles) -> tuple[torch.Tensor, torch.Tensor]:
+    """q: [T, Hq, D], k: [T, Hkv, D] -> both rotated by the angles."""
+    if q.is_cuda:
+        from sharegen.kernels import rotate as kernels  # which needs Triton
+
+        return kernels.rotate(q, k, *angles)
+    cos, sin = (x[:, None] for x in angles)
+    halves = (x.chunk(2, dim=-1) for x in (q, k))
+    turned = [torch.cat((-second, first), dim=-1) for first, second in halves]
+    return q * cos + turned[0] * sin, k * cos + turned[1] * sin
 
 
 @torch.library.custom_op("sharegen::mix", mutates_args=())

@@ -1,9 +1,9 @@
-"""The rotary embedding of a layer's queries and keys as one kernel, where they come from a product.
+"""The rotary embedding of a layer's queries and keys as a part of attention.
 
-Model code says `(x * cos) + (rotate_half(x) * sin)`, of both. The compiler sees it, so this is done
-in its graph, where nothing of the model's code has to be matched. Embeddings of other kinds, and
-those that come after a norm or a bias, which the compiler does in the same kernels, are left as
-they are.
+Attention can do it in one kernel, with which keys and values go into the cache. Model code says
+`(x * cos) + (rotate_half(x) * sin)`, of both. The compiler sees it, so this is done in its graph,
+where nothing of the model's code has to be matched. Embeddings of other kinds, and those that come
+after a norm or a bias, which the compiler does in the same kernels, are left as they are.
 """
 
 from __future__ import annotations
@@ -19,37 +19,12 @@ from torch import fx
 import sharegen.engine.model.interface  # noqa: F401 (its operators)
 from sharegen.engine.model.graph_nodes import erase_unused, is_call, is_method, shape_of
 
-_ATTEND = (torch.ops.sharegen.attend.default, torch.ops.sharegen.attend_rows.default)
+_ATTEND = (torch.ops.sharegen.attend.default,)
 _SUMS = (operator.add, torch.add)
 _PRODUCTS = (operator.mul, torch.mul)
 _NEGATIONS = (operator.neg, torch.neg)
 _PROJECTIONS = (torch.nn.functional.linear, torch._scaled_mm)
 _SAME_NUMBERS = ("view", "reshape", "transpose", "contiguous", "to", "split")  # methods
-
-
-@torch.library.custom_op("sharegen::rotate", mutates_args=())
-def rotate(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """q: [T, Hq, D], k: [T, Hkv, D], cos, sin: [T, D] -> both rotated, contiguous."""
-    if not q.is_cuda:
-        return _rotated(q, cos, sin), _rotated(k, cos, sin)
-    from sharegen.kernels import rotate as kernel  # which needs Triton
-
-    return kernel.rotate(q, k, cos, sin)
-
-
-@rotate.register_fake
-def _(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape)
-
-
-def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return (x * cos[:, None]) + (turned * sin[:, None])
 
 
 @dataclass(frozen=True)
@@ -61,26 +36,29 @@ class _Rotation:
     sin: fx.Node
 
 
-def rotations_into_one(graph: fx.Graph) -> None:
-    """Put `rotate` in front of attention whose queries and keys are rotated alike."""
-    for node in [node for node in graph.nodes if node.target in _ATTEND]:
+def rotations_into_attention(graph: fx.Graph) -> None:
+    """Give attention the angles of queries and keys that are rotated alike, and these as before."""
+    for node in [node for node in graph.nodes if is_call(node, _ATTEND)]:
         of_q, of_k = (_rotation(view) for view in node.args[:2])
         if of_q is None or of_k is None or (of_q.cos, of_q.sin) != (of_k.cos, of_k.sin):
             continue
         with graph.inserting_before(node):
             heads = [_by_token(graph, of.x) for of in (of_q, of_k)]
-            angles = [graph.call_function(operator.getitem, (of, 0)) for of in (of_q.cos, of_q.sin)]
-            both = graph.call_function(torch.ops.sharegen.rotate.default, (*heads, *angles))
-            rotated = [graph.call_function(operator.getitem, (both, i)) for i in range(2)]
-        replaced = node.args[:2]
-        node.args = (*rotated, *node.args[2:])
-        for view in replaced:
+            angles = [_row(graph, of) for of in (of_q.cos, of_q.sin)]
+        rotated = node.args[:2]
+        node.args = (*heads, *node.args[2:], *angles)
+        for view in rotated:
             erase_unused(graph, view)
 
 
 def _by_token(graph: fx.Graph, x: fx.Node) -> fx.Node:
     """[1, H, T, D] -> [T, H, D]"""
-    return graph.call_method("transpose", (graph.call_function(operator.getitem, (x, 0)), 0, 1))
+    return graph.call_method("transpose", (_row(graph, x), 0, 1))
+
+
+def _row(graph: fx.Graph, x: fx.Node) -> fx.Node:
+    """Without the first dimension, of 1."""
+    return graph.call_function(operator.getitem, (x, 0))
 
 
 def _rotation(view: Any) -> _Rotation | None:
@@ -114,7 +92,7 @@ def _factors(product: Any) -> Iterable[tuple[fx.Node, fx.Node]]:
     return (one, other), (other, one)
 
 
-def _is_turned(cat: fx.Node, x: fx.Node) -> bool:
+def _is_turned(cat: Any, x: fx.Node) -> bool:
     """Whether it is (-x2, x1) of x's halves."""
     if not is_call(cat, (torch.cat,)):
         return False
