@@ -119,19 +119,20 @@ def _rotate_and_store_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
-    groups_of_q: tl.constexpr = (NUM_HEADS + BLOCK_H - 1) // BLOCK_H
+    groups_of_kv: tl.constexpr = (NUM_KV_HEADS + BLOCK_H - 1) // BLOCK_H
     o = tl.arange(0, BLOCK)
     cos_1, cos_2, sin_1, sin_2 = _angles(
         cos_ptr + row * stride_cos, sin_ptr + row * stride_sin, o, HALF
     )
     head = tl.arange(0, BLOCK_H)
-    if group < groups_of_q:
+    if group >= groups_of_kv:  # these have less to do, and so end all of it
         _rotate_heads(
             q_ptr + row * stride_qr, q_out_ptr + row * (NUM_HEADS * 2 * HALF), stride_qh,
-            group * BLOCK_H + head, o, cos_1, cos_2, sin_1, sin_2, NUM_HEADS, HALF,
+            (group - groups_of_kv) * BLOCK_H + head, o, cos_1, cos_2, sin_1, sin_2,
+            NUM_HEADS, HALF,
         )  # fmt: skip
     else:
-        head += (group - groups_of_q) * BLOCK_H
+        head += group * BLOCK_H
         slot = tl.load(slots_ptr + row).to(tl.int64)
         block = slot // BLOCK_SIZE
         offset = slot % BLOCK_SIZE

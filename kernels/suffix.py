@@ -85,7 +85,7 @@ def _in_float16(q):
 
     The largest becomes 2^14 to 2^15; what is less than 2^-28 of it loses bits.
     """
-    largest = tl.max(tl.max(tl.abs(q.to(tl.float32)), 1), 0)
+    largest = tl.max(tl.abs(q.to(tl.float32)))
     exponent = (largest.to(tl.int32, bitcast=True) >> 23) - 14
     exponent = tl.minimum(tl.maximum(exponent, 1), 253)
     unit = (exponent << 23).to(tl.float32, bitcast=True)
@@ -141,7 +141,7 @@ def _scales_of_tile(
 @triton.jit
 def _attend_tokens(
     acc, m, total, q, q_unit, k_desc, v_desc, k_head_ptr, v_head_ptr, scales_ptr, kv_head,
-    list_ptr, first_block, listed, begin, end, lowest,
+    list_ptr, table, first_block, listed, begin, end, lowest,
     stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
     NUM_KV_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr,
@@ -150,6 +150,7 @@ def _attend_tokens(
 ):  # fmt: skip
     """The state after tokens [begin, end) of a stretch, or of the row's own.
 
+    table: where the copy engine reads, the first _TABLE blocks that the tokens lie in.
     Narrow ones are multiplied in float16, of which each of their numbers is one (but in float32
     where that is the model's), so q comes in units of q_unit then.
     """
@@ -161,11 +162,9 @@ def _attend_tokens(
     if TMA:  # tiles lie inside one block each
         o_table = tl.arange(0, _TABLE)
         SPAN: tl.constexpr = (_TABLE - 1) * BLOCK_SIZE  # it may begin inside a block
+        blocks = table  # a look-up in memory for each tile would keep the copies waiting
+        i_block = begin // BLOCK_SIZE + o_table
         for first in range(begin, end, SPAN):
-            # in registers: a look-up in memory for each tile would keep the copies waiting
-            i_block = first // BLOCK_SIZE + o_table
-            used = i_block * BLOCK_SIZE < end
-            blocks = _listed(list_ptr, first_block + i_block, listed, used)
             last = tl.minimum(first + SPAN, end)
             k_scale, v_scale = _scales_of_tile(
                 scales_ptr, kv_head, i_block, blocks, first, last, end,
@@ -191,6 +190,9 @@ def _attend_tokens(
                 )  # fmt: skip
                 if NARROW:
                     k_scale, v_scale = next_scales
+            i_block = last // BLOCK_SIZE + o_table
+            used = (i_block * BLOCK_SIZE < end) & (last < end)
+            blocks = _listed(list_ptr, first_block + i_block, listed, used)
     else:
         for n in range(begin, end, BLOCK_N):
             token = n + o_n
@@ -215,7 +217,7 @@ def _attend_tokens(
     return acc, m, total
 
 
-@triton.jit(do_not_specialize=["num_splits", "stride_tr"])
+@triton.jit(do_not_specialize=["num_splits", "stride_tr", "table_width"])
 def _suffix_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
     narrow_k_ptr, narrow_v_ptr, scales_ptr, narrow_k_desc, narrow_v_desc,
@@ -224,7 +226,7 @@ def _suffix_kernel(
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_nkb, stride_nkt, stride_nkh, stride_nvb, stride_nvt, stride_nvh,
-    stride_tr, stride_or, stride_os, stride_oh, num_splits,
+    stride_tr, table_width, stride_or, stride_os, stride_oh, num_splits,
     scale, softcap, limit,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
@@ -240,6 +242,12 @@ def _suffix_kernel(
     split = tl.program_id(1)
     prefix_length = tl.load(prefix_length_ptr + row)
     position = tl.load(position_ptr + row)
+    FROM_FIRST: tl.constexpr = TMA and not (HAS_STRETCHES or LIMIT != NO_LIMIT or SPLIT)
+    own_table = 0
+    if FROM_FIRST:  # before it is known how many blocks there are: no load waits for another then
+        o_table = tl.arange(0, _TABLE)
+        p_table = tables_ptr + row * stride_tr + o_table
+        own_table = tl.load(p_table, mask=o_table < table_width, other=0)
     if not PARTIAL:
         first_partial = tl.load(partial_start_ptr + row)
         last_partial = tl.load(partial_start_ptr + row + 1)
@@ -286,11 +294,15 @@ def _suffix_kernel(
             list_ptr = blocks_ptr
         lowest = seen_from - start
         begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
+        table = own_table
+        if TMA and not FROM_FIRST:
+            i_block = begin // BLOCK_SIZE + tl.arange(0, _TABLE)
+            table = _listed(list_ptr, first_block + i_block, listed, i_block * BLOCK_SIZE < end)
         if NARROW and (not HAS_STRETCHES or narrow):
             acc, m, total = _attend_tokens(
                 acc, m, total, narrow_q, q_unit, narrow_k_desc, narrow_v_desc,
                 narrow_k_ptr + kv_head * stride_nkh, narrow_v_ptr + kv_head * stride_nvh,
-                scales_ptr, kv_head, list_ptr, first_block, listed, begin, end, lowest,
+                scales_ptr, kv_head, list_ptr, table, first_block, listed, begin, end, lowest,
                 stride_nkb, stride_nkt, stride_nvb, stride_nvt, scale, softcap,
                 NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
                 True, NUM_STAGES, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
@@ -299,7 +311,7 @@ def _suffix_kernel(
             acc, m, total = _attend_tokens(
                 acc, m, total, q, 1.0, k_desc, v_desc,
                 k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
-                None, kv_head, list_ptr, first_block, listed, begin, end, lowest,
+                None, kv_head, list_ptr, table, first_block, listed, begin, end, lowest,
                 stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
                 NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
                 False, NUM_STAGES, TMA, LIMIT, HAS_SOFTCAP, PRECISION,
@@ -391,7 +403,7 @@ def suffix_attention(
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
         *((0,) * 6 if narrow is None else narrow.strides),
-        block_tables.stride(0), *own_out.stride()[:3], splits,
+        block_tables.stride(0), block_tables.shape[1], *own_out.stride()[:3], splits,
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,

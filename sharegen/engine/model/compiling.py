@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -149,11 +149,14 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
     # What every rank computes for itself, as which experts a token goes to, must be alike to the
     # bit: no rank may time tiles of a reduction and choose others than the next.
     options: dict[str, Any] = {"pre_grad_custom_pass": GraphPasses()}
+    reductions = whole_rows()
     if model.ranks is not None:
-        options |= {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
+        options = {"deterministic": True, "post_grad_custom_post_pass": SumsOntoResiduals()}
+        reductions = nullcontext()
     for module in modules:
         module.compile(dynamic=True, fullgraph=True, options=options)
-    reason = _failure(model)
+    with reductions:
+        reason = _failure(model)
     if model.ranks is not None and not model.ranks.least(reason is None):
         reason = reason or "that of another rank does not compile"
     if reason is None:
@@ -169,7 +172,7 @@ def _failure(model: LoadedModel) -> str | None:
     if model.mixers:  # which, and what is in them, see other shapes in decoding than in prefill
         trials += [(_TRIAL_ROWS, _TRIAL_ROWS), (2 * _TRIAL_ROWS, 2 * _TRIAL_ROWS)]
     try:
-        with alone(), whole_rows():
+        with alone():
             for count, rows in trials:
                 model.trial_forward(count, rows=rows)
     except Exception as error:  # whatever the compiler could not do, the model still runs without
