@@ -85,11 +85,16 @@ def test_largest_rows_are_those_that_run(shape: str, monkeypatch: pytest.MonkeyP
 def test_parts_of_a_step() -> None:
     """Two steps of 100 us, one before them that is not counted; attention on two streams."""
     kernels = [(0.0, 10.0, "gemm"), (90.0, 100.0, "_pick_kernel")]
-    for begin, store in ((100.0, "_store_kernel"), (200.0, "_store_narrow_kernel")):
+    steps = (
+        (100.0, "_store_kernel", "_merge_kernel"),
+        (200.0, "_rotate_and_store_kernel", "_merge_rows_kernel"),
+    )
+    for begin, store, merge in steps:
         kernels += [
             (begin, begin + 40, "sm90_gemm"),
             (begin + 40, begin + 60, "_shared_kernel"),
-            (begin + 45, begin + 75, "_suffix_kernel"),
+            (begin + 45, begin + 70, "_suffix_kernel"),
+            (begin + 70, begin + 75, merge),
             (begin + 80, begin + 82, store),
             (begin + 95, begin + 100, "_pick_kernel"),
         ]
