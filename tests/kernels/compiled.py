@@ -1,0 +1,109 @@
+"""Compiles for a Hopper card what calls of the kernels launch, on a machine that has none.
+
+`python -m tests.kernels.compiled CASE` prints each kernel's name and its bytes of shared memory.
+Triton's interpreter takes what its compiler does not, as a variable that becomes of another type in
+a loop.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction, mangle_type
+
+from sharegen.bench.attention_case import Case
+from sharegen.bench.attention_tensors import Tensors
+from sharegen.engine.model.fp8 import LEAST
+from sharegen.kernels.cost import Decided
+from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.plan import Plan
+from sharegen.kernels.prefill import PrefillPlan, prefill_attention
+from sharegen.kernels.rotate import rotate, rotate_and_store
+from sharegen.kernels.rows import Rows, gated_rows, rows_of
+from sharegen.kernels.store import store, store_narrow
+
+TARGET = GPUTarget("cuda", 90, 32)
+CPU = torch.device("cpu")
+CASE = Case(8, 2, 64, 32, 2, 8, 40)
+HOW: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": 20, "softcap": 30.0},
+    "sinks": {"sinks": torch.zeros(8)},
+}
+
+
+def launch(kernel: JITFunction, *args: Any, grid: object, warmup: bool, **how: Any) -> None:
+    """Instead of a launch."""
+    given = dict(zip(kernel.arg_names, args, strict=False)) | how
+    constants, signature = {}, {}
+    for index, parameter in enumerate(kernel.params):
+        value = given.pop(parameter.name)
+        is_constant = parameter.is_constexpr or value is None
+        signature[parameter.name] = "constexpr" if is_constant else mangle_type(value)
+        if is_constant:
+            constants[index,] = value
+    options = {name: value for name, value in given.items() if value is not None}
+    source = ASTSource(kernel, signature, constexprs=constants)
+    compiled = triton.compile(source, target=TARGET, options=options)
+    print(kernel.__name__, compiled.metadata.shared)
+
+
+def decode(case: Case, rows: bool = False, **how: Any) -> None:
+    tensors = Tensors(case, CPU)
+    for costs in (None, Decided(every=2)):
+        plan = Plan(tensors.shape, case.rows, CPU, costs=costs)
+        plan.update(tensors.layout)
+        where = Rows.empty(case.rows, case.num_heads * case.head_size, CPU, LEAST)
+        decode_attention(
+            *tensors.inputs(plan), narrow=tensors.narrow, scale=tensors.scale,
+            rows=where if rows else None, **how,
+        )  # fmt: skip
+
+
+def prefill(**how: Any) -> None:
+    tensors = Tensors(CASE, CPU)
+    plan = PrefillPlan(tensors.shape, CASE.rows, CPU)
+    plan.update(tensors.layout, [0])
+    k, v = (torch.zeros(CASE.rows, 2, 128, dtype=torch.bfloat16) for _ in range(2))
+    position = torch.arange(CASE.rows, dtype=torch.int32)
+    prefill_attention(
+        tensors.q, k, v, tensors.k_cache, tensors.v_cache, plan, position, scale=0.1, **how
+    )
+
+
+def between() -> None:
+    """What stands around attention."""
+    tensors = Tensors(replace(CASE, narrow=True), CPU)
+    q, k = tensors.q, tensors.q[:, :2]
+    angles = torch.zeros(2, len(q), 128, dtype=q.dtype)
+    slots = torch.arange(len(q))
+    assert tensors.narrow is not None
+    caches = tensors.k_cache, tensors.v_cache
+    rotate(q, k, *angles)
+    rotate_and_store(q, k, k, *angles, caches, slots)
+    rotate_and_store(q, k, k, *angles, tensors.narrow, slots)
+    store(k, k, *caches, slots)
+    store_narrow(k, k, tensors.narrow, slots)
+    rows_of(q.flatten(1), LEAST)
+    gated_rows(q.flatten(1), q.flatten(1), LEAST)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    "between": between,
+    "prefill": prefill,
+    "narrow into rows": lambda: decode(replace(CASE, narrow=True), rows=True),
+}
+for _name, _how in HOW.items():
+    CASES[_name] = lambda how=_how: decode(CASE, **how)  # type: ignore[misc]
+    CASES[f"narrow, {_name}"] = lambda how=_how: decode(replace(CASE, narrow=True), **how)  # type: ignore[misc]
+
+if __name__ == "__main__":
+    JITFunction.run = launch
+    CASES[sys.argv[1]]()
