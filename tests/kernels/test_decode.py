@@ -112,7 +112,8 @@ def test_rows_in_e4m3_are_those_of_the_result(
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
     rows = Rows.empty(len(batch.q), 4 * 64, DEVICE, LEAST)
     assert attend(batch, costs=costs, scale=0.125, rows=rows) is rows.numbers
-    assert_rows(rows, attend(batch, costs=costs, scale=0.125).flatten(1))
+    # Its parts are rounded to the dtype before they are merged, those of the result are not.
+    assert_rows(rows, attend(batch, costs=costs, scale=0.125).flatten(1), most=1e-2)
     assert (rows.numbers[-2:].float() == 0).all()
 
 
