@@ -42,14 +42,14 @@ def _attention(node: fx.Node) -> fx.Node | None:
     """The attention of which nothing is wanted but what is quantised here, as whole rows."""
     if not all(is_call(user, (operator.getitem,)) for user in node.users):
         return None
-    *outer, _, width = shape_of(node.args[0])
     inner = node.args[0]
     while is_method(inner, *_VIEWS) and len(inner.users) == 1:
         inner = inner.args[0]
     if not is_call(inner, (_ATTEND,)) or len(inner.users) > 1:
         return None
-    _, heads, size = shape_of(inner)
-    is_row = width == heads * size and all(length == 1 for length in outer)
+    tokens, heads, size = shape_of(inner)
+    *outer, count, width = shape_of(node.args[0])
+    is_row = (count, width) == (tokens, heads * size) and all(length == 1 for length in outer)
     return inner if is_row and _is_held(heads, size) else None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-from sharegen.engine.model import attending, gating, rotating
+from sharegen.engine.model import attending, choosing, gating, graph_nodes, rotating
 from sharegen.engine.model.attending import attention_into_rows
 from sharegen.engine.model.gating import gates_into_rows
 from sharegen.engine.model.rotating import rotations_into_attention
@@ -22,6 +22,6 @@ class GraphPasses(CustomGraphPass):  # type: ignore[misc]
         gates_into_rows(graph)
 
     def uuid(self) -> Any:
-        return get_hash_for_files(
-            (__file__, attending.__file__, gating.__file__, rotating.__file__)
-        )
+        # The compiler keeps what it made of a graph, and does not ask what it was told to choose.
+        passes = (attending, choosing, gating, graph_nodes, rotating)
+        return get_hash_for_files((__file__, *(module.__file__ for module in passes)))
