@@ -27,7 +27,6 @@ from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
-from sharegen.engine.model.compiling import optimise
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.kernels.cost import CostModel
 
@@ -90,6 +89,9 @@ class Prepared:
         check_kv_cache_dtype(config.kv_cache_dtype, model.device)
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         if on_gpu and config.compile and not config.enforce_eager:
+            # Here, for with it comes torch's compiler: a second, and for GPUs alone.
+            from sharegen.engine.model.compiling import optimise
+
             optimise(model)
         memory, steps = kv_cache_memory(
             model,

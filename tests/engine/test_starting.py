@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from sharegen.engine import prepared as prepared_module
@@ -21,3 +24,10 @@ def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.Monke
     stats = run(engine, requests_of(forest(), GREEDY)).stats
     assert stats.slow_attention == reason
     assert stats.slow_steps == stats.prefill_steps + stats.decode_steps > 0
+
+
+def test_the_compiler_is_imported_for_gpus_alone() -> None:
+    """It takes a second, of every command that has an engine."""
+    code = "import sys, sharegen.engine.engine; print('torch._inductor.choices' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
