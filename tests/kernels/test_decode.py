@@ -199,6 +199,13 @@ def test_limits(
 RANDOM_LIMITS = [{}, {"window": 13}, {"attention_chunk": 9}, {"softcap": 2.0}]
 
 
+@pytest.mark.parametrize("options", [{}, {"window": 700}, {"attention_chunk": 600}], ids=str)
+def test_own_tokens_of_more_blocks_than_are_looked_up_at_once(options: dict[str, int]) -> None:
+    batch = random_batch(make_shape(2, 1, torch.float32), [(40, 0, 3)], [1100, 495, 497], padding=1)
+    out = attend(batch, scale=0.125, **options)
+    assert_close(out, naive_decode(batch, scale=0.125, **options))
+
+
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
 
 
