@@ -235,6 +235,12 @@ def shared_attention(
         plan.check_narrow(narrow)
         caches += [narrow.keys, narrow.values]
     flat, tma = all(map(is_flat, caches)), all(map(copies_tiles, caches))
+    if tma and narrow is None and limit_kind == NO_LIMIT.value and softcap is None:
+        from sharegen.kernels.shared_hopper import launch_on_hopper, suits_hopper
+
+        if suits_hopper(plan, q.device):
+            launch_on_hopper(q, k_cache, v_cache, plan, scale)
+            return
     _shared_kernel[(plan.num_programs,)](
         q, k_cache, v_cache,
         *descriptors((k_cache, v_cache), tile.keys, tma),

@@ -155,14 +155,11 @@ def many_tile(shape: AttentionShape, limit: int, *, long: bool) -> Tile:
     """For many rows, `are_many`: two warp groups read the same keys, and leave the suffix phase
     room.
 
-    long: many keys. Where each row has KV heads of its own its suffix takes longer than few keys,
-    and is left more room. Of other cards than Hopper, and other heads, none was better than those
-    for fewer rows.
+    long: many keys. Of other cards than Hopper, and other heads, none was better than those for
+    fewer rows.
     """
     if limit < HOPPER_SHARED_MEMORY or _weight(shape) > 1 or shape.dtype.itemsize > 2:
         return shared_tile(shape, limit) if long else beside_tile(shape, limit)
-    if shape.group == 1 and not long:
-        return Tile(128, 32, 8, 3, 144)
     return Tile(128, 64, 8, 3, 184)
 
 
@@ -174,12 +171,12 @@ def are_many(rows: int, shape: AttentionShape) -> bool:
 def suffix_tile(shape: AttentionShape, limit: int, *, narrow: bool = False) -> Tile:
     """For one row against its own keys: memory-bound, small tiles, many programs at a time.
 
-    narrow: keys of 8 bits, whose programs would take half as many registers again. Where each row
-    has KV heads of its own they are the longest part of a step, and are kept to fewer.
+    narrow: keys of 8 bits, whose programs would take half as many registers again, and leave the
+    shared phase too little room.
     """
     lines = max(8, 1 << (shape.group - 1).bit_length())
     tile = Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
-    if narrow and shape.group == 1 and _weight(shape) == 1:
+    if narrow and _weight(shape) == 1:
         tile = replace(tile, max_registers=112)
     if shape.dtype == torch.float32 or lines > 16:
         tile = Tile(lines, 16, 4, 2)

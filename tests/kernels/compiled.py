@@ -16,11 +16,13 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 from triton.runtime.jit import JITFunction, mangle_type
 
 from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.engine.model.fp8 import LEAST
+from sharegen.kernels import shared_hopper
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.plan import Plan
@@ -32,6 +34,7 @@ from sharegen.kernels.store import store, store_narrow
 TARGET = GPUTarget("cuda", 90, 32)
 CPU = torch.device("cpu")
 CASE = Case(8, 2, 64, 32, 2, 8, 40)
+MANY = Case(8, 2, 64, 32, 2, 128, 40)  # rows, for which the shared phase has a kernel of its own
 HOW: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"window": 20, "softcap": 30.0},
@@ -50,7 +53,8 @@ def launch(kernel: JITFunction, *args: Any, grid: object, warmup: bool, **how: A
         if is_constant:
             constants[index,] = value
     options = {name: value for name, value in given.items() if value is not None}
-    source = ASTSource(kernel, signature, constexprs=constants)
+    of = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
+    source = of(kernel, signature, constexprs=constants)
     compiled = triton.compile(source, target=TARGET, options=options)
     print(kernel.__name__, compiled.metadata.shared)
 
@@ -95,7 +99,15 @@ def between() -> None:
     gated_rows(q.flatten(1), q.flatten(1), LEAST)
 
 
+def many_rows() -> None:
+    """On what is said to be a Hopper card."""
+    shared_hopper._is_hopper = lambda device: True
+    decode(MANY)
+    decode(replace(MANY, head_size=80))
+
+
 CASES: dict[str, Callable[[], None]] = {
+    "many rows": many_rows,
     "between": between,
     "prefill": prefill,
     "narrow into rows": lambda: decode(replace(CASE, narrow=True), rows=True),

@@ -206,6 +206,21 @@ def test_own_tokens_of_more_blocks_than_are_looked_up_at_once(options: dict[str,
     assert_close(out, naive_decode(batch, scale=0.125, **options))
 
 
+MANY_ROWS = Tile(128, 64, 8, 3)  # on a Hopper card a kernel of its own
+NODES = [(700, 0, 40), (70, 0, 8), (130, 8, 33), (64, 12, 20), (5, 20, 33), (48, 33, 40)]
+
+
+@pytest.mark.parametrize("scattered", [(), (0, 2, 4)], ids=str)
+@pytest.mark.parametrize(("heads", "size"), [((8, 2), 128), ((7, 1), 64), ((3, 3), 80)])
+@pytest.mark.every(3)
+def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple[int, ...]) -> None:
+    for dtype in DTYPES[1:]:
+        shape = make_shape(*heads, dtype, key_size=size, value_size=size)
+        suffixes = [1 + 7 * row % 40 for row in range(40)]
+        batch = random_batch(shape, NODES, suffixes, padding=2, scattered=scattered)
+        assert_close(attend(batch, MANY_ROWS, scale=0.1), naive_decode(batch, scale=0.1))
+
+
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
 
 

@@ -1,0 +1,392 @@
+"""The shared phase on Hopper processors, by warps that have roles.
+
+One warp group fetches tiles of keys and values, item after item; two others each attend to them
+with half of an item's lines. Nothing but the tiles binds these to each other: the softmax of one
+runs beside the matrix products of the other, and of its own tile before (FlashAttention-3, sections
+3.1 and 3.2), and an item's first keys come while the last one's results are written. Triton's own
+language keeps all warps of a program in step, so this is written in Gluon, which Triton brings too.
+The sums are those of `shared.py`, in the same order.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from sharegen.kernels.online_softmax import LN2, LOG2E
+from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
+from sharegen.kernels.tiles import padded
+
+_PANEL = gl.constexpr(64)  # numbers of a row that lie side by side in shared memory
+_SWIZZLE = 128  # bytes of such a row
+_LOG2E, _LN2 = gl.constexpr(LOG2E.value), gl.constexpr(LN2.value)
+_ITEM_FIELDS = gl.constexpr(ITEM_FIELDS)
+_SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
+
+# Registers of a thread: as many as leave the suffix phase room on the same processor when the
+# kernel begins, and what those that attend take over from those that fetch.
+_REGISTERS = 128
+_ATTENDING = 176
+
+
+def suits_hopper(plan: Plan, device: torch.device) -> bool:
+    """Whether the kernel is for such heads, tiles and processors."""
+    shape, tile = plan.shape, plan.tile
+    return (
+        _is_hopper(device)
+        and (tile.lines, tile.keys) == (128, 64)
+        and shape.dtype.itemsize == 2
+        and shape.key_size == shape.value_size
+        and padded(shape.key_size) in (64, 128)
+        and shape.block_size in (8, 16, 32, 64)  # a tile is so many whole blocks
+    )
+
+
+def _is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
+@gluon.jit
+def _leave():
+    """Ends the warp: the program has nothing to do after its roles.
+
+    Where a role returns, the compiler does not count on the registers that were taken over, and
+    waits for every matrix product at once.
+    """
+    gl.inline_asm_elementwise("exit; mov.b32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def _item(items_ptr, work, NUM_KV_HEADS: gl.constexpr):
+    """(KV head, first row, ordinal of its partials, first segment, end of its segments)."""
+    item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
+    first_of_run = gl.load(item_ptr + 4)
+    run = gl.load(item_ptr + 5)
+    work_of_run = work - first_of_run * NUM_KV_HEADS
+    kv_head = work_of_run // run
+    item_ptr = items_ptr + (first_of_run + work_of_run % run) * _ITEM_FIELDS
+    return (
+        kv_head, gl.load(item_ptr), gl.load(item_ptr + 1), gl.load(item_ptr + 2),
+        gl.load(item_ptr + 3),
+    )  # fmt: skip
+
+
+@gluon.jit
+def _next(stage, phase, STAGES: gl.constexpr):
+    """The stage of the next tile, and how often its barriers have turned, modulo 2."""
+    is_last = stage == STAGES - 1
+    return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
+
+
+@gluon.jit
+def _fetch(
+    k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
+    counts_ptr, items_ptr, segments_ptr, blocks_ptr,
+    NUM_KV_HEADS: gl.constexpr, BLOCK_SIZE: gl.constexpr,
+):  # fmt: skip
+    """Fills the rings [STAGES, BLOCK_N, BLOCK_D]: whole tiles of consecutive slots by one copy,
+    others block by block.
+
+    Of a block whose first r slots are the node's come zeros and, at its end, these: what lies
+    before a block or behind it reads as 0, so whatever comes after a node is never read, not even
+    a NaN.
+    """
+    dtype: gl.constexpr = k_ring.dtype
+    STAGES: gl.constexpr = k_ring.shape[0]
+    BLOCK_N: gl.constexpr = k_ring.shape[1]
+    BLOCK_D: gl.constexpr = k_ring.shape[2]
+    PIECES: gl.constexpr = BLOCK_N // BLOCK_SIZE
+    PANELS: gl.constexpr = BLOCK_D // _PANEL
+    TILE: gl.constexpr = [STAGES, 1, BLOCK_N, BLOCK_D]
+    PIECE: gl.constexpr = [STAGES * PANELS * PIECES, 1, 1, BLOCK_SIZE, _PANEL]
+    k_tiles = k_ring._reinterpret(dtype, TILE, k_desc.layout)
+    v_tiles = v_ring._reinterpret(dtype, TILE, v_desc.layout)
+    k_pieces = k_ring._reinterpret(dtype, PIECE, k_block_desc.layout)
+    v_pieces = v_ring._reinterpret(dtype, PIECE, v_block_desc.layout)
+    stage = 0
+    phase = 1  # the rings are empty
+    num_work = gl.load(counts_ptr) * NUM_KV_HEADS
+    for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
+        kv_head, _, _, first_segment, last_segment = _item(items_ptr, work, NUM_KV_HEADS)
+        for segment in range(first_segment, last_segment):
+            segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
+            begin = gl.load(segment_ptr + 2)
+            end = gl.load(segment_ptr + 3)
+            first_block = gl.load(segment_ptr + 5)
+            in_a_run = gl.load(segment_ptr + 6)
+            for n in range(begin, end, BLOCK_N):
+                bar = full.index(stage)
+                mbarrier.wait(empty.index(stage), phase)
+                mbarrier.expect(bar, 4 * BLOCK_N * BLOCK_D)  # bytes of both
+                if (in_a_run != 0) & (n + BLOCK_N <= end):
+                    at = [kv_head, first_block * BLOCK_SIZE + n, 0]
+                    tma.async_copy_global_to_shared(k_desc, at, bar, k_tiles.index(stage))
+                    tma.async_copy_global_to_shared(v_desc, at, bar, v_tiles.index(stage))
+                else:
+                    for i in range(PIECES):
+                        real = gl.minimum(end - n - i * BLOCK_SIZE, BLOCK_SIZE)
+                        block = first_block + n // BLOCK_SIZE + i
+                        if in_a_run == 0:
+                            block = gl.load(blocks_ptr + block, mask=real > 0, other=0)
+                        offset = gl.where(real > 0, real - BLOCK_SIZE, BLOCK_SIZE)
+                        for panel in gl.static_range(PANELS):
+                            piece = (stage * PANELS + panel) * PIECES + i
+                            at = [kv_head, block, offset, panel * _PANEL]
+                            k, v = k_pieces.index(piece), v_pieces.index(piece)
+                            tma.async_copy_global_to_shared(k_block_desc, at, bar, k)
+                            tma.async_copy_global_to_shared(v_block_desc, at, bar, v)
+                stage, phase = _next(stage, phase, STAGES)
+    _leave()
+
+
+@gluon.jit
+def _scores(q, k_ring, full, stage, phase, s_layout: gl.constexpr):
+    """The products of the queries and the tile, on their way."""
+    LINES: gl.constexpr = q.shape[0]
+    BLOCK_N: gl.constexpr = k_ring.shape[1]
+    mbarrier.wait(full.index(stage), phase)
+    return warpgroup_mma(
+        q, k_ring.index(stage).permute((1, 0)),
+        gl.zeros([LINES, BLOCK_N], gl.float32, s_layout), use_acc=False, is_async=True,
+    )  # fmt: skip
+
+
+@gluon.jit
+def _softmax(
+    m, total, s, n, end, band_row, row_begin, row_end, factor,
+    BLOCK_SIZE: gl.constexpr, s_layout: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """(p, what becomes of sums before, m, total) with the tile's scores s * factor.
+
+    MASKED: not all rows are under the node, or the tile is no whole one, see `_fetch`.
+    """
+    BLOCK_N: gl.constexpr = s.shape[1]
+    if MASKED:
+        o_n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, s_layout))
+        real = gl.minimum(end - n - o_n // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)
+        under = (band_row >= row_begin) & (band_row < row_end)
+        seen = (o_n % BLOCK_SIZE >= BLOCK_SIZE - real)[None, :] & under[:, None]
+        s = gl.where(seen, s, float("-inf"))
+    m_new = gl.maximum(m, gl.max(s, 1) * factor)
+    shift = m_new
+    if MASKED:
+        shift = gl.where(m_new == float("-inf"), 0.0, m_new)
+    p = gl.exp2(s * factor - shift[:, None])
+    decay = gl.exp2(m - shift)
+    return p, decay, m_new, total * decay + gl.sum(p, 1)
+
+
+@gluon.jit
+def _attend_tiles(
+    acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
+    begin, until, end, band_row, row_begin, row_end, factor,
+    BLOCK_SIZE: gl.constexpr, s_layout: gl.constexpr, o_layout: gl.constexpr,
+    MASKED: gl.constexpr,
+):  # fmt: skip
+    """The state after the tiles from `begin` to `until` of a node.
+
+    p: of the tile in stage `before`, whose values are still to be added to acc. They are while the
+    softmax of the next one is computed.
+    """
+    STAGES: gl.constexpr = k_ring.shape[0]
+    BLOCK_N: gl.constexpr = k_ring.shape[1]
+    for n in range(begin, until, BLOCK_N):
+        s = _scores(q, k_ring, full, stage, phase, s_layout)
+        acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
+        s = warpgroup_mma_wait(1, deps=[s])
+        p_new, decay, m, total = _softmax(
+            m, total, s, n, end, band_row, row_begin, row_end, factor, BLOCK_SIZE, s_layout, MASKED
+        )
+        p_new = gl.convert_layout(p_new.to(p.dtype), gl.DotOperandLayout(0, o_layout, 2))
+        acc, p = warpgroup_mma_wait(0, deps=[acc, p_new])
+        mbarrier.arrive(empty.index(before), count=1)
+        acc = acc * gl.convert_layout(decay, gl.SliceLayout(1, o_layout))[:, None]
+        before = stage
+        stage, phase = _next(stage, phase, STAGES)
+    return acc, m, total, p, stage, phase, before
+
+
+@gluon.jit
+def _attend(
+    q_ptr, q_buffers, k_ring, v_ring, full, empty,
+    counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
+    out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+    NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr,
+):  # fmt: skip
+    """The lines of a band's first or second HALF, item after item.
+
+    q_buffers: [2, LINES, BLOCK_D], where queries change their layout, and later the result.
+    """
+    NUM_HEADS: gl.constexpr = NUM_KV_HEADS * GROUP
+    dtype: gl.constexpr = k_ring.dtype
+    STAGES: gl.constexpr = k_ring.shape[0]
+    BLOCK_N: gl.constexpr = k_ring.shape[1]
+    BLOCK_D: gl.constexpr = k_ring.shape[2]
+    LINES: gl.constexpr = q_buffers.shape[1]
+    ROWS: gl.constexpr = 2 * LINES // GROUP  # of a band
+    s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+    o_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_D, 16])
+    THREADS: gl.constexpr = BLOCK_D // 8  # of a line, 16 bytes each
+    line_layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // THREADS, THREADS], [4, 1], [1, 0])
+    q_buffer = q_buffers.index(HALF)
+    o_m = gl.arange(0, LINES, gl.SliceLayout(1, line_layout)) + HALF * LINES
+    o_d = gl.arange(0, BLOCK_D, gl.SliceLayout(0, line_layout))
+    band_row = (gl.arange(0, LINES, gl.SliceLayout(1, s_layout)) + HALF * LINES) // GROUP
+    factor = scale * _LOG2E
+    stage = 0
+    phase = 0
+    num_work = gl.load(counts_ptr) * NUM_KV_HEADS
+    num_rows = gl.load(counts_ptr + 1)
+    for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
+        kv_head, first_row, ordinal, first_segment, last_segment = _item(
+            items_ptr, work, NUM_KV_HEADS
+        )
+        in_band = gl.minimum(ROWS, num_rows - first_row)
+        alive = o_m // GROUP < in_band
+        row = gl.load(order_ptr + first_row + o_m // GROUP, mask=alive, other=0)
+        head = kv_head * GROUP + o_m % GROUP
+        written = alive[:, None] & (o_d < SIZE)[None, :]
+        p_q = q_ptr + (row.to(gl.int64) * stride_qr + head * stride_qh)[:, None] + o_d[None, :]
+        q_buffer.store(gl.load(p_q, mask=written, other=0.0))
+        q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
+
+        segment_ptr = segments_ptr + first_segment * _SEGMENT_FIELDS
+        s = _scores(q, k_ring, full, stage, phase, s_layout)
+        s = warpgroup_mma_wait(0, deps=[s])
+        p, _, m, total = _softmax(
+            gl.full([LINES], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout)),
+            gl.zeros([LINES], gl.float32, gl.SliceLayout(1, s_layout)),
+            s, gl.load(segment_ptr + 2), gl.load(segment_ptr + 3), band_row,
+            gl.load(segment_ptr), gl.load(segment_ptr + 1), factor, BLOCK_SIZE, s_layout, True,
+        )  # fmt: skip
+        p = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, o_layout, 2))
+        acc = gl.zeros([LINES, BLOCK_D], gl.float32, o_layout)
+        before = stage + 0  # a name of its own, or the compiler takes the two for one in loops
+        stage, phase = _next(stage, phase, STAGES)
+        for segment in range(first_segment, last_segment):
+            segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
+            row_begin = gl.load(segment_ptr)
+            row_end = gl.load(segment_ptr + 1)
+            begin = gl.load(segment_ptr + 2) + gl.where(segment == first_segment, BLOCK_N, 0)
+            end = gl.load(segment_ptr + 3)
+            whole = begin  # up to here in whole tiles that all rows see
+            if (row_begin <= 0) & (row_end >= in_band):
+                whole += gl.maximum(end - begin, 0) // BLOCK_N * BLOCK_N
+            acc, m, total, p, stage, phase, before = _attend_tiles(
+                acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
+                begin, whole, end, band_row, row_begin, row_end, factor,
+                BLOCK_SIZE, s_layout, o_layout, False,
+            )  # fmt: skip
+            acc, m, total, p, stage, phase, before = _attend_tiles(
+                acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
+                whole, end, end, band_row, row_begin, row_end, factor,
+                BLOCK_SIZE, s_layout, o_layout, True,
+            )  # fmt: skip
+        acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=[acc])
+        mbarrier.arrive(empty.index(before), count=1)
+
+        safe = gl.where(total == 0.0, 1.0, total)
+        lse = gl.where(total == 0.0, float("-inf"), m * _LN2 + gl.log(safe))
+        out = acc * gl.convert_layout(1.0 / safe, gl.SliceLayout(1, o_layout))[:, None]
+        q_buffer.store(out.to(dtype))
+        partial = gl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
+        o_partial = partial.to(gl.int64) * NUM_HEADS + head
+        p_out = out_ptr + (o_partial * SIZE)[:, None] + o_d[None, :]
+        gl.store(p_out, q_buffer.load(line_layout), mask=written)
+        lse = gl.convert_layout(lse, gl.SliceLayout(1, line_layout))
+        gl.store(lse_ptr + o_partial, lse, mask=alive)
+    _leave()
+
+
+@gluon.jit
+def _hopper_shared_kernel(
+    q_ptr, k_desc, v_desc, k_block_desc, v_block_desc,
+    counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr, blocks_ptr,
+    out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+    NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, LINES: gl.constexpr, BLOCK_N: gl.constexpr,
+    BLOCK_D: gl.constexpr, STAGES: gl.constexpr, ATTENDING: gl.constexpr,
+):  # fmt: skip
+    """LINES: of a warp group, half a band. ATTENDING: registers of a thread of these."""
+    dtype: gl.constexpr = k_desc.dtype
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, BLOCK_D], layout)
+    v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, BLOCK_D], layout)
+    q_buffers = gl.allocate_shared_memory(dtype, [2, LINES, BLOCK_D], layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    gl.warp_specialize(
+        [
+            (_fetch, (
+                k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
+                counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
+            )),
+            (_attend, (
+                q_ptr, q_buffers, k_ring, v_ring, full, empty,
+                counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
+                out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 0,
+            )),
+            (_attend, (
+                q_ptr, q_buffers, k_ring, v_ring, full, empty,
+                counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
+                out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 1,
+            )),
+        ],
+        [4, 4], [ATTENDING, ATTENDING],
+    )  # fmt: skip
+
+
+def launch_on_hopper(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, plan: Plan, scale: float
+) -> None:
+    """The partials of all rows over all shared nodes, none of which is narrow, without limits."""
+    shape, tile = plan.shape, plan.tile
+    caches = k_cache, v_cache
+    _hopper_shared_kernel[(plan.num_programs,)](
+        q, *(_tiles_of(cache, tile.keys) for cache in caches), *map(_blocks_of, caches),
+        plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
+        plan.partial_out, plan.partial_lse, q.stride(0), q.stride(1), scale,
+        NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group, SIZE=shape.key_size,
+        BLOCK_SIZE=shape.block_size, LINES=tile.lines // 2, BLOCK_N=tile.keys,
+        BLOCK_D=padded(shape.key_size), STAGES=tile.num_stages, ATTENDING=_ATTENDING,
+        num_warps=4, maxnreg=_REGISTERS,
+    )  # fmt: skip
+
+
+def _tiles_of(cache: torch.Tensor, keys: int) -> TensorDescriptor:
+    """The cache as [num_kv_heads, slots, head_size], cut into tiles of `keys` slots."""
+    num_blocks, block_size, num_heads, size = cache.shape
+    return TensorDescriptor(
+        cache, [num_heads, num_blocks * block_size, size],
+        [cache.stride(2), cache.stride(1), 1], [1, keys, padded(size)],
+        gl.NVMMASharedLayout(_SWIZZLE, 16, 3),
+    )  # fmt: skip
+
+
+def _blocks_of(cache: torch.Tensor) -> TensorDescriptor:
+    """The cache as [num_kv_heads, num_blocks, block_size, head_size], cut into panels of a block.
+
+    What lies beyond the block, before or behind it, reads as 0, as what lies beyond the head size.
+    """
+    num_blocks, block_size, num_heads, size = cache.shape
+    return TensorDescriptor(
+        cache, [num_heads, num_blocks, block_size, size],
+        [cache.stride(2), cache.stride(0), cache.stride(1), 1], [1, 1, block_size, _PANEL.value],
+        gl.NVMMASharedLayout(_SWIZZLE, 16, 4),
+    )  # fmt: skip
