@@ -88,7 +88,8 @@ class Plan:
     tile: of the shared phase; by default one for the rows and for the length of what is shared.
     num_programs: programs of the shared phase; they take the items in turn. By default as many as
     the device holds at once, `slots`.
-    costs: decides which nodes are shared; without it all are.
+    costs: decides which nodes are shared; without it all are. narrow_suffixes: what rows read by
+    themselves is of 8 bits.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
     """
@@ -102,9 +103,10 @@ class Plan:
         tile: Tile | None = None,
         num_programs: int | None = None,
         costs: CostModel | None = None,
+        narrow_suffixes: bool = False,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
-        self.costs = costs
+        self.costs, self._narrow_suffixes = costs, narrow_suffixes
         self.shared_memory = shared_memory_limit(device)
         self._only_tile, self._only_programs = tile, num_programs
         self._long = self._many = False
@@ -189,7 +191,9 @@ class Plan:
         # Once many, always many: for the last rows of a job no other graph is captured.
         self._many |= are_many(len(layout.order), self.shape)
         if self._many:
-            tile = many_tile(self.shape, self.shared_memory, long=self._long)
+            tile = many_tile(
+                self.shape, self.shared_memory, long=self._long, narrow=self._narrow_suffixes
+            )
         else:
             tile = (shared_tile if self._long else beside_tile)(self.shape, self.shared_memory)
         if tile != self.tile:

@@ -151,15 +151,18 @@ def beside_tile(shape: AttentionShape, limit: int) -> Tile:
     return _within(limit, shape, Tile(64, 32, 4, 3, registers), padded(shape.group))
 
 
-def many_tile(shape: AttentionShape, limit: int, *, long: bool) -> Tile:
+def many_tile(shape: AttentionShape, limit: int, *, long: bool, narrow: bool = False) -> Tile:
     """For many rows, `are_many`: two warp groups read the same keys, and leave the suffix phase
     room.
 
-    long: many keys. Of other cards than Hopper, and other heads, none was better than those for
-    fewer rows.
+    long: many keys. narrow: suffixes of 8 bits. Where each row has KV heads of its own, of 16 bits,
+    its suffix takes longer than few keys, and is left more room. Of other cards than Hopper, and
+    other heads, none was better than those for fewer rows.
     """
     if limit < HOPPER_SHARED_MEMORY or _weight(shape) > 1 or shape.dtype.itemsize > 2:
         return shared_tile(shape, limit) if long else beside_tile(shape, limit)
+    if shape.group == 1 and not (long or narrow):
+        return Tile(128, 32, 8, 3, 144)
     return Tile(128, 64, 8, 3, 184)
 
 

@@ -74,7 +74,10 @@ class Layer:
         if self._device.type == "cuda":
             from sharegen.kernels.decode import decode_attention  # which needs Triton
 
-            plan = Plan(tensors.shape, self.case.rows, self._device, costs=costs)
+            plan = Plan(
+                tensors.shape, self.case.rows, self._device,
+                costs=costs, narrow_suffixes=self.case.narrow,
+            )  # fmt: skip
             plan.update(tensors.layout)
             return partial(
                 decode_attention, *tensors.inputs(plan), narrow=tensors.narrow,

@@ -108,6 +108,10 @@ def test_the_tiles_of_hopper_are_those_that_were_measured() -> None:
         Tile(128, 64, 8, 3, 184), Tile(128, 64, 8, 3, 184),
         Tile(128, 32, 8, 3), Tile(128, 64, 8, 3),
     ]  # fmt: skip
+    each_its_own = replace(llama, num_kv_heads=32)
+    assert many_tile(each_its_own, LIMITS["sm_90"], long=False) == Tile(128, 32, 8, 3, 144)
+    for how in ({"long": True}, {"long": False, "narrow": True}):
+        assert many_tile(each_its_own, LIMITS["sm_90"], **how) == Tile(128, 64, 8, 3, 184)
     for limit in (LIMITS["sm_80"], LIMITS["sm_86"]):
         assert many_tile(llama, limit, long=True) == shared_tile(llama, limit)
         assert many_tile(llama, limit, long=False) == beside_tile(llama, limit)

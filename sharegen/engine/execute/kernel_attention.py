@@ -59,7 +59,11 @@ class KernelAttention:
         self.cache = cache
         shapes = dict.fromkeys(shape_of(spec, cache) for spec in layers)
         costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
-        self._plans = {shape: Plan(shape, max_rows, cache.device, costs=costs) for shape in shapes}
+        narrow = bool(cache.narrow)
+        self._plans = {
+            shape: Plan(shape, max_rows, cache.device, costs=costs, narrow_suffixes=narrow)
+            for shape in shapes
+        }
         self._prefill_plans = {
             shape: PrefillPlan(shape, max_tokens, cache.device) for shape in shapes
         }
