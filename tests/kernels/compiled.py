@@ -56,6 +56,9 @@ def launch(kernel: JITFunction, *args: Any, grid: object, warmup: bool, **how: A
     of = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
     source = of(kernel, signature, constexprs=constants)
     compiled = triton.compile(source, target=TARGET, options=options)
+    if of is GluonASTSource:  # the compiler waits for each product where registers do not suffice
+        assembly = compiled.asm["sass"]
+        assert assembly.count("HGMMA") > 2 * assembly.count("WARPGROUP.DEPBAR"), kernel.__name__
     print(kernel.__name__, compiled.metadata.shared)
 
 
