@@ -77,8 +77,8 @@ def in_log2(s, scale, softcap, HAS_SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr):
-    """The state after one more tile: scores s * factor [M, N], values v [N, Dv].
+def weights(m, total, s, factor, MASKED: tl.constexpr):
+    """(p [M, N], what becomes of acc, m, total) with one more tile of scores s * factor [M, N].
 
     MASKED: a row may have seen no key so far (s = -inf everywhere).
     """
@@ -88,9 +88,15 @@ def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.cons
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(s * factor - shift[:, None])
     decay = tl.exp2(m - shift)
-    total = total * decay + tl.sum(p, 1)
+    return p, decay, m_new, total * decay + tl.sum(p, 1)
+
+
+@triton.jit
+def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr):
+    """The state after one more tile, see `weights`: its values v [N, Dv] too."""
+    p, decay, m, total = weights(m, total, s, factor, MASKED)
     acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
-    return acc, m_new, total
+    return acc, m, total
 
 
 @triton.jit

@@ -112,6 +112,22 @@ def _attend_segment(
 
 
 @triton.jit
+def item_of(items_ptr, work, NUM_KV_HEADS: tl.constexpr):
+    """(KV head, first row, ordinal of its partials, first segment, end of its segments)."""
+    item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
+    first_of_run = tl.load(item_ptr + 4)
+    run = tl.load(item_ptr + 5)
+    work_of_run = work - first_of_run * NUM_KV_HEADS
+    kv_head = work_of_run // run
+    item_ptr = items_ptr + (first_of_run + work_of_run % run) * _ITEM_FIELDS
+    first_row = tl.load(item_ptr)
+    ordinal = tl.load(item_ptr + 1)
+    first_segment = tl.load(item_ptr + 2)
+    last_segment = tl.load(item_ptr + 3)
+    return kv_head, first_row, ordinal, first_segment, last_segment
+
+
+@triton.jit
 def _shared_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
     narrow_k_ptr, narrow_v_ptr, scales_ptr, narrow_k_desc, narrow_v_desc,
@@ -135,17 +151,9 @@ def _shared_kernel(
     num_items = tl.load(counts_ptr)
     num_rows = tl.load(counts_ptr + 1)
     for work in range(tl.program_id(0), num_items * NUM_KV_HEADS, tl.num_programs(0)):
-        item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
-        first_of_run = tl.load(item_ptr + 4)
-        run = tl.load(item_ptr + 5)
-        work_of_run = work - first_of_run * NUM_KV_HEADS
-        kv_head = work_of_run // run
-        item_ptr = items_ptr + (first_of_run + work_of_run % run) * _ITEM_FIELDS
-        first_row = tl.load(item_ptr)
-        ordinal = tl.load(item_ptr + 1)
-        first_segment = tl.load(item_ptr + 2)
-        last_segment = tl.load(item_ptr + 3)
-
+        kv_head, first_row, ordinal, first_segment, last_segment = item_of(
+            items_ptr, work, NUM_KV_HEADS
+        )
         band_row = o_m // GROUP
         alive = (band_row < BLOCK_M // GROUP) & (first_row + band_row < num_rows)
         row = tl.load(order_ptr + first_row + band_row, mask=alive, other=0)
@@ -236,6 +244,7 @@ def shared_attention(
         caches += [narrow.keys, narrow.values]
     flat, tma = all(map(is_flat, caches)), all(map(copies_tiles, caches))
     if tma and narrow is None and limit_kind == NO_LIMIT.value and softcap is None:
+        # Here, for it takes what both kernels have in common from this file.
         from sharegen.kernels.shared_hopper import launch_on_hopper, suits_hopper
 
         if suits_hopper(plan, q.device):

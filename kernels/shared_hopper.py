@@ -21,15 +21,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 
-from sharegen.kernels.online_softmax import LN2, LOG2E
-from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
+from sharegen.kernels.online_softmax import LOG2E, finish, weights
+from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
+from sharegen.kernels.shared import item_of
+from sharegen.kernels.tile_copy import block_descriptor, descriptor
 from sharegen.kernels.tiles import padded
 
 _PANEL = gl.constexpr(64)  # numbers of a row that lie side by side in shared memory
 _SWIZZLE = 128  # bytes of such a row
-_LOG2E, _LN2 = gl.constexpr(LOG2E.value), gl.constexpr(LN2.value)
-_ITEM_FIELDS = gl.constexpr(ITEM_FIELDS)
 _SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
 
 # Registers of a thread: as many as leave the suffix phase room on the same processor when the
@@ -63,21 +64,6 @@ def _leave():
     waits for every matrix product at once.
     """
     gl.inline_asm_elementwise("exit; mov.b32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _item(items_ptr, work, NUM_KV_HEADS: gl.constexpr):
-    """(KV head, first row, ordinal of its partials, first segment, end of its segments)."""
-    item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
-    first_of_run = gl.load(item_ptr + 4)
-    run = gl.load(item_ptr + 5)
-    work_of_run = work - first_of_run * NUM_KV_HEADS
-    kv_head = work_of_run // run
-    item_ptr = items_ptr + (first_of_run + work_of_run % run) * _ITEM_FIELDS
-    return (
-        kv_head, gl.load(item_ptr), gl.load(item_ptr + 1), gl.load(item_ptr + 2),
-        gl.load(item_ptr + 3),
-    )  # fmt: skip
 
 
 @gluon.jit
@@ -116,7 +102,7 @@ def _fetch(
     phase = 1  # the rings are empty
     num_work = gl.load(counts_ptr) * NUM_KV_HEADS
     for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
-        kv_head, _, _, first_segment, last_segment = _item(items_ptr, work, NUM_KV_HEADS)
+        kv_head, _, _, first_segment, last_segment = item_of(items_ptr, work, NUM_KV_HEADS)
         for segment in range(first_segment, last_segment):
             segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
             begin = gl.load(segment_ptr + 2)
@@ -176,13 +162,7 @@ def _softmax(
         under = (band_row >= row_begin) & (band_row < row_end)
         seen = (o_n % BLOCK_SIZE >= BLOCK_SIZE - real)[None, :] & under[:, None]
         s = gl.where(seen, s, float("-inf"))
-    m_new = gl.maximum(m, gl.max(s, 1) * factor)
-    shift = m_new
-    if MASKED:
-        shift = gl.where(m_new == float("-inf"), 0.0, m_new)
-    p = gl.exp2(s * factor - shift[:, None])
-    decay = gl.exp2(m - shift)
-    return p, decay, m_new, total * decay + gl.sum(p, 1)
+    return weights(m, total, s, factor, MASKED)
 
 
 @gluon.jit
@@ -242,13 +222,13 @@ def _attend(
     o_m = gl.arange(0, LINES, gl.SliceLayout(1, line_layout)) + HALF * LINES
     o_d = gl.arange(0, BLOCK_D, gl.SliceLayout(0, line_layout))
     band_row = (gl.arange(0, LINES, gl.SliceLayout(1, s_layout)) + HALF * LINES) // GROUP
-    factor = scale * _LOG2E
+    factor = scale * LOG2E
     stage = 0
     phase = 0
     num_work = gl.load(counts_ptr) * NUM_KV_HEADS
     num_rows = gl.load(counts_ptr + 1)
     for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
-        kv_head, first_row, ordinal, first_segment, last_segment = _item(
+        kv_head, first_row, ordinal, first_segment, last_segment = item_of(
             items_ptr, work, NUM_KV_HEADS
         )
         in_band = gl.minimum(ROWS, num_rows - first_row)
@@ -296,9 +276,9 @@ def _attend(
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(before), count=1)
 
-        safe = gl.where(total == 0.0, 1.0, total)
-        lse = gl.where(total == 0.0, float("-inf"), m * _LN2 + gl.log(safe))
-        out = acc * gl.convert_layout(1.0 / safe, gl.SliceLayout(1, o_layout))[:, None]
+        m = gl.convert_layout(m, gl.SliceLayout(1, o_layout))
+        total = gl.convert_layout(total, gl.SliceLayout(1, o_layout))
+        out, lse = finish(acc, m, total)
         q_buffer.store(out.to(dtype))
         partial = gl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
         o_partial = partial.to(gl.int64) * NUM_HEADS + head
@@ -357,36 +337,23 @@ def launch_on_hopper(
 ) -> None:
     """The partials of all rows over all shared nodes, none of which is narrow, without limits."""
     shape, tile = plan.shape, plan.tile
-    caches = k_cache, v_cache
+    size = padded(shape.key_size)
+    tiles = [descriptor(cache, tile.keys) for cache in (k_cache, v_cache)]
+    blocks = [block_descriptor(cache, shape.block_size) for cache in (k_cache, v_cache)]
     _hopper_shared_kernel[(plan.num_programs,)](
-        q, *(_tiles_of(cache, tile.keys) for cache in caches), *map(_blocks_of, caches),
+        q, *(_in_shared_memory(found, size) for found in tiles),
+        *(_in_shared_memory(found, _PANEL.value) for found in blocks),
         plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
         plan.partial_out, plan.partial_lse, q.stride(0), q.stride(1), scale,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group, SIZE=shape.key_size,
         BLOCK_SIZE=shape.block_size, LINES=tile.lines // 2, BLOCK_N=tile.keys,
-        BLOCK_D=padded(shape.key_size), STAGES=tile.num_stages, ATTENDING=_ATTENDING,
+        BLOCK_D=size, STAGES=tile.num_stages, ATTENDING=_ATTENDING,
         num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
 
 
-def _tiles_of(cache: torch.Tensor, keys: int) -> TensorDescriptor:
-    """The cache as [num_kv_heads, slots, head_size], cut into tiles of `keys` slots."""
-    num_blocks, block_size, num_heads, size = cache.shape
-    return TensorDescriptor(
-        cache, [num_heads, num_blocks * block_size, size],
-        [cache.stride(2), cache.stride(1), 1], [1, keys, padded(size)],
-        gl.NVMMASharedLayout(_SWIZZLE, 16, 3),
-    )  # fmt: skip
-
-
-def _blocks_of(cache: torch.Tensor) -> TensorDescriptor:
-    """The cache as [num_kv_heads, num_blocks, block_size, head_size], cut into panels of a block.
-
-    What lies beyond the block, before or behind it, reads as 0, as what lies beyond the head size.
-    """
-    num_blocks, block_size, num_heads, size = cache.shape
-    return TensorDescriptor(
-        cache, [num_heads, num_blocks, block_size, size],
-        [cache.stride(2), cache.stride(0), cache.stride(1), 1], [1, 1, block_size, _PANEL.value],
-        gl.NVMMASharedLayout(_SWIZZLE, 16, 4),
-    )  # fmt: skip
+def _in_shared_memory(found: Descriptor, width: int) -> TensorDescriptor:
+    """The same for Gluon, which wants to know how a copy lies there; `width` numbers of a row."""
+    layout = gl.NVMMASharedLayout(_SWIZZLE, 16, len(found.shape))
+    shape = [*found.block_shape[:-1], width]
+    return TensorDescriptor(found.base, found.shape, found.strides, shape, layout)

@@ -374,7 +374,9 @@ def suffix_attention(
     for indices in (block_tables, prefix_length, position):
         assert indices.dtype == torch.int32 and indices.stride(-1) == 1
         assert indices.shape[0] >= num_rows
-    tile = tile or suffix_tile(shape, plan.shared_memory, narrow=narrow is not None)
+    tile = tile or suffix_tile(
+        shape, plan.shared_memory, narrow=narrow is not None, beside=beside is not None
+    )
     if narrow is not None:
         plan.check_narrow(narrow)
     tma = shape.block_size % tile.keys == 0 and all(

@@ -171,15 +171,17 @@ def are_many(rows: int, shape: AttentionShape) -> bool:
     return rows * shape.group >= _MANY_LINES
 
 
-def suffix_tile(shape: AttentionShape, limit: int, *, narrow: bool = False) -> Tile:
+def suffix_tile(
+    shape: AttentionShape, limit: int, *, narrow: bool = False, beside: bool = False
+) -> Tile:
     """For one row against its own keys: memory-bound, small tiles, many programs at a time.
 
-    narrow: keys of 8 bits, whose programs would take half as many registers again, and leave the
-    shared phase too little room.
+    narrow: keys of 8 bits, whose programs would take half as many registers again. They are kept
+    to fewer `beside` the shared phase, and where each row has KV heads of its own.
     """
     lines = max(8, 1 << (shape.group - 1).bit_length())
     tile = Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
-    if narrow and _weight(shape) == 1:
+    if narrow and (beside or shape.group == 1) and _weight(shape) == 1:
         tile = replace(tile, max_registers=112)
     if shape.dtype == torch.float32 or lines > 16:
         tile = Tile(lines, 16, 4, 2)

@@ -136,10 +136,12 @@ def test_programs_that_a_gpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert programs_with_room(torch.device("cuda"), wide, large) == 132  # at least one a processor
 
 
-def test_narrow_suffixes_are_kept_to_fewer_registers() -> None:
+def test_narrow_suffixes_are_kept_to_fewer_registers_where_each_row_has_kv_heads() -> None:
     limit = LIMITS["sm_90"]
-    for kv_heads in (32, 8):
-        shape = AttentionShape(32, kv_heads, 128, 128, 16, torch.bfloat16)
-        wide = suffix_tile(shape, limit)
+    for heads, kv_heads, registers in ((32, 32, 112), (32, 8, None)):
+        shape = AttentionShape(heads, kv_heads, 128, 128, 16, torch.bfloat16)
+        wide = suffix_tile(shape, limit, beside=True)
         assert wide.max_registers is None
-        assert suffix_tile(shape, limit, narrow=True) == replace(wide, max_registers=112)
+        assert suffix_tile(shape, limit, narrow=True) == replace(wide, max_registers=registers)
+        beside = suffix_tile(shape, limit, narrow=True, beside=True)
+        assert beside == replace(wide, max_registers=112)
