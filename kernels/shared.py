@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels.items import item_of
 from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
@@ -22,7 +23,7 @@ from sharegen.kernels.online_softmax import (
     scores,
     widened,
 )
-from sharegen.kernels.plan import ITEM_FIELDS, SEGMENT_FIELDS, Plan
+from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
 from sharegen.kernels.tile_copy import (
     copies_tiles,
     copy_tile,
@@ -34,7 +35,6 @@ from sharegen.kernels.tile_copy import (
 )
 from sharegen.kernels.tiles import padded, precision
 
-_ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
 _SEGMENT_FIELDS = tl.constexpr(SEGMENT_FIELDS)
 
 
@@ -109,22 +109,6 @@ def _attend_segment(
         s = tl.where(seen, s, float("-inf"))
         acc, m, total = attend(acc, m, total, s, factor, v, True, PRECISION)
     return acc, m, total
-
-
-@triton.jit
-def item_of(items_ptr, work, NUM_KV_HEADS: tl.constexpr):
-    """(KV head, first row, ordinal of its partials, first segment, end of its segments)."""
-    item_ptr = items_ptr + work // NUM_KV_HEADS * _ITEM_FIELDS
-    first_of_run = tl.load(item_ptr + 4)
-    run = tl.load(item_ptr + 5)
-    work_of_run = work - first_of_run * NUM_KV_HEADS
-    kv_head = work_of_run // run
-    item_ptr = items_ptr + (first_of_run + work_of_run % run) * _ITEM_FIELDS
-    first_row = tl.load(item_ptr)
-    ordinal = tl.load(item_ptr + 1)
-    first_segment = tl.load(item_ptr + 2)
-    last_segment = tl.load(item_ptr + 3)
-    return kv_head, first_row, ordinal, first_segment, last_segment
 
 
 @triton.jit
@@ -244,7 +228,7 @@ def shared_attention(
         caches += [narrow.keys, narrow.values]
     flat, tma = all(map(is_flat, caches)), all(map(copies_tiles, caches))
     if tma and narrow is None and limit_kind == NO_LIMIT.value and softcap is None:
-        # Here, for it takes what both kernels have in common from this file.
+        # Here, for Gluon comes with it, which no other card needs.
         from sharegen.kernels.shared_hopper import launch_on_hopper, suits_hopper
 
         if suits_hopper(plan, q.device):
