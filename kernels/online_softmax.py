@@ -77,24 +77,25 @@ def in_log2(s, scale, softcap, HAS_SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def weights(m, total, s, factor, MASKED: tl.constexpr):
-    """(p [M, N], what becomes of acc, m, total) with one more tile of scores s * factor [M, N].
+def weights(m, s, factor, MASKED: tl.constexpr, SLACK: tl.constexpr = 0.0):
+    """(p [M, N], what becomes of acc and total, m) with one more tile of scores s * factor [M, N].
 
-    MASKED: a row may have seen no key so far (s = -inf everywhere).
+    MASKED: a row may have seen no key so far (s = -inf everywhere). SLACK: m is not the largest s,
+    but at most so much below it.
     """
-    m_new = tl.maximum(m, tl.max(s, 1) * factor)
+    largest = tl.max(s, 1) * factor
+    m_new = tl.maximum(m, largest) if SLACK == 0.0 else tl.where(largest > m + SLACK, largest, m)
     shift = m_new
     if MASKED:
         shift = tl.where(m_new == float("-inf"), 0.0, m_new)
-    p = tl.exp2(s * factor - shift[:, None])
-    decay = tl.exp2(m - shift)
-    return p, decay, m_new, total * decay + tl.sum(p, 1)
+    return tl.exp2(s * factor - shift[:, None]), tl.exp2(m - shift), m_new
 
 
 @triton.jit
 def attend(acc, m, total, s, factor, v, MASKED: tl.constexpr, PRECISION: tl.constexpr):
     """The state after one more tile, see `weights`: its values v [N, Dv] too."""
-    p, decay, m, total = weights(m, total, s, factor, MASKED)
+    p, decay, m = weights(m, s, factor, MASKED)
+    total = total * decay + tl.sum(p, 1)
     acc = tl.dot(p.to(v.dtype), v, acc * decay[:, None], input_precision=PRECISION)
     return acc, m, total
 

@@ -5,7 +5,7 @@ with half of an item's lines. Nothing but the tiles binds these to each other: t
 runs beside the matrix products of the other, and of its own tile before (FlashAttention-3, sections
 3.1 and 3.2), and an item's first keys come while the last one's results are written. Triton's own
 language keeps all warps of a program in step, so this is written in Gluon, which Triton brings too.
-The sums are those of `shared.py`, in the same order.
+The sums are those of `shared.py`, in the same order, but that they are seldom multiplied: `_SLACK`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -32,6 +32,10 @@ from sharegen.kernels.tiles import padded
 _PANEL = gl.constexpr(64)  # numbers of a row that lie side by side in shared memory
 _SWIZZLE = 128  # bytes of such a row
 _SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
+
+# In log2: m stays as it is until a score is so far above it. Then sums are rarely multiplied, and p
+# is up to 2^8, which in 16 bits is as precise as up to 1 (FlashAttention-4 does so).
+_SLACK = gl.constexpr(8.0)
 
 # Registers of a thread: as many as leave the suffix phase room on the same processor when the
 # kernel begins, and what those that attend take over from those that fetch.
@@ -64,6 +68,34 @@ def _leave():
     waits for every matrix product at once.
     """
     gl.inline_asm_elementwise("exit; mov.b32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.constexpr_function
+def _scaling(count):
+    """Multiplies `count` numbers by as many others, but only if a thread of the warp has to."""
+    products = " ".join(f"mul.f32 ${i}, ${i}, ${2 * count + i};" for i in range(count))
+    of_rows = (2 * count, 2 * count + 2)  # the others are of two rows, two by two
+    is_one = "; ".join(f"setp.eq.f32 p{i}, ${of_rows[i]}, 0f3F800000" for i in (0, 1))
+    return (
+        f"{{ .reg .pred p0, p1; {is_one}; and.pred p0, p0, p1; "
+        f"vote.sync.all.pred p0, p0, 0xffffffff; @p0 bra ONE; {products} ONE: }}"
+    )
+
+
+@gluon.constexpr_function
+def _operands(count):
+    """Results, which lie where the first factors did, these, and the second ones."""
+    return ",".join(["=f"] * count + [str(i) for i in range(count)] + ["f"] * count)
+
+
+@gluon.jit
+def _scaled(acc, decay):
+    """acc [LINES, BLOCK_D] * decay [LINES], which is mostly 1: see `_SLACK`."""
+    COUNT: gl.constexpr = acc.shape[0] * acc.shape[1] // 128  # numbers of a thread
+    _, decay = gl.broadcast(acc, decay[:, None])
+    return gl.inline_asm_elementwise(
+        _scaling(COUNT), _operands(COUNT), [acc, decay], gl.float32, is_pure=True, pack=COUNT
+    )
 
 
 @gluon.jit
@@ -148,10 +180,10 @@ def _scores(q, k_ring, full, stage, phase, s_layout: gl.constexpr):
 
 @gluon.jit
 def _softmax(
-    m, total, s, n, end, band_row, row_begin, row_end, factor,
+    m, s, n, end, band_row, row_begin, row_end, factor,
     BLOCK_SIZE: gl.constexpr, s_layout: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
-    """(p, what becomes of sums before, m, total) with the tile's scores s * factor.
+    """(p, what becomes of sums before, m) with the tile's scores s * factor.
 
     MASKED: not all rows are under the node, or the tile is no whole one, see `_fetch`.
     """
@@ -162,7 +194,14 @@ def _softmax(
         under = (band_row >= row_begin) & (band_row < row_end)
         seen = (o_n % BLOCK_SIZE >= BLOCK_SIZE - real)[None, :] & under[:, None]
         s = gl.where(seen, s, float("-inf"))
-    return weights(m, total, s, factor, MASKED)
+    return weights(m, s, factor, MASKED, _SLACK)
+
+
+@gluon.jit
+def _sums(p):
+    """What each of the four threads of a line adds up of p [LINES, BLOCK_N]: [LINES, 4]."""
+    mine = p.reshape([p.shape[0], p.shape[1] // 8, 4, 2])
+    return gl.sum(gl.sum(mine, 3), 1)
 
 
 @gluon.jit
@@ -183,13 +222,15 @@ def _attend_tiles(
         s = _scores(q, k_ring, full, stage, phase, s_layout)
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
         s = warpgroup_mma_wait(1, deps=[s])
-        p_new, decay, m, total = _softmax(
-            m, total, s, n, end, band_row, row_begin, row_end, factor, BLOCK_SIZE, s_layout, MASKED
+        p_new, decay, m = _softmax(
+            m, s, n, end, band_row, row_begin, row_end, factor, BLOCK_SIZE, s_layout, MASKED
         )
+        of_total: gl.constexpr = gl.SliceLayout(1, total.type.layout)
+        total = total * gl.convert_layout(decay, of_total)[:, None] + _sums(p_new)
         p_new = gl.convert_layout(p_new.to(p.dtype), gl.DotOperandLayout(0, o_layout, 2))
         acc, p = warpgroup_mma_wait(0, deps=[acc, p_new])
         mbarrier.arrive(empty.index(before), count=1)
-        acc = acc * gl.convert_layout(decay, gl.SliceLayout(1, o_layout))[:, None]
+        acc = _scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
         before = stage
         stage, phase = _next(stage, phase, STAGES)
     return acc, m, total, p, stage, phase, before
@@ -243,12 +284,12 @@ def _attend(
         segment_ptr = segments_ptr + first_segment * _SEGMENT_FIELDS
         s = _scores(q, k_ring, full, stage, phase, s_layout)
         s = warpgroup_mma_wait(0, deps=[s])
-        p, _, m, total = _softmax(
+        p, _, m = _softmax(
             gl.full([LINES], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout)),
-            gl.zeros([LINES], gl.float32, gl.SliceLayout(1, s_layout)),
             s, gl.load(segment_ptr + 2), gl.load(segment_ptr + 3), band_row,
             gl.load(segment_ptr), gl.load(segment_ptr + 1), factor, BLOCK_SIZE, s_layout, True,
         )  # fmt: skip
+        total = _sums(p)
         p = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, o_layout, 2))
         acc = gl.zeros([LINES, BLOCK_D], gl.float32, o_layout)
         before = stage + 0  # a name of its own, or the compiler takes the two for one in loops
@@ -277,7 +318,7 @@ def _attend(
         mbarrier.arrive(empty.index(before), count=1)
 
         m = gl.convert_layout(m, gl.SliceLayout(1, o_layout))
-        total = gl.convert_layout(total, gl.SliceLayout(1, o_layout))
+        total = gl.convert_layout(gl.sum(total, 1), gl.SliceLayout(1, o_layout))
         out, lse = finish(acc, m, total)
         q_buffer.store(out.to(dtype))
         partial = gl.load(partial_start_ptr + row, mask=alive, other=0) + ordinal
