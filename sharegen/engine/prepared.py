@@ -28,6 +28,7 @@ from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.narrowing import narrow_last_layer
 from sharegen.kernels.cost import CostModel
 
 _MOST_BLOCKS_OF_IDS = 1 << 20  # without attention, where a token takes next to no memory
@@ -93,6 +94,8 @@ class Prepared:
             from sharegen.engine.model.compiling import optimise
 
             optimise(model)
+        else:
+            narrow_last_layer(model)
         memory, steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),

@@ -39,7 +39,7 @@ from sharegen.engine.sample.sampling import (
 )
 from sharegen.kernels.transfer import send
 
-_LEAST_COMPILED = 2  # tokens: for one alone the compiler makes code of its own, in mid-job
+_LEAST_COMPILED = 2  # tokens, or rows: for one the compiler makes code of its own, in mid-job
 
 
 class Runner:
@@ -113,7 +113,7 @@ class Runner:
         wanted = batch.logit_rows
         if batch.logprobs is not None:
             wanted = np.concatenate([wanted, batch.logprobs.rows])
-        missing = max(1, self.padded(len(wanted))) - len(wanted)
+        missing = max(_LEAST_COMPILED, self.padded(len(wanted))) - len(wanted)
         full = np.where(batch.narrow, -1, batch.slots)
         narrow = np.where(batch.narrow, batch.slots, -1)
         ids, position, logit_rows, *slots = self._send(

@@ -11,19 +11,21 @@ from typing import Any
 import torch
 import torch._dynamo.config
 from torch import nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.model.adding import SumsOntoResiduals
 from sharegen.engine.model.choosing import whole_rows
 from sharegen.engine.model.fusing import fuse_projections, unfuse
 from sharegen.engine.model.graph_passes import GraphPasses
 from sharegen.engine.model.in_place import changing, in_place, no_changes
+from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import Mixer, States, keys_in_place
+from sharegen.engine.model.narrowing import narrow_last_layer, wanted_rows
 from sharegen.engine.model.ranks import alone
-from sharegen.engine.model.stacking import Stack, stacks
+from sharegen.engine.model.stacking import Stack, decoder_layers, stacks
 
 _TRIAL_TOKENS = 512  # as in a step: the compiler chooses its tiles for as many
+_TRIAL_WANTED = (7, 11)  # rows; no sizes of a model's, or the compiler takes them for these
 _TRIAL_ROWS = 32  # where each has a state of its own
 _MIXER_OPTIONS: dict[str, Any] = {"combo_kernels": True}  # small kernels side by side in one
 _PER_MODULE = 4  # compilations of one kind at most; every layer may be a kind of its own
@@ -37,20 +39,27 @@ def optimise(model: LoadedModel) -> None:
     (`mixers.py`): a norm's many kernels become one. Mixers whose states all change in place are
     compiled whole for decoding. Modules of one kind share one compilation. A model that does not
     compile runs as it was, and a warning says why; so does one rank's part where that of another
-    does not, and so do norms and mixers, beside layers that compile. All is undone when the model
+    does not, and so do norms and mixers, beside layers that compile. The last layer is compiled
+    once more, for the rows whose logits are wanted (`last_layer.py`). All is undone when the model
     is released.
     """
-    layers = [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    layers = decoder_layers(model)
+    wanted = wanted_rows(model)
     if not layers:
         warnings.warn("the model runs uncompiled: no layer of it is of transformers' own kind",
                       stacklevel=2)  # fmt: skip
     replaced = fuse_projections(model.model)
-    reason = _compile_layers(model, layers)
+    found, reason = _compile_layers(model, layers)
     if reason is not None:
         unfuse(replaced)
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
+        narrow_last_layer(model)
         return
     model.on_release(unfuse, replaced)
+    if wanted is not None:
+        reason = _compile_last(model, found[-1] if found else layers[-1], wanted)
+        if reason is not None:
+            warnings.warn(f"the last layer runs for all tokens: {reason:.200}", stacklevel=2)
     inside = {module for layer in layers for module in layer.modules()}
     norms = [norm for norm in _norms(model.model) if norm not in inside]
     norms += [norm for mixer in model.mixers for norm in _norms(mixer.module)]
@@ -62,15 +71,33 @@ def optimise(model: LoadedModel) -> None:
         warnings.warn(f"mixers run uncompiled: {reason:.200}", stacklevel=2)
 
 
-def _compile_layers(model: LoadedModel, layers: Sequence[nn.Module]) -> str | None:
-    """Compile them in stacks, or one by one, until the model is released; or say why not."""
+def _compile_layers(
+    model: LoadedModel, layers: Sequence[nn.Module]
+) -> tuple[list[Stack], str | None]:
+    """Compile them in stacks, or one by one, until the model is released; or say why not.
+
+    Returns the stacks, if it is in those.
+    """
     try:
         found = stacks(model, layers)
     except Exception as error:  # what the model cannot do it cannot do compiled
-        return _first_line(error)
+        return [], _first_line(error)
     if found and _compile(model, found) is None:
-        return None
-    return _compile(model, layers)
+        return found, None
+    return [], _compile(model, layers)
+
+
+def _compile_last(model: LoadedModel, last: nn.Module, wanted: Wanted) -> str | None:
+    """Compile the last layer, or the stack that it is in, for wanted rows alone; or say why not."""
+    model.wanted = wanted
+    if isinstance(last, Stack):
+        last.wanted = wanted
+        reason = _failure(model)
+    else:
+        reason = _compile(model, [Stack([last], wanted)])
+    if reason is not None:
+        model.wanted = None
+    return reason
 
 
 def _compile_steps(model: LoadedModel) -> str | None:
@@ -168,7 +195,7 @@ def _compile(model: LoadedModel, modules: Sequence[nn.Module]) -> str | None:
 
 def _failure(model: LoadedModel) -> str | None:
     """Why the compiler cannot do it, if so."""
-    trials = [(_TRIAL_TOKENS, 8), (2 * _TRIAL_TOKENS, 8)]
+    trials = list(zip((_TRIAL_TOKENS, 2 * _TRIAL_TOKENS), _TRIAL_WANTED, strict=True))
     if model.mixers:  # which, and what is in them, see other shapes in decoding than in prefill
         trials += [(_TRIAL_ROWS, _TRIAL_ROWS), (2 * _TRIAL_ROWS, 2 * _TRIAL_ROWS)]
     try:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from sharegen.engine.model import checkpoint, interface
+from sharegen.engine.model import checkpoint, interface, last_layer
 from sharegen.engine.model.checkpoint import Source, quiet
 from sharegen.engine.model.experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
@@ -52,12 +52,15 @@ def sharegen_attention(
     The per-layer constants (scaling, window, softcap) were read by the probe; only the sinks are
     tensors and are read from the call.
     """
-    own = interface.own_heads(module, query, key, value)
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in own)
-    if torch.compiler.is_compiling():
-        out = interface.attend_in_order(q, k, v, s_aux)
-    else:
-        out = interface.attend(getattr(module, _LAYER_ATTRIBUTE, None), q, k, v, s_aux)
+    out = last_layer.attended()
+    if out is None:
+        own = interface.own_heads(module, query, key, value)
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in own)
+        if torch.compiler.is_compiling():
+            out = interface.attend_in_order(q, k, v, s_aux)
+        else:
+            out = interface.attend(getattr(module, _LAYER_ATTRIBUTE, None), q, k, v, s_aux)
+        last_layer.leave_with(out)
     return out.unsqueeze(0).contiguous(), None  # models view it
 
 

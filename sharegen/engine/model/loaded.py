@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once
+from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.mixers import FreshStates, Mixer
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.ranks import Ranks
@@ -54,6 +55,7 @@ class LoadedModel:
     fingerprint: a stable hash of the config and the weights' identity.
     ranks: where the module is one rank's part of a model. Its layers are those of the part, its
         logits the whole model's.
+    wanted: where the last layer may be computed for some rows alone, who tells it for which.
     """
 
     model: PreTrainedModel
@@ -68,6 +70,7 @@ class LoadedModel:
     _limits: list[tuple[int, str]] = field(repr=False)  # (tokens, why)
     _undo: ExitStack = field(repr=False)
     ranks: Ranks | None = None
+    wanted: Wanted | None = None
 
     def __post_init__(self) -> None:
         takes = inspect.signature(self.model.forward).parameters
@@ -157,6 +160,9 @@ class LoadedModel:
         if self.ranks is not None:
             self.ranks.begin()
         with each_layer_once(len(self.layers), len(self.mixers)):
+            if self.wanted is not None and 2 * len(logit_rows) <= len(input_ids):
+                with self.wanted.only(logit_rows):
+                    return self.model(**inputs).logits[0]
             if self._takes_rows:
                 return self.model(**inputs, logits_to_keep=logit_rows).logits[0]
             return self.model(**inputs).logits[0, logit_rows]

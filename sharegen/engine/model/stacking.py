@@ -7,14 +7,16 @@ and the others hand on what they are given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sharegen.engine.model.last_layer import Rows, Wanted, for_rows
 from sharegen.engine.model.loaded import LoadedModel
 
 _SIZES = (4, 3, 2)  # of stacks; a larger one takes longer to compile, and saves hardly more
@@ -24,43 +26,73 @@ _TOKENS = 2
 class Stack(nn.Module):
     """Consecutive layers, of which each takes what the one before it returns.
 
-    What else they are given, the model gives to all of them alike.
+    What else they are given, the model gives to all of them alike. wanted: of a model's last
+    layers, where the last one may be computed for some rows alone.
     """
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], wanted: Wanted | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
+        self.wanted = wanted
+        self._before: Callable[..., Any] | None = None  # what the first layer's calls were
 
     def forward(
-        self, hidden: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        self, hidden: torch.Tensor, rows: Rows | None, *args: Any, **kwargs: Any
+    ) -> tuple[Any, list[torch.Tensor]]:
         """What the last layer returns, and what the others do: for nobody, but so that the compiler
         writes it down once, where every later addition would read all that it was added up from.
+
+        rows: for which alone the last layer is computed, if so.
         """
         between = []
-        for layer in self.layers:
-            between.append(hidden)
+        *others, last = self.layers
+        for layer in others:
             hidden = layer._call_impl(hidden, *args, **kwargs)
-        return hidden, between[1:]
+            between.append(hidden)
+        if rows is not None:
+            return for_rows(last, rows, hidden, *args, **kwargs), between
+        return last._call_impl(hidden, *args, **kwargs), between
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """From here on the model's calls of these layers compute the stack, compiled."""
         super().compile(*args, **kwargs)
+        self.take_over()
+
+    def take_over(self) -> None:
+        """From here on the model's calls of these layers compute the stack.
+
+        One layer by itself goes on as it did where all rows are wanted.
+        """
         first, *others = self.layers
-        compiled = self._compiled_call_impl
-        assert compiled is not None
-        first._compiled_call_impl = lambda *args, **kwargs: compiled(*args, **kwargs)[0]
+        self._before = first._compiled_call_impl
+        own = None if others else self._before or first._call_impl
+        stack = self._compiled_call_impl or self._call_impl
+
+        def run(hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            rows = None if self.wanted is None else self.wanted.of(hidden, args, kwargs)
+            if rows is None and own is not None:
+                return own(hidden, *args, **kwargs)
+            return stack(hidden, rows, *args, **kwargs)[0]
+
+        first._compiled_call_impl = run
         for layer in others:
             layer._compiled_call_impl = _hand_on
 
     def leave(self) -> None:
         """The layers compute for themselves again."""
-        for layer in self.layers:
+        first, *others = self.layers
+        first._compiled_call_impl = self._before
+        for layer in others:
             layer._compiled_call_impl = None
 
 
 def _hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return hidden
+
+
+def decoder_layers(model: LoadedModel) -> list[nn.Module]:
+    """The model's layers of transformers' own kind."""
+    return [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 
 def stacks(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Stack]:
@@ -71,7 +103,7 @@ def stacks(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Stack]:
     sizes = [size for size in _SIZES if len(layers) % size == 0]
     if not sizes or model.ranks is not None or model.mixers:
         return []  # ranks' sums take the residual; mixers' layers are of many kinds
-    calls = _calls(model, layers)
+    calls = calls_of(model, layers)
     for size in sizes:
         parts = [calls[i : i + size] for i in range(0, len(calls), size)]
         if all(_is_handed_on(one, next_) for part in parts for one, next_ in pairwise(part)):
@@ -80,21 +112,23 @@ def stacks(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Stack]:
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
+    """What a model gave a layer, and got."""
+
     layer: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
 
 
-def _calls(model: LoadedModel, layers: Sequence[nn.Module]) -> list[_Call]:
+def calls_of(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Call]:
     """The calls of a forward, in their order; none where a layer is not called just once."""
-    found: list[_Call] = []
+    found: list[Call] = []
 
     def watch(layer: nn.Module) -> None:
         def run(*args: Any, **kwargs: Any) -> Any:
             result = layer._call_impl(*args, **kwargs)
-            found.append(_Call(layer, args, kwargs, result))
+            found.append(Call(layer, args, kwargs, result))
             return result
 
         layer._compiled_call_impl = run
@@ -110,7 +144,7 @@ def _calls(model: LoadedModel, layers: Sequence[nn.Module]) -> list[_Call]:
     return found if [call.layer for call in found] == list(layers) else []
 
 
-def _is_handed_on(one: _Call, other: _Call) -> bool:
+def _is_handed_on(one: Call, other: Call) -> bool:
     """Whether a layer takes just what the one before it returned, and otherwise the same."""
     if not isinstance(one.result, torch.Tensor) or not one.args or not other.args:
         return False

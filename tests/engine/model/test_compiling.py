@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model import compiling
+from sharegen.engine.model import compiling, stacking
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Request, SamplingParams
@@ -44,7 +44,7 @@ def test_a_model_that_does_not_compile_is_left_as_it_was(monkeypatch: pytest.Mon
 
 def test_a_model_without_layers_to_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one with code of its own may be."""
-    monkeypatch.setattr(compiling, "GradientCheckpointingLayer", type(None))
+    monkeypatch.setattr(stacking, "GradientCheckpointingLayer", type(None))
     loaded = load_model(make_tiny("llama"))
     with pytest.warns(UserWarning, match="the model runs uncompiled: no layer of it"):
         compiling.optimise(loaded)

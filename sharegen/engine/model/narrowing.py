@@ -1,0 +1,71 @@
+"""Which models' last layer may be computed for some rows alone, and that it then is."""
+
+from __future__ import annotations
+
+import torch
+
+from sharegen.engine.model.interface import ValuesOnly, active
+from sharegen.engine.model.last_layer import Wanted
+from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.model.mixers import FreshStates
+from sharegen.engine.model.ranks import alone
+from sharegen.engine.model.stacking import Stack, calls_of, decoder_layers
+
+_TOKENS = 8  # of the trial
+_ROWS = (5, 2)  # of these
+_TOLERANCE = 0.1  # of the logits' norm: rows that are others' differ by as much as it is
+
+
+def narrow_last_layer(model: LoadedModel) -> None:
+    """Have the last layer computed for wanted rows alone, until the model is released.
+
+    A model of which a trial shows that this makes no difference has it so.
+    """
+    wanted = wanted_rows(model)
+    if wanted is not None:
+        model.wanted = wanted
+        last = Stack(decoder_layers(model)[-1:], wanted)
+        last.take_over()
+        model.on_release(last.leave)
+
+
+def wanted_rows(model: LoadedModel) -> Wanted | None:
+    """What tells a model's last layer the rows; None where its code does not allow it.
+
+    The layers are as transformers made them: not compiled, nor taken over.
+    """
+    wanted = Wanted()
+    try:
+        with torch.inference_mode(), alone():
+            is_same = _is_same(model, wanted)
+    except Exception:  # whatever its code does that no row can be without
+        is_same = False
+    if model.ranks is not None:
+        is_same = bool(model.ranks.least(is_same))
+    return wanted if is_same else None
+
+
+def _is_same(model: LoadedModel, wanted: Wanted) -> bool:
+    """Whether some rows' logits are the same when only these rows are wanted."""
+    layers = decoder_layers(model)
+    if not layers or not calls_of(model, layers):
+        return False  # the last one of them is not what the model calls last
+    expected = _logits(model)
+    last = Stack(layers[-1:], wanted)
+    last.take_over()
+    model.wanted = wanted
+    try:
+        logits = _logits(model)
+    finally:
+        model.wanted = None
+        last.leave()
+    difference = torch.where(logits == expected, 0.0, logits - expected).norm()
+    size = torch.where(expected.isinf(), 0.0, expected).norm()
+    return bool(difference <= _TOLERANCE * size)
+
+
+def _logits(model: LoadedModel) -> torch.Tensor:
+    index = torch.arange(_TOKENS, device=model.device)
+    rows = torch.tensor(_ROWS, device=model.device)
+    with active(ValuesOnly(), FreshStates(model.mixers, _TOKENS)):
+        return model.forward(index % model.vocab_size, index, rows).float()
