@@ -68,6 +68,8 @@ def for_rows(layer: nn.Module, rows: Rows, hidden: torch.Tensor, *args: Any, **k
         result = stop.result
     finally:
         _run.leaving = False
+    if len(result) != hidden.shape[1]:
+        raise RuntimeError(f"the layer has {hidden.shape[1]} tokens, its attention {len(result)}")
     _run.result = result.index_select(0, rows.which)
     try:
         return layer._call_impl(hidden.index_select(1, rows.which), *rows.args, **rows.kwargs)

@@ -9,7 +9,7 @@ from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import FreshStates
 from sharegen.engine.model.ranks import alone
-from sharegen.engine.model.stacking import Stack, calls_of, decoder_layers
+from sharegen.engine.model.stacking import CALLED_TOKENS, Call, Stack, calls_of, decoder_layers
 
 _TOKENS = 8  # of the trial
 _ROWS = (5, 2)  # of these
@@ -48,8 +48,9 @@ def wanted_rows(model: LoadedModel) -> Wanted | None:
 def _is_same(model: LoadedModel, wanted: Wanted) -> bool:
     """Whether some rows' logits are the same when only these rows are wanted."""
     layers = decoder_layers(model)
-    if not layers or not calls_of(model, layers):
-        return False  # the last one of them is not what the model calls last
+    calls = calls_of(model, layers) if layers else []
+    if not calls or not _is_of_tokens(calls[-1]):
+        return False  # the last one of them is not what the model calls last, or is given no rows
     expected = _logits(model)
     last = Stack(layers[-1:], wanted)
     last.take_over()
@@ -62,6 +63,16 @@ def _is_same(model: LoadedModel, wanted: Wanted) -> bool:
     difference = torch.where(logits == expected, 0.0, logits - expected).norm()
     size = torch.where(expected.isinf(), 0.0, expected).norm()
     return bool(difference <= _TOLERANCE * size)
+
+
+def _is_of_tokens(call: Call) -> bool:
+    """Whether a layer is given hidden states of which rows can be taken.
+
+    To try it is no way to find out: a GPU is of no use to the process after an index that is not
+    there.
+    """
+    hidden = call.args[0] if call.args else None
+    return isinstance(hidden, torch.Tensor) and hidden.shape[:-1] == (1, CALLED_TOKENS)
 
 
 def _logits(model: LoadedModel) -> torch.Tensor:

@@ -20,7 +20,7 @@ from sharegen.engine.model.last_layer import Rows, Wanted, for_rows
 from sharegen.engine.model.loaded import LoadedModel
 
 _SIZES = (4, 3, 2)  # of stacks; a larger one takes longer to compile, and saves hardly more
-_TOKENS = 2
+CALLED_TOKENS = 2  # by `calls_of`
 
 
 class Stack(nn.Module):
@@ -137,7 +137,7 @@ def calls_of(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Call]:
         for layer in layers:
             watch(layer)
         with torch.inference_mode():
-            model.trial_forward(_TOKENS, _TOKENS)
+            model.trial_forward(CALLED_TOKENS, CALLED_TOKENS)
     finally:
         for layer in layers:
             layer._compiled_call_impl = None

@@ -67,6 +67,13 @@ def test_models_whose_code_does_not_allow_it_compute_all(name: str) -> None:
     torch.testing.assert_close(logits_of(model, [3, 20]), expected)
 
 
+def test_no_row_is_taken_of_what_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU an index that is not there ends the process, so it is no question to ask."""
+    model = tiny("gemma3n")
+    monkeypatch.setattr(torch.Tensor, "index_select", None)
+    assert wanted_rows(model) is None
+
+
 def test_a_model_that_gives_other_logits_so_computes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one would whose code mixes tokens after the last layer's attention."""
     model = tiny("llama")
