@@ -8,12 +8,14 @@ from torch._dynamo.utils import counters
 
 from sharegen.engine.model import compiling, narrowing
 from sharegen.engine.model.interface import ValuesOnly, active
-from sharegen.engine.model.load import load_model
+from sharegen.engine.model.load import load_model, load_random_part
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.mixers import FreshStates
 from sharegen.engine.model.narrowing import narrow_last_layer, wanted_rows
+from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.stacking import decoder_layers
-from tests.engine.tiny_models import TINY, make_tiny
+from tests.engine.rank_processes import on_ranks
+from tests.engine.tiny_models import TINY, make_tiny, tiny_config
 
 TOKENS = 23
 
@@ -113,12 +115,28 @@ def test_a_model_of_which_it_does_not_compile_computes_all(
     model.release()
 
 
+def compiled_part(ranks: Ranks) -> tuple[bool, torch.Tensor, torch.Tensor]:
+    """Logits of some rows by a part of a model, before and after it is compiled."""
+    torch.manual_seed(0)
+    part = load_random_part(tiny_config("llama"), "random", torch.float32, ranks)
+    before = logits_of(part, [3, 20])
+    compiling.optimise(part)
+    return part.wanted is not None, before, logits_of(part, [3, 20])
+
+
+@pytest.mark.slow
+def test_parts_of_a_model_are_compiled_so() -> None:
+    for is_wanted, before, after in on_ranks(2, compiled_part):
+        assert is_wanted
+        torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
 def test_ranks_do_it_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ranks:
+    class Two:
         def least(self, number: int) -> int:
             return 0  # another's part is not the same
 
     model = tiny("llama")
-    monkeypatch.setattr(model, "ranks", Ranks())
+    monkeypatch.setattr(model, "ranks", Two())
     monkeypatch.setattr(narrowing, "_is_same", lambda *_: True)
     assert wanted_rows(model) is None
