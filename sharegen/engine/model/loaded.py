@@ -191,4 +191,5 @@ class LoadedModel:
 
     def release(self) -> None:
         """Give the Hugging Face module back its own attention, and all else that was changed."""
+        self.wanted = None
         self._undo.close()

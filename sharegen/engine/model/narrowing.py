@@ -21,10 +21,9 @@ def narrow_last_layer(model: LoadedModel) -> None:
 
     A model of which a trial shows that this makes no difference has it so.
     """
-    wanted = wanted_rows(model)
-    if wanted is not None:
-        model.wanted = wanted
-        last = Stack(decoder_layers(model)[-1:], wanted)
+    model.wanted = wanted_rows(model)
+    if model.wanted is not None:
+        last = Stack(decoder_layers(model)[-1:], model.wanted)
         last.take_over()
         model.on_release(last.leave)
 
@@ -34,6 +33,7 @@ def wanted_rows(model: LoadedModel) -> Wanted | None:
 
     The layers are as transformers made them: not compiled, nor taken over.
     """
+    model.wanted = None  # of an engine before
     wanted = Wanted()
     try:
         with torch.inference_mode(), alone():

@@ -44,7 +44,11 @@ def test_what_follows_attention_is_computed_for_wanted_rows(name: str) -> None:
     assert seen == [TOKENS] * (len(seen) - 1) + [3]
     assert logits_of(model, list(range(TOKENS))).shape[0] == TOKENS  # all, in one run
     assert seen[-1] == TOKENS
+    narrow_last_layer(model)  # as the next engine on the same model does
+    torch.testing.assert_close(logits_of(model, [3, 20, 3]), expected)
+    assert seen[-1] == 3
     model.release()
+    assert model.wanted is None
     assert all(layer._compiled_call_impl is None for layer in decoder_layers(model))
 
 
@@ -98,6 +102,9 @@ def test_it_is_compiled_for_any_number_of_rows(name: str) -> None:
     for count, which in rows.items():
         torch.testing.assert_close(logits_of(model, which), expected[count])
     assert counters["stats"]["unique_graphs"] == before
+    compiling.optimise(model)  # as the next engine on the same model does
+    assert model.wanted is not None
+    torch.testing.assert_close(logits_of(model, rows[2]), expected[2])
     model.release()
     assert all(module._compiled_call_impl is None for module in model.model.modules())
 
