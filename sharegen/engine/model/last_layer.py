@@ -2,8 +2,8 @@
 
 Of a prompt only the last token's logits are wanted, and of the others nothing but the keys and
 values that the last layer's attention stores. So its forward is left where attention is known, and
-run again for the wanted rows, with what attention gave for these: of 32 layers all but a thirtieth
-of one is saved. Both runs are of the model's own code, whatever follows attention there.
+run again for the wanted rows, with what attention gave for these: most of a layer is saved. Both
+runs are of the model's own code, whatever follows attention there.
 """
 
 from __future__ import annotations
