@@ -160,7 +160,8 @@ class LoadedModel:
         if self.ranks is not None:
             self.ranks.begin()
         with each_layer_once(len(self.layers), len(self.mixers)):
-            if self.wanted is not None and 2 * len(logit_rows) <= len(input_ids):
+            few = 2 * len(logit_rows) <= len(input_ids)  # of more the layer is run twice for little
+            if self.wanted is not None and few:
                 with self.wanted.only(logit_rows):
                     return self.model(**inputs).logits[0]
             if self._takes_rows:
@@ -174,7 +175,8 @@ class LoadedModel:
         tokens: their ids and positions differ, as far as vocabulary and context go. There is no KV
         cache, and a stand-in for attention, whose cost depends on prompts not known yet. Mixers
         take as many tokens as rows for a step of decoding, others for one prompt. Returns logits
-        [rows, vocab_size]; rows may be more than tokens.
+        [rows, vocab_size], of the last token, the one before it, and so on; rows may be more than
+        tokens.
         """
         index = torch.arange(tokens, device=self.device)
         states = FreshStates(self.mixers, 1 if tokens == rows else tokens)
@@ -182,7 +184,7 @@ class LoadedModel:
             return self.forward(
                 index % self.vocab_size,
                 index % self.context_length,
-                torch.arange(rows, device=self.device) % tokens,
+                tokens - 1 - torch.arange(rows, device=self.device) % tokens,
             )
 
     def on_release(self, undo: Callable[..., object], *arguments: Any) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from sharegen.engine.model.interface import ValuesOnly, active
 from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.mixers import FreshStates
 from sharegen.engine.model.ranks import alone
 from sharegen.engine.model.stacking import CALLED_TOKENS, Call, Stack, calls_of, decoder_layers
 
-_TOKENS = 8  # of the trial
-_ROWS = (5, 2)  # of these
+_TOKENS, _ROWS = 8, 2  # of the trial
 _TOLERANCE = 0.1  # of the logits' norm: rows that are others' differ by as much as it is
 
 
@@ -36,7 +33,7 @@ def wanted_rows(model: LoadedModel) -> Wanted | None:
     model.wanted = None  # of an engine before
     wanted = Wanted()
     try:
-        with torch.inference_mode(), alone():
+        with alone():
             is_same = _is_same(model, wanted)
     except Exception:  # whatever its code does that no row can be without
         is_same = False
@@ -51,12 +48,12 @@ def _is_same(model: LoadedModel, wanted: Wanted) -> bool:
     calls = calls_of(model, layers) if layers else []
     if not calls or not _is_of_tokens(calls[-1]):
         return False  # the last one of them is not what the model calls last, or is given no rows
-    expected = _logits(model)
+    expected = model.trial_forward(_TOKENS, _ROWS).float()
     last = Stack(layers[-1:], wanted)
     last.take_over()
     model.wanted = wanted
     try:
-        logits = _logits(model)
+        logits = model.trial_forward(_TOKENS, _ROWS).float()
     finally:
         model.wanted = None
         last.leave()
@@ -73,10 +70,3 @@ def _is_of_tokens(call: Call) -> bool:
     """
     hidden = call.args[0] if call.args else None
     return isinstance(hidden, torch.Tensor) and hidden.shape[:-1] == (1, CALLED_TOKENS)
-
-
-def _logits(model: LoadedModel) -> torch.Tensor:
-    index = torch.arange(_TOKENS, device=model.device)
-    rows = torch.tensor(_ROWS, device=model.device)
-    with active(ValuesOnly(), FreshStates(model.mixers, _TOKENS)):
-        return model.forward(index % model.vocab_size, index, rows).float()
