@@ -37,6 +37,12 @@ _SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
 # is up to 2^8, which in 16 bits is as precise as up to 1 (FlashAttention-4 does so).
 _SLACK = gl.constexpr(8.0)
 
+# In bfloat16, which has float32's exponents, whole tiles that all rows see do without: an item's m is
+# what its first tile made it, and only where a sum grows beyond this (a score 60 above all of the
+# first tile) do a program's items come once more, with the largest scores looked for in every tile.
+# Values up to 2^67 then keep sums finite.
+_MOST = gl.constexpr(2.0**60)
+
 # Registers of a thread: as many as leave the suffix phase room on the same processor when the
 # kernel begins, and what those that attend take over from those that fetch.
 _REGISTERS = 128
@@ -98,6 +104,11 @@ def _scaled(acc, decay):
     )
 
 
+@gluon.constexpr_function
+def _verdict_layout():
+    return gl.BlockedLayout([1], [32], [4], [0])
+
+
 @gluon.jit
 def _next(stage, phase, STAGES: gl.constexpr):
     """The stage of the next tile, and how often its barriers have turned, modulo 2."""
@@ -106,8 +117,8 @@ def _next(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(
-    k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
+def _fetch_items(
+    k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
     counts_ptr, items_ptr, segments_ptr, blocks_ptr,
     NUM_KV_HEADS: gl.constexpr, BLOCK_SIZE: gl.constexpr,
 ):  # fmt: skip
@@ -130,8 +141,6 @@ def _fetch(
     v_tiles = v_ring._reinterpret(dtype, TILE, v_desc.layout)
     k_pieces = k_ring._reinterpret(dtype, PIECE, k_block_desc.layout)
     v_pieces = v_ring._reinterpret(dtype, PIECE, v_block_desc.layout)
-    stage = 0
-    phase = 1  # the rings are empty
     num_work = gl.load(counts_ptr) * NUM_KV_HEADS
     for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
         kv_head, _, _, first_segment, last_segment = item_of(items_ptr, work, NUM_KV_HEADS)
@@ -163,7 +172,37 @@ def _fetch(
                             tma.async_copy_global_to_shared(k_block_desc, at, bar, k)
                             tma.async_copy_global_to_shared(v_block_desc, at, bar, v)
                 stage, phase = _next(stage, phase, STAGES)
+    return stage, phase
+
+
+@gluon.jit
+def _fetch(
+    k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, told, verdicts,
+    counts_ptr, items_ptr, segments_ptr, blocks_ptr,
+    NUM_KV_HEADS: gl.constexpr, BLOCK_SIZE: gl.constexpr, FIXED: gl.constexpr,
+):  # fmt: skip
+    """What is attended to, and once more where that is to come again."""
+    stage = 0
+    phase = 1  # the rings are empty
+    stage, phase = _fetch_items(
+        k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
+        counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
+    )  # fmt: skip
+    if FIXED:
+        if _comes_again(told, verdicts):
+            _fetch_items(
+                k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
+                stage, phase,
+                counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
+            )  # fmt: skip
     _leave()
+
+
+@gluon.jit
+def _comes_again(told, verdicts):
+    """Whether one of the two that attend wants all items once more."""
+    mbarrier.wait(told, 0)
+    return gl.max(verdicts.load(_verdict_layout()), 0) > _MOST
 
 
 @gluon.jit
@@ -209,12 +248,12 @@ def _attend_tiles(
     acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
     begin, until, end, band_row, row_begin, row_end, factor,
     BLOCK_SIZE: gl.constexpr, s_layout: gl.constexpr, o_layout: gl.constexpr,
-    MASKED: gl.constexpr,
+    MASKED: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
     """The state after the tiles from `begin` to `until` of a node.
 
     p: of the tile in stage `before`, whose values are still to be added to acc. They are while the
-    softmax of the next one is computed.
+    softmax of the next one is computed. FIXED: m stays as it is, see `_MOST`.
     """
     STAGES: gl.constexpr = k_ring.shape[0]
     BLOCK_N: gl.constexpr = k_ring.shape[1]
@@ -222,31 +261,37 @@ def _attend_tiles(
         s = _scores(q, k_ring, full, stage, phase, s_layout)
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
         s = warpgroup_mma_wait(1, deps=[s])
-        p_new, decay, m = _softmax(
-            m, s, n, end, band_row, row_begin, row_end, factor, BLOCK_SIZE, s_layout, MASKED
-        )
-        of_total: gl.constexpr = gl.SliceLayout(1, total.type.layout)
-        total = total * gl.convert_layout(decay, of_total)[:, None] + _sums(p_new)
+        if FIXED:
+            p_new = gl.exp2(s * factor - m[:, None])
+            total += _sums(p_new)
+        else:
+            p_new, decay, m = _softmax(
+                m, s, n, end, band_row, row_begin, row_end, factor, BLOCK_SIZE, s_layout, MASKED
+            )
+            of_total: gl.constexpr = gl.SliceLayout(1, total.type.layout)
+            total = total * gl.convert_layout(decay, of_total)[:, None] + _sums(p_new)
         p_new = gl.convert_layout(p_new.to(p.dtype), gl.DotOperandLayout(0, o_layout, 2))
         acc, p = warpgroup_mma_wait(0, deps=[acc, p_new])
         mbarrier.arrive(empty.index(before), count=1)
-        acc = _scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
+        if not FIXED:
+            acc = _scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
         before = stage
         stage, phase = _next(stage, phase, STAGES)
     return acc, m, total, p, stage, phase, before
 
 
 @gluon.jit
-def _attend(
-    q_ptr, q_buffers, k_ring, v_ring, full, empty,
+def _attend_items(
+    q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
     counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
     out_ptr, lse_ptr, stride_qr, stride_qh, scale,
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
-    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
     """The lines of a band's first or second HALF, item after item.
 
     q_buffers: [2, LINES, BLOCK_D], where queries change their layout, and later the result.
+    Returns (stage, phase, the largest sum with an m that was FIXED).
     """
     NUM_HEADS: gl.constexpr = NUM_KV_HEADS * GROUP
     dtype: gl.constexpr = k_ring.dtype
@@ -264,8 +309,7 @@ def _attend(
     o_d = gl.arange(0, BLOCK_D, gl.SliceLayout(0, line_layout))
     band_row = (gl.arange(0, LINES, gl.SliceLayout(1, s_layout)) + HALF * LINES) // GROUP
     factor = scale * LOG2E
-    stage = 0
-    phase = 0
+    most = _sums(gl.zeros([LINES, BLOCK_N], gl.float32, s_layout))
     num_work = gl.load(counts_ptr) * NUM_KV_HEADS
     num_rows = gl.load(counts_ptr + 1)
     for work in range(gl.program_id(0), num_work, gl.num_programs(0)):
@@ -306,12 +350,14 @@ def _attend(
             acc, m, total, p, stage, phase, before = _attend_tiles(
                 acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
                 begin, whole, end, band_row, row_begin, row_end, factor,
-                BLOCK_SIZE, s_layout, o_layout, False,
+                BLOCK_SIZE, s_layout, o_layout, False, FIXED,
             )  # fmt: skip
+            if FIXED:
+                most = gl.maximum(most, total)
             acc, m, total, p, stage, phase, before = _attend_tiles(
                 acc, m, total, p, q, k_ring, v_ring, full, empty, stage, phase, before,
                 whole, end, end, band_row, row_begin, row_end, factor,
-                BLOCK_SIZE, s_layout, o_layout, True,
+                BLOCK_SIZE, s_layout, o_layout, True, False,
             )  # fmt: skip
         acc = warpgroup_mma(p, v_ring.index(before), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=[acc])
@@ -327,6 +373,38 @@ def _attend(
         gl.store(p_out, q_buffer.load(line_layout), mask=written)
         lse = gl.convert_layout(lse, gl.SliceLayout(1, line_layout))
         gl.store(lse_ptr + o_partial, lse, mask=alive)
+    return stage, phase, most
+
+
+@gluon.jit
+def _attend(
+    q_ptr, q_buffers, k_ring, v_ring, full, empty, told, verdicts,
+    counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
+    out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+    NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
+):  # fmt: skip
+    """All items, and once more where a sum has grown too much for an m that was FIXED."""
+    stage = 0
+    phase = 0
+    stage, phase, most = _attend_items(
+        q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
+        counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
+        out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+        NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, FIXED,
+    )  # fmt: skip
+    if FIXED:
+        layout: gl.constexpr = _verdict_layout()
+        verdict = gl.full([1], 0.0, gl.float32, layout) + gl.max(gl.max(most, 1), 0)
+        verdicts.slice(HALF, 1).store(verdict)
+        mbarrier.arrive(told, count=1)
+        if _comes_again(told, verdicts):
+            _attend_items(
+                q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
+                counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
+                out_ptr, lse_ptr, stride_qr, stride_qh, scale,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, False,
+            )  # fmt: skip
     _leave()
 
 
@@ -341,12 +419,16 @@ def _hopper_shared_kernel(
 ):  # fmt: skip
     """LINES: of a warp group, half a band. ATTENDING: registers of a thread of these."""
     dtype: gl.constexpr = k_desc.dtype
+    FIXED: gl.constexpr = dtype == gl.bfloat16
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     k_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, BLOCK_D], layout)
     v_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, BLOCK_D], layout)
     q_buffers = gl.allocate_shared_memory(dtype, [2, LINES, BLOCK_D], layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    told = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    verdicts = gl.allocate_shared_memory(gl.float32, [2], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    mbarrier.init(told, count=2)
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
@@ -354,19 +436,20 @@ def _hopper_shared_kernel(
         [
             (_fetch, (
                 k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
-                counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
+                told, verdicts,
+                counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE, FIXED,
             )),
             (_attend, (
-                q_ptr, q_buffers, k_ring, v_ring, full, empty,
+                q_ptr, q_buffers, k_ring, v_ring, full, empty, told, verdicts,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
-                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 0,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 0, FIXED,
             )),
             (_attend, (
-                q_ptr, q_buffers, k_ring, v_ring, full, empty,
+                q_ptr, q_buffers, k_ring, v_ring, full, empty, told, verdicts,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
-                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 1,
+                NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 1, FIXED,
             )),
         ],
         [4, 4], [ATTENDING, ATTENDING],

@@ -232,6 +232,20 @@ def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple
         assert_close(attend(batch, MANY_ROWS, scale=0.1), naive_decode(batch, scale=0.1))
 
 
+@slow_in_interpreter
+@pytest.mark.parametrize("factor", [12, 60, 4000])
+def test_scores_far_above_those_of_the_first_tile(factor: float) -> None:
+    """Some rows' scores of a few keys, which lie in whole tiles, in scattered ones and at an end."""
+    for dtype in DTYPES[1:]:
+        shape = make_shape(8, 2, dtype, key_size=128, value_size=128)
+        batch = random_batch(shape, NODES, [1 + 7 * row % 40 for row in range(40)], scattered=(1,))
+        of_root = batch.slots[batch.layout.order[0]][[100, 300, 310, 695]]
+        below = batch.slots[batch.layout.order[39]][[720]]
+        keys = batch.k_cache.view(-1, *batch.k_cache.shape[2:])
+        keys[torch.from_numpy(np.concatenate([of_root, below])).to(DEVICE)] *= factor
+        assert_close(attend(batch, MANY_ROWS, scale=0.1), naive_decode(batch, scale=0.1), scale=3)
+
+
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
 
 
