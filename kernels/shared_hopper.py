@@ -37,10 +37,10 @@ _SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
 # is up to 2^8, which in 16 bits is as precise as up to 1 (FlashAttention-4 does so).
 _SLACK = gl.constexpr(8.0)
 
-# In bfloat16, which has float32's exponents, whole tiles that all rows see do without: an item's m is
-# what its first tile made it, and only where a sum grows beyond this (a score 60 above all of the
-# first tile) do a program's items come once more, with the largest scores looked for in every tile.
-# Values up to 2^67 then keep sums finite.
+# In bfloat16, which has float32's exponents, whole tiles that all rows see do without: m is what
+# the first tile of an item made it. Only where a sum grows beyond this (a score is some 60 above
+# all of that tile) do a program's items come again, and every tile is looked through for its
+# largest scores. Values below 2^65 keep what is summed finite until then.
 _MOST = gl.constexpr(2.0**60)
 
 # Registers of a thread: as many as leave the suffix phase room on the same processor when the
@@ -181,26 +181,24 @@ def _fetch(
     counts_ptr, items_ptr, segments_ptr, blocks_ptr,
     NUM_KV_HEADS: gl.constexpr, BLOCK_SIZE: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
-    """What is attended to, and once more where that is to come again."""
+    """All items, and again where a sum grows beyond `_MOST`."""
     stage = 0
     phase = 1  # the rings are empty
     stage, phase = _fetch_items(
         k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
         counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
     )  # fmt: skip
-    if FIXED:
-        if _comes_again(told, verdicts):
-            _fetch_items(
-                k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
-                stage, phase,
-                counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
-            )  # fmt: skip
+    if FIXED and _come_again(told, verdicts):
+        _fetch_items(
+            k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
+            counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
+        )  # fmt: skip
     _leave()
 
 
 @gluon.jit
-def _comes_again(told, verdicts):
-    """Whether one of the two that attend wants all items once more."""
+def _come_again(told, verdicts):
+    """Whether a sum of one of the two that attend has grown beyond `_MOST`."""
     mbarrier.wait(told, 0)
     return gl.max(verdicts.load(_verdict_layout()), 0) > _MOST
 
@@ -291,7 +289,7 @@ def _attend_items(
     """The lines of a band's first or second HALF, item after item.
 
     q_buffers: [2, LINES, BLOCK_D], where queries change their layout, and later the result.
-    Returns (stage, phase, the largest sum with an m that was FIXED).
+    FIXED: see `_attend_tiles`. Returns (stage, phase, the largest sums that were so).
     """
     NUM_HEADS: gl.constexpr = NUM_KV_HEADS * GROUP
     dtype: gl.constexpr = k_ring.dtype
@@ -384,7 +382,7 @@ def _attend(
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
-    """All items, and once more where a sum has grown too much for an m that was FIXED."""
+    """All items, and again where a sum grows beyond `_MOST`."""
     stage = 0
     phase = 0
     stage, phase, most = _attend_items(
@@ -398,7 +396,7 @@ def _attend(
         verdict = gl.full([1], 0.0, gl.float32, layout) + gl.max(gl.max(most, 1), 0)
         verdicts.slice(HALF, 1).store(verdict)
         mbarrier.arrive(told, count=1)
-        if _comes_again(told, verdicts):
+        if _come_again(told, verdicts):
             _attend_items(
                 q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,

@@ -235,7 +235,7 @@ def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple
 @slow_in_interpreter
 @pytest.mark.parametrize("factor", [12, 60, 4000])
 def test_scores_far_above_those_of_the_first_tile(factor: float) -> None:
-    """Some rows' scores of a few keys, which lie in whole tiles, in scattered ones and at an end."""
+    """Of a few keys, which lie in whole tiles and in a node's last one."""
     for dtype in DTYPES[1:]:
         shape = make_shape(8, 2, dtype, key_size=128, value_size=128)
         batch = random_batch(shape, NODES, [1 + 7 * row % 40 for row in range(40)], scattered=(1,))
