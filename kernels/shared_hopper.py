@@ -5,7 +5,8 @@ with half of an item's lines. Nothing but the tiles binds these to each other: t
 runs beside the matrix products of the other, and of its own tile before (FlashAttention-3, sections
 3.1 and 3.2), and an item's first keys come while the last one's results are written. Triton's own
 language keeps all warps of a program in step, so this is written in Gluon, which Triton brings too.
-The sums are those of `shared.py`, in the same order, but that they are seldom multiplied: `_SLACK`.
+The sums are those of `shared.py`, in the same order, but that few tiles are looked through for
+their largest scores (`_MOST`), and that sums are seldom multiplied (`_SLACK`).
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -105,7 +106,7 @@ def _scaled(acc, decay):
 
 
 @gluon.constexpr_function
-def _verdict_layout():
+def _largest_layout():
     return gl.BlockedLayout([1], [32], [4], [0])
 
 
@@ -177,7 +178,7 @@ def _fetch_items(
 
 @gluon.jit
 def _fetch(
-    k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, told, verdicts,
+    k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, told, largest,
     counts_ptr, items_ptr, segments_ptr, blocks_ptr,
     NUM_KV_HEADS: gl.constexpr, BLOCK_SIZE: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
@@ -188,7 +189,7 @@ def _fetch(
         k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
         counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
     )  # fmt: skip
-    if FIXED and _come_again(told, verdicts):
+    if FIXED and _come_again(told, largest):
         _fetch_items(
             k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
             counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
@@ -197,10 +198,13 @@ def _fetch(
 
 
 @gluon.jit
-def _come_again(told, verdicts):
-    """Whether a sum of one of the two that attend has grown beyond `_MOST`."""
+def _come_again(told, largest):
+    """Whether a sum has grown beyond `_MOST`.
+
+    largest: [2] the sums of those that attend, when both have told.
+    """
     mbarrier.wait(told, 0)
-    return gl.max(verdicts.load(_verdict_layout()), 0) > _MOST
+    return gl.max(largest.load(_largest_layout()), 0) > _MOST
 
 
 @gluon.jit
@@ -222,7 +226,7 @@ def _softmax(
 ):  # fmt: skip
     """(p, what becomes of sums before, m) with the tile's scores s * factor.
 
-    MASKED: not all rows are under the node, or the tile is no whole one, see `_fetch`.
+    MASKED: not all rows are under the node, or the tile is no whole one: `_fetch_items`.
     """
     BLOCK_N: gl.constexpr = s.shape[1]
     if MASKED:
@@ -376,7 +380,7 @@ def _attend_items(
 
 @gluon.jit
 def _attend(
-    q_ptr, q_buffers, k_ring, v_ring, full, empty, told, verdicts,
+    q_ptr, q_buffers, k_ring, v_ring, full, empty, told, largest,
     counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
     out_ptr, lse_ptr, stride_qr, stride_qh, scale,
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
@@ -392,11 +396,11 @@ def _attend(
         NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, FIXED,
     )  # fmt: skip
     if FIXED:
-        layout: gl.constexpr = _verdict_layout()
-        verdict = gl.full([1], 0.0, gl.float32, layout) + gl.max(gl.max(most, 1), 0)
-        verdicts.slice(HALF, 1).store(verdict)
+        layout: gl.constexpr = _largest_layout()
+        mine = gl.full([1], 0.0, gl.float32, layout) + gl.max(gl.max(most, 1), 0)
+        largest.slice(HALF, 1).store(mine)
         mbarrier.arrive(told, count=1)
-        if _come_again(told, verdicts):
+        if _come_again(told, largest):
             _attend_items(
                 q_ptr, q_buffers, k_ring, v_ring, full, empty, stage, phase,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
@@ -425,7 +429,7 @@ def _hopper_shared_kernel(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     told = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    verdicts = gl.allocate_shared_memory(gl.float32, [2], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    largest = gl.allocate_shared_memory(gl.float32, [2], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     mbarrier.init(told, count=2)
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
@@ -434,17 +438,17 @@ def _hopper_shared_kernel(
         [
             (_fetch, (
                 k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty,
-                told, verdicts,
+                told, largest,
                 counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE, FIXED,
             )),
             (_attend, (
-                q_ptr, q_buffers, k_ring, v_ring, full, empty, told, verdicts,
+                q_ptr, q_buffers, k_ring, v_ring, full, empty, told, largest,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
                 NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 0, FIXED,
             )),
             (_attend, (
-                q_ptr, q_buffers, k_ring, v_ring, full, empty, told, verdicts,
+                q_ptr, q_buffers, k_ring, v_ring, full, empty, told, largest,
                 counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr,
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
                 NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, 1, FIXED,
