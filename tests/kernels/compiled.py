@@ -62,8 +62,8 @@ def launch(kernel: JITFunction, *args: Any, grid: object, warmup: bool, **how: A
     print(kernel.__name__, compiled.metadata.shared)
 
 
-def decode(case: Case, rows: bool = False, **how: Any) -> None:
-    tensors = Tensors(case, CPU)
+def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, **how: Any) -> None:
+    tensors = Tensors(case, CPU, dtype=dtype)
     for costs in (None, Decided(every=2)):
         plan = Plan(tensors.shape, case.rows, CPU, costs=costs)
         plan.update(tensors.layout)
@@ -107,6 +107,7 @@ def many_rows() -> None:
     shared_hopper._is_hopper = lambda device: True
     decode(MANY)
     decode(replace(MANY, head_size=80))
+    decode(MANY, dtype=torch.float16)
 
 
 CASES: dict[str, Callable[[], None]] = {
