@@ -40,8 +40,8 @@ _SLACK = gl.constexpr(8.0)
 
 # In bfloat16, which has float32's exponents, whole tiles that all rows see do without: m is what
 # the first tile of an item made it. Only where a sum grows beyond this (a score is some 60 above
-# all of that tile) do a program's items come again, and every tile is looked through for its
-# largest scores. Values below 2^65 keep what is summed finite until then.
+# all of that tile, in log2) do a program's items come again, and every tile is looked through for
+# its largest scores. Values below 2^65 keep what is summed finite until then.
 _MOST = gl.constexpr(2.0**60)
 
 # Registers of a thread: as many as leave the suffix phase room on the same processor when the

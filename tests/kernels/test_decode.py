@@ -232,8 +232,8 @@ def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple
         assert_close(attend(batch, MANY_ROWS, scale=0.1), naive_decode(batch, scale=0.1))
 
 
-@slow_in_interpreter
 @pytest.mark.parametrize("factor", [12, 60, 4000])
+@pytest.mark.every(3)
 def test_scores_far_above_those_of_the_first_tile(factor: float) -> None:
     """Of a few keys, which lie in whole tiles and in a node's last one."""
     for dtype in DTYPES[1:]:
