@@ -189,7 +189,7 @@ class Engine:
         with self._doing():
             splits = None
             if self._tree is None and requests and requests[0].splits is None:
-                splits = self._paths.splits([request.prompt_token_ids for request in requests])
+                splits = self._paths.splits([request.tokens for request in requests])
             self.scheduler.add(requests, splits)
 
     @property

@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.common.vllm_names import BEAM_NOT_HERE, SAMPLING_NOT_HERE, refusing
@@ -305,6 +309,15 @@ class Request:
     logprobs_from: int = 1
     text_tokens: int = 0
     beam: BeamSearchParams | None = None
+
+    @cached_property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """The prompt as an array, made once: for a long one that takes a while.
+
+        What int32 does not hold becomes its largest or least number, which no vocabulary has.
+        """
+        ends = np.iinfo(np.int32)
+        return np.asarray(self.prompt_token_ids).clip(ends.min, ends.max).astype(np.int32)
 
     @property
     def rows(self) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sharegen.engine.cache.prefix_tree import LOOKAHEAD, PrefixTree, Tokens, common_prefix
+from sharegen.engine.cache.prefix_tree import LOOKAHEAD, PrefixTree, Prompt, Tokens, common_prefix
 from sharegen.engine.request import Request
 
 _MOST_TOKENS = 1 << 24
@@ -53,16 +53,16 @@ class Paths:
 
     def tell(self, requests: Sequence[Request]) -> list[Request]:
         """Requests that were read together, each with the splits of its path."""
-        splits = self.splits([request.prompt_token_ids for request in requests])
+        splits = self.splits([request.tokens for request in requests])
         return [
             replace(request, splits=ends, alone=request.is_alone)
             for request, ends in zip(requests, splits, strict=True)
         ]
 
-    def splits(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    def splits(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Where the nodes of each prompt's path end, its own length last."""
         arrays = [np.asarray(prompt, dtype=np.int32) for prompt in prompts]
-        leaves = PrefixTree(self.block_size).insert(prompts)
+        leaves = PrefixTree(self.block_size).insert(arrays)
         own = [leaf.splits() for leaf in leaves]
         places = self._worth([self._deepest(tokens) for tokens in arrays], own)
         found = [

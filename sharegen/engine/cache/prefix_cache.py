@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from sharegen.engine.cache.block_pool import BlockPool, Room
-from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
+from sharegen.engine.cache.prefix_tree import Node, PrefixTree, Prompt, Tokens, walk
 from sharegen.engine.cache.prompt_logprobs import can_tell
 from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.cache.stored import NodeKV, Suffix
@@ -69,7 +69,7 @@ class PrefixCache(Generic[Kept]):
             return all(self._learns(request, standing) for request in below)
 
         wanting = any(request.params.prompt_logprobs is not None for request in requests)
-        prompts = [request.prompt_token_ids for request in requests]
+        prompts = [request.tokens for request in requests]
         told = [request.splits for request in requests if request.splits is not None]
         assert len(told) in (0, len(requests)), "some of the requests are of a larger tree"
         return self.tree.insert(
@@ -79,7 +79,7 @@ class PrefixCache(Generic[Kept]):
             alone=[request.is_alone for request in requests] if self.pool.width > 1 else None,
         )
 
-    def plant(self, prompt: Seq[int]) -> Node:
+    def plant(self, prompt: Prompt) -> Node:
         """A node of its own for a whole prompt, shared with no other."""
         return self.tree.hang(None, prompt)
 
@@ -297,7 +297,7 @@ class PrefixCache(Generic[Kept]):
 
         Nothing is given up where all of it would not do.
         """
-        if not self.can_spare(room):
+        if not self.pool.has(room) and not self.can_spare(room):
             return False
         while not self.pool.has(room):
             if self.idle:
@@ -328,7 +328,7 @@ class PrefixCache(Generic[Kept]):
         it matches. Where there are states, the sample's own have gone on beyond: what it drew is
         computed again from the leaf's.
         """
-        prompt = request.prompt_token_ids
+        prompt = request.tokens
         if suffix is None or request.params.prompt_logprobs is not None:
             parent = self.tree.deepest_match(prompt, lambda node: self._learns(request, node))
             return self.tree.hang(parent, prompt[parent.end if parent else 0 :], fork=True)
@@ -340,10 +340,10 @@ class PrefixCache(Generic[Kept]):
             leaf = self._node_of(suffix, prompt[leaf.end : leaf.end + length])
         return self.tree.hang(leaf, prompt[leaf.end :], fork=True)
 
-    def _node_of(self, suffix: Suffix, tokens: Seq[int]) -> Node:
+    def _node_of(self, suffix: Suffix, tokens: Tokens) -> Node:
         """The node of a sample's first outputs, made of its blocks unless it stands already."""
         for child in suffix.leaf.children:
-            if child.forked and child.tokens.tolist() == list(tokens):
+            if child.forked and np.array_equal(child.tokens, tokens):
                 return child
         node = self.tree.hang(suffix.leaf, tokens, fork=True)
         kv = self.stored[node] = self._unplaced(node)

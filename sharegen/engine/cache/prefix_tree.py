@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int32]
+Prompt = Sequence[int] | Tokens
 
 LOOKAHEAD = 16_384
 """Prompts whose sharing is looked for together, where nobody says."""
@@ -99,7 +100,7 @@ class PrefixTree:
     @classmethod
     def build(
         cls,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         block_size: int,
         lookahead: int = LOOKAHEAD,
         splits: Sequence[Sequence[int]] | None = None,
@@ -116,7 +117,7 @@ class PrefixTree:
 
     def insert(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         first_index: int = 0,
         joins: Joins = lambda node, standing: True,
         splits: Sequence[Sequence[int]] | None = None,
@@ -150,7 +151,7 @@ class PrefixTree:
         self._graft(fresh, joins)
         return ends  # type: ignore[return-value]
 
-    def hang(self, parent: Node | None, tokens: Sequence[int] | Tokens, fork: bool = False) -> Node:
+    def hang(self, parent: Node | None, tokens: Prompt, fork: bool = False) -> Node:
         """A new node of `tokens` below a standing one, or a root, whatever stands beside it."""
         start = parent.end if parent is not None else 0
         node = Node(np.asarray(tokens, dtype=np.int32), start, parent)
@@ -159,7 +160,7 @@ class PrefixTree:
         return node
 
     def deepest_match(
-        self, prompt: Sequence[int], fits: Callable[[Node], bool] = lambda node: True
+        self, prompt: Prompt, fits: Callable[[Node], bool] = lambda node: True
     ) -> Node | None:
         """The deepest standing node that `prompt` matches whole and goes on beyond."""
         tokens = np.asarray(prompt, dtype=np.int32)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
@@ -117,7 +118,9 @@ class LoadedModel:
             )
         return replace(self, _limits=[(length, f"max_model_len is {length}")])
 
-    def check_prompt(self, prompt: Sequence[int], max_tokens: int | None) -> None:
+    def check_prompt(
+        self, prompt: Sequence[int] | npt.NDArray[np.int32], max_tokens: int | None
+    ) -> None:
         """Raise RequestError, in one line, for a prompt that this model cannot go on from.
 
         max_tokens: that are to follow it; None for as many as there is room for.

@@ -68,6 +68,18 @@ class Features:
         return self.penalised or self.edit_slots > 0
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What params ask of a row. floats: in the order of _FLOATS; top_k: of the vocabulary's size
+    where there is no limit; ends: tokens; flags: in the order of the features."""
+
+    floats: list[float]
+    top_k: int
+    ends: tuple[int, ...]
+    edits: list[Edit]
+    flags: tuple[bool, ...]
+
+
 class SamplingState:
     """The sampling parameters of up to max_rows rows.
 
@@ -146,36 +158,38 @@ class SamplingState:
         if not rows:
             return
         rows = list(rows)
-        ends = [self._end_ids(p) for p in params]
-        width = max(self.num_end_ids, *(len(e) for e in ends))
+        distinct = {id(p): p for p in params}  # the samples of a request share theirs
+        place = {key: i for i, key in enumerate(distinct)}
+        which = np.array([place[id(p)] for p in params])
+        asked = [self._asked(p) for p in distinct.values()]
+        width = max(self.num_end_ids, *(len(one.ends) for one in asked))
         if width > self.num_end_ids:
             missing = width - self.num_end_ids
             self.end_ids = torch.nn.functional.pad(self.end_ids, (0, missing), value=-1)
-        floats = [[getattr(p, name) for name in _FLOATS] for p in params]
-        ints = [[key, self._top_k(p)] for key, p in zip(keys, params, strict=True)]
-        end_ids = np.full((len(rows), width), -1, dtype=np.int64)
-        for row, own in zip(end_ids, ends, strict=True):
-            row[: len(own)] = own
+        end_ids = np.full((len(asked), width), -1, dtype=np.int64)
+        for row, one in zip(end_ids, asked, strict=True):
+            row[: len(one.ends)] = one.ends
+        top_k = np.array([one.top_k for one in asked], dtype=np.int64)
         index, new_floats, new_ints, new_ends = self._send(
             np.asarray(rows, dtype=np.int64),
-            np.asarray(floats, dtype=np.float32),
-            np.asarray(ints, dtype=np.int64),
-            end_ids,
+            np.array([one.floats for one in asked], dtype=np.float32)[which],
+            np.stack([np.asarray(keys, dtype=np.int64), top_k[which]], axis=1),
+            end_ids[which],
         )
         self._floats[index] = new_floats
         self._ints[index] = new_ints
         self.end_ids[index] = new_ends
-        edits = self._edits(params)
-        self.edits.set_rows(rows, edits, prompts)
+        self.edits.set_rows(rows, [asked[i].edits for i in which.tolist()], prompts)
         self.allowed.set_rows(rows, [p.allowed_token_ids for p in params])
         self.masks.set_rows(rows, [None] * len(rows))
-        self._flags[rows] = [self._flags_of(p, e) for p, e in zip(params, edits, strict=True)]
-        reported = [-1 if p.logprobs is None else p.logprobs for p in params]
+        self._flags[rows] = np.array([one.flags for one in asked])[which]
+        num_ends = np.array([len(one.ends) for one in asked])[which]
         looked_at = [
-            num_candidates(width, len(own)) if width else -1
-            for width, own in zip(beam_widths or repeat(0), ends, strict=False)
+            num_candidates(width, count) if width else -1
+            for width, count in zip(beam_widths or repeat(0), num_ends.tolist(), strict=False)
         ]
-        self._logprobs[rows] = np.maximum(reported, looked_at)
+        reported = np.array([-1 if p.logprobs is None else p.logprobs for p in distinct.values()])
+        self._logprobs[rows] = np.maximum(reported[which], looked_at)
         repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1]
         self.prompt_tokens.set_rows([rows[i] for i in repeating], [prompts[i] for i in repeating])
 
@@ -235,25 +249,19 @@ class SamplingState:
         """Whether each row's token is an EOS or stop token id of that row: bool [n], on device."""
         return (tokens[:, None] == self.end_ids[rows]).any(-1)
 
-    def _top_k(self, params: SamplingParams) -> int:
-        return min(params.top_k, self.vocab_size) if params.top_k > 0 else self.vocab_size
-
-    def _end_ids(self, params: SamplingParams) -> tuple[int, ...]:
-        return tuple(end_tokens(params, self.tokenizer, self.eos_token_ids))
-
-    def _edits(self, params: Sequence[SamplingParams]) -> list[list[Edit]]:
-        """Each row's edits; the samples of one request share their params, worked out once."""
-        distinct = {id(p): p for p in params}
-        edits = {
-            key: edits_of(p, self.tokenizer, self.eos_token_ids, self.vocab_size)
-            for key, p in distinct.items()
-        }
-        return [edits[id(p)] for p in params]
-
-    def _flags_of(self, params: SamplingParams, edits: Sequence[Edit]) -> tuple[bool, ...]:
-        filters = self._top_k(params) < self.vocab_size or params.top_p < 1 or params.min_p > 0
+    def _asked(self, params: SamplingParams) -> _Asked:
+        top_k = min(params.top_k, self.vocab_size) if params.top_k > 0 else self.vocab_size
+        edits = edits_of(params, self.tokenizer, self.eos_token_ids, self.vocab_size)
+        filters = top_k < self.vocab_size or params.top_p < 1 or params.min_p > 0
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
-        changed = filters and not params.is_greedy, penalised, repeats, bool(edits)
-        masked = params.structured_outputs is not None
-        return *changed, params.allowed_token_ids is not None, masked
+        return _Asked(
+            floats=[getattr(params, name) for name in _FLOATS],
+            top_k=top_k,
+            ends=tuple(end_tokens(params, self.tokenizer, self.eos_token_ids)),
+            edits=edits,
+            flags=(
+                filters and not params.is_greedy, penalised, repeats, bool(edits),
+                params.allowed_token_ids is not None, params.structured_outputs is not None,
+            ),
+        )  # fmt: skip

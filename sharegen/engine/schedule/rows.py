@@ -109,8 +109,9 @@ class Rows:
         self.last_position[row] = end + sequence.group.limit - 2
         self.states[row] = (*states, states[0])
         sequence.state = states[1]
-        for block in blocks:
-            self.append_block(sequence, block)
+        sequence.blocks = blocks
+        self.block_tables[row, : len(blocks)] = blocks
+        self.num_blocks[row] = len(blocks)
         self._changed.add(row)
         self._layout_changed = True
 

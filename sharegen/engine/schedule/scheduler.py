@@ -113,7 +113,7 @@ class Scheduler:
                 continue
             if not self.capacity.fits(request, leaf):
                 if leaf not in own:
-                    own[leaf] = self.cache.plant(request.prompt_token_ids)
+                    own[leaf] = self.cache.plant(request.tokens)
                 leaf = own[leaf]
             self._enter(request, leaf)
         if own:
@@ -128,7 +128,7 @@ class Scheduler:
         """Put a request whose prompt is that of `sequence` and its outputs first in the queue."""
         leaf = self.cache.fork(request, sequence)
         fits = self.capacity.fits(request, leaf)
-        group = self._enter(request, leaf if fits else self.cache.plant(request.prompt_token_ids))
+        group = self._enter(request, leaf if fits else self.cache.plant(request.tokens))
         self.prefill.waiting.move_to_end(group, last=False)
         if not fits:
             self.cache.prune()
