@@ -27,6 +27,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
 from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
+from sharegen.kernels.roles import is_hopper, leave, next_stage
 from sharegen.kernels.tile_copy import block_descriptor, descriptor
 from sharegen.kernels.tiles import padded
 
@@ -54,27 +55,13 @@ def suits_hopper(plan: Plan, device: torch.device) -> bool:
     """Whether the kernel is for such heads, tiles and processors."""
     shape, tile = plan.shape, plan.tile
     return (
-        _is_hopper(device)
+        is_hopper(device)
         and (tile.lines, tile.keys) == (128, 64)
         and shape.dtype.itemsize == 2
         and shape.key_size == shape.value_size
         and padded(shape.key_size) in (64, 128)
         and shape.block_size in (8, 16, 32, 64)  # a tile is so many whole blocks
     )
-
-
-def _is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
-
-
-@gluon.jit
-def _leave():
-    """Ends the warp: the program has nothing to do after its roles.
-
-    Where a role returns, the compiler does not count on the registers that were taken over, and
-    waits for every matrix product at once.
-    """
-    gl.inline_asm_elementwise("exit; mov.b32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
 
 
 @gluon.constexpr_function
@@ -108,13 +95,6 @@ def _scaled(acc, decay):
 @gluon.constexpr_function
 def _largest_layout():
     return gl.BlockedLayout([1], [32], [4], [0])
-
-
-@gluon.jit
-def _next(stage, phase, STAGES: gl.constexpr):
-    """The stage of the next tile, and how often its barriers have turned, modulo 2."""
-    is_last = stage == STAGES - 1
-    return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
 
 
 @gluon.jit
@@ -172,7 +152,7 @@ def _fetch_items(
                             k, v = k_pieces.index(piece), v_pieces.index(piece)
                             tma.async_copy_global_to_shared(k_block_desc, at, bar, k)
                             tma.async_copy_global_to_shared(v_block_desc, at, bar, v)
-                stage, phase = _next(stage, phase, STAGES)
+                stage, phase = next_stage(stage, phase, STAGES)
     return stage, phase
 
 
@@ -194,7 +174,7 @@ def _fetch(
             k_desc, v_desc, k_block_desc, v_block_desc, k_ring, v_ring, full, empty, stage, phase,
             counts_ptr, items_ptr, segments_ptr, blocks_ptr, NUM_KV_HEADS, BLOCK_SIZE,
         )  # fmt: skip
-    _leave()
+    leave()
 
 
 @gluon.jit
@@ -278,7 +258,7 @@ def _attend_tiles(
         if not FIXED:
             acc = _scaled(acc, gl.convert_layout(decay, gl.SliceLayout(1, o_layout)))
         before = stage
-        stage, phase = _next(stage, phase, STAGES)
+        stage, phase = next_stage(stage, phase, STAGES)
     return acc, m, total, p, stage, phase, before
 
 
@@ -339,7 +319,7 @@ def _attend_items(
         p = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, o_layout, 2))
         acc = gl.zeros([LINES, BLOCK_D], gl.float32, o_layout)
         before = stage + 0  # a name of its own, or the compiler takes the two for one in loops
-        stage, phase = _next(stage, phase, STAGES)
+        stage, phase = next_stage(stage, phase, STAGES)
         for segment in range(first_segment, last_segment):
             segment_ptr = segments_ptr + segment * _SEGMENT_FIELDS
             row_begin = gl.load(segment_ptr)
@@ -407,7 +387,7 @@ def _attend(
                 out_ptr, lse_ptr, stride_qr, stride_qh, scale,
                 NUM_KV_HEADS, GROUP, SIZE, BLOCK_SIZE, HALF, False,
             )  # fmt: skip
-    _leave()
+    leave()
 
 
 @gluon.jit

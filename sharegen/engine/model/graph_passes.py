@@ -9,7 +9,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 
 from sharegen.engine.model import attending, choosing, gating, graph_nodes, rotating
 from sharegen.engine.model.attending import attention_into_rows
-from sharegen.engine.model.gating import gates_into_rows
+from sharegen.engine.model.gating import gates_into_products, gates_into_rows
 from sharegen.engine.model.rotating import rotations_into_attention
 
 
@@ -20,6 +20,7 @@ class GraphPasses(CustomGraphPass):  # type: ignore[misc]
         rotations_into_attention(graph)
         attention_into_rows(graph)
         gates_into_rows(graph)
+        gates_into_products(graph)
 
     def uuid(self) -> Any:
         # The compiler keeps what it made of a graph, and does not ask what it was told to choose.

@@ -31,9 +31,9 @@ class Group:
     then the sequences of that sample, one a beam, which run, wait and end together.
     """
 
-    __slots__ = ("_drawings", "_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
-                 "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
-                 "unfinished")  # fmt: skip
+    __slots__ = ("_drawings", "_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due",
+                 "leaf", "limit", "limit_reason", "num_cached", "place", "prompt_logprobs",
+                 "request", "search", "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
