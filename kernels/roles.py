@@ -10,7 +10,8 @@ from triton.experimental.gluon import language as gl
 
 def is_hopper(device: torch.device) -> bool:
     """Whether it has what these kernels are made of: sm_90's copies and matrix products."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    is_there = device.type == "cuda" and torch.cuda.is_available()
+    return is_there and torch.cuda.get_device_capability(device)[0] == 9
 
 
 @gluon.jit

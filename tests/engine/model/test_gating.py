@@ -10,6 +10,9 @@ from torch import fx, nn
 
 from sharegen.engine.model import fp8, gating
 from sharegen.engine.model.fusing import fuse_projections
+from sharegen.engine.model.graph_passes import GraphPasses
+from sharegen.kernels import gated_product as kernels
+from sharegen.kernels.roles import is_hopper
 
 SIZE, WIDE = 32, 128
 GATED_ROWS = torch.ops.sharegen.gated_rows.default
@@ -172,3 +175,27 @@ def test_another_activation_or_a_bias_is_left_as_it_is(with_a_kernel: None) -> N
 
 def test_without_a_kernel_the_compiler_writes_its_own() -> None:
     assert fused(PlainMLP()) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_hopper(torch.device("cuda")), reason="needs a Hopper card")
+@pytest.mark.parametrize("tokens", [40, 600])
+def test_compiled_layers_call_the_kernel(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def noted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(x.shape))
+        return multiply(x, weight)
+
+    multiply = kernels.gated_product
+    monkeypatch.setattr(kernels, "gated_product", noted)
+    torch.compiler.reset()
+    module = PlainMLP().to("cuda", torch.bfloat16)
+    x = torch.randn(2, tokens // 2, SIZE, device="cuda", dtype=torch.bfloat16)
+    with torch.inference_mode():
+        expected = module(x)
+        fuse_projections(module)  # type: ignore[arg-type]
+        options = {"pre_grad_custom_pass": GraphPasses()}
+        run = torch.compile(module, dynamic=True, fullgraph=True, options=options)
+        torch.testing.assert_close(run(x), expected, rtol=0.02, atol=0.02)
+    assert seen == [(tokens, SIZE)]
