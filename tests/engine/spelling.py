@@ -19,6 +19,7 @@ from sharegen.engine.batch import Batch, DecodeBatch, Drawing, PrefillBatch, Swa
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import Request
+from sharegen.engine.text.stopping import end_tokens
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import FIRST_TOKEN, VOCAB_SIZE, CheckedEngine
 
@@ -150,7 +151,7 @@ class SpellingRunner:
         return _drawn(tokens, ended)
 
     def _is_end(self, drawing: Drawing, token: int) -> bool:
-        return token in self.state._end_ids(drawing.params)
+        return token in end_tokens(drawing.params, self.state.tokenizer, self.state.eos_token_ids)
 
     def spare_memory(self) -> None:
         """It holds none for speed."""

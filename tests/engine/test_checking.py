@@ -20,6 +20,8 @@ SAMPLED = SamplingParams(temperature=1.0, max_tokens=10, ignore_eos=True)
         ([5] * 256, SAMPLED, RequestError, "has 256 tokens, but the model's context holds 256"),
         ([5, 128], SAMPLED, RequestError, "outside the model's vocabulary of 128"),
         ([-1], SAMPLED, RequestError, "outside the model's vocabulary"),
+        ([5, 2**32 + 5], SAMPLED, RequestError, "outside the model's vocabulary"),
+        ([2**70], SAMPLED, RequestError, "outside the model's vocabulary"),
         ([5], replace(SAMPLED, stop="x"), RequestError, "stop strings need a tokenizer"),
         ([5], replace(SAMPLED, bad_words=["x"]), RequestError, "tokenizer"),
         ([5], replace(SAMPLED, logit_bias={128: 1.0}), RequestError, "128"),

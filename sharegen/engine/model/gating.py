@@ -1,10 +1,10 @@
 """A gated MLP's activation in one kernel with the product before it, or with what comes after.
 
 Model code says `down_proj(act_fn(gate_proj(x)) * up_proj(x))`, and the first two products are one
-(`fusing.py`). In 16 bits that one and the activation are a kernel; a projection in FP8 begins with
-the scales of its rows, and these and the activation are one where the rows are wide. The compiler
-sees all of it, so this is done in its graph, where nothing of the model's code has to be matched;
-other activations, and what comes between, stay as they are.
+(`fusing.py`). In bfloat16 that one and the activation are one kernel, where there is one for it; a
+projection in FP8 begins with the scales of its rows, and these and the activation are one where the
+rows are wide. The compiler sees all of it, so this is done in its graph, where nothing of the
+model's code has to be matched; other activations, and what comes between, stay as they are.
 """
 
 from __future__ import annotations
