@@ -5,7 +5,8 @@ that go with them, so that it has both numbers of a result in its registers: wha
 of what the product is, and nothing reads it again. One warp group fetches tiles, product after
 product; two others multiply half of the rows each. A sum is made of its products in their order, 16
 at a time, as the library's is: the results are the same to the bit where the library does not split
-that sum. Of few rows the library's product is faster, and the activation is a kernel behind it.
+that sum. Of fewer rows it hangs on their number and on the width which of the two is faster; these
+are the library's, and the activation is a kernel behind it.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -23,10 +24,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from sharegen.kernels.online_softmax import LOG2E
-from sharegen.kernels.roles import is_hopper, leave, next_stage
+from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
+from sharegen.kernels.rows import gate_by
+from sharegen.kernels.tiles import num_processors
 
 _ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile: of the result, and of the numbers summed up
 _STAGES = 3
@@ -198,7 +200,7 @@ def _gate_kernel(both_ptr, out_ptr, width, BLOCK: tl.constexpr):
     real = o < width
     gate = tl.load(both_ptr + row * 2 * width + o, mask=real, other=0.0).to(tl.float32)
     up = tl.load(both_ptr + (row * 2 + 1) * width + o, mask=real, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * width + o, gate / (1.0 + tl.exp(-gate)) * up, mask=real)
+    tl.store(out_ptr + row * width + o, gate_by(gate, up), mask=real)
 
 
 def gated(both: torch.Tensor) -> torch.Tensor:
@@ -221,18 +223,13 @@ def gated_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     width = len(weight) // 2
     out = x.new_empty(count, width)
     row_tiles, column_tiles = triton.cdiv(count, _ROWS), triton.cdiv(width, _COLUMNS)
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    _gated_product_kernel[(min(processors, row_tiles * column_tiles),)](
-        _descriptor(x.contiguous(), _ROWS, _DEPTH), _descriptor(weight, _COLUMNS, _DEPTH),
-        _descriptor(out, _ROWS // 2, _COLUMNS), row_tiles, column_tiles, size, width,
+    x = x.contiguous()
+    _gated_product_kernel[(min(num_processors(x.device), row_tiles * column_tiles),)](
+        tiles_of(x, x.shape, x.stride(), [_ROWS, _DEPTH]),
+        tiles_of(weight, weight.shape, weight.stride(), [_COLUMNS, _DEPTH]),
+        tiles_of(out, out.shape, out.stride(), [_ROWS // 2, _COLUMNS]),
+        row_tiles, column_tiles, size, width,
         ROWS=_ROWS, COLUMNS=_COLUMNS, DEPTH=_DEPTH, STAGES=_STAGES, GROUP=_GROUP,
         MULTIPLYING=_MULTIPLYING, num_warps=4, maxnreg=_REGISTERS,
     )  # fmt: skip
     return out
-
-
-def _descriptor(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Tiles of a matrix, as they lie in shared memory."""
-    layout = gl.NVMMASharedLayout(128, 16, 2)
-    shape, strides = list(tensor.shape), list(tensor.stride())
-    return TensorDescriptor(tensor, shape, strides, [rows, columns], layout)

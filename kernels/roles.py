@@ -3,9 +3,14 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+_SWIZZLE = 128  # bytes of a row that lie side by side in shared memory
 
 
 def is_hopper(device: torch.device) -> bool:
@@ -29,3 +34,11 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
     """The stage of a ring behind this one, and how often its barriers have turned, modulo 2."""
     is_last = stage == STAGES - 1
     return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
+
+
+def tiles_of(
+    tensor: torch.Tensor, shape: Sequence[int], strides: Sequence[int], tile: Sequence[int]
+) -> TensorDescriptor:
+    """What the copy engine reads or writes a tensor's tiles by, as they lie in shared memory."""
+    layout = gl.NVMMASharedLayout(_SWIZZLE, 16, len(tile))
+    return TensorDescriptor(tensor, list(shape), list(strides), list(tile), layout)

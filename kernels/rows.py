@@ -54,6 +54,12 @@ def in_e4m3(x, least, largest, dtype: tl.constexpr):
 
 
 @triton.jit
+def gate_by(gate, up):
+    """silu(gate) * up, in float32."""
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
 def _rows_kernel(
     x_ptr, up_ptr, numbers_ptr, scales_ptr, stride_x, stride_u, least, largest,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr,
@@ -67,7 +73,7 @@ def _rows_kernel(
     if GATED:
         up = tl.load(up_ptr + row * stride_u + o, mask=real, other=0.0,
                      eviction_policy="evict_first").to(tl.float32)  # fmt: skip
-        x = x / (1.0 + tl.exp(-x)) * up
+        x = gate_by(x, up)
     numbers, scale = in_e4m3(x, least, largest, numbers_ptr.dtype.element_ty)
     tl.store(numbers_ptr + row * SIZE + o, numbers, mask=real)
     tl.store(scales_ptr + row, scale)

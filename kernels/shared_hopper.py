@@ -27,12 +27,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
 from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
-from sharegen.kernels.roles import is_hopper, leave, next_stage
+from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
 from sharegen.kernels.tile_copy import block_descriptor, descriptor
 from sharegen.kernels.tiles import padded
 
 _PANEL = gl.constexpr(64)  # numbers of a row that lie side by side in shared memory
-_SWIZZLE = 128  # bytes of such a row
 _SEGMENT_FIELDS = gl.constexpr(SEGMENT_FIELDS)
 
 # In log2: m stays as it is until a score is so far above it. Then sums are rarely multiplied, and p
@@ -459,7 +458,5 @@ def launch_on_hopper(
 
 
 def _in_shared_memory(found: Descriptor, width: int) -> TensorDescriptor:
-    """The same for Gluon, which wants to know how a copy lies there; `width` numbers of a row."""
-    layout = gl.NVMMASharedLayout(_SWIZZLE, 16, len(found.shape))
-    shape = [*found.block_shape[:-1], width]
-    return TensorDescriptor(found.base, found.shape, found.strides, shape, layout)
+    """The same for Gluon; `width` numbers of a row."""
+    return tiles_of(found.base, found.shape, found.strides, [*found.block_shape[:-1], width])

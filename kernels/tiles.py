@@ -200,12 +200,16 @@ def causal_tile(shape: AttentionShape, tokens: int, limit: int) -> Tile:
     return _within(limit, shape, tile, _LEAST_LINES)
 
 
+def num_processors(device: torch.device) -> int:
+    """Of a GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def resident_programs(device: torch.device, tile: Tile) -> int:
     """Programs of the shared phase that the device holds at once, by their warps."""
     if device.type != "cuda":
         return 8
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return processors * (2 if tile.num_warps <= 4 else 1)
+    return num_processors(device) * (2 if tile.num_warps <= 4 else 1)
 
 
 def programs_with_room(device: torch.device, shape: AttentionShape, tile: Tile) -> int:
@@ -213,4 +217,4 @@ def programs_with_room(device: torch.device, shape: AttentionShape, tile: Tile) 
     properties = torch.cuda.get_device_properties(device)
     memory = properties.shared_memory_per_multiprocessor  # type: ignore[attr-defined]
     room = memory // shared_memory(shape, tile)
-    return properties.multi_processor_count * max(1, room)
+    return num_processors(device) * max(1, room)

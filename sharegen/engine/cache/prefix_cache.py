@@ -297,7 +297,7 @@ class PrefixCache(Generic[Kept]):
 
         Nothing is given up where all of it would not do.
         """
-        if not self.pool.has(room) and not self.can_spare(room):
+        if not self.can_spare(room):
             return False
         while not self.pool.has(room):
             if self.idle:

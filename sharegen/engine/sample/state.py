@@ -70,13 +70,17 @@ class Features:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What params ask of a row. floats: in the order of _FLOATS; top_k: of the vocabulary's size
-    where there is no limit; ends: tokens; flags: in the order of the features."""
+    """What params ask of a row.
+
+    floats: in the order of _FLOATS. top_k: of the vocabulary's size where there is no limit. ends:
+    tokens. logprobs: likeliest tokens that are reported, -1 for none. flags: of `features`.
+    """
 
     floats: list[float]
     top_k: int
     ends: tuple[int, ...]
     edits: list[Edit]
+    logprobs: int
     flags: tuple[bool, ...]
 
 
@@ -188,8 +192,8 @@ class SamplingState:
             num_candidates(width, count) if width else -1
             for width, count in zip(beam_widths or repeat(0), num_ends.tolist(), strict=False)
         ]
-        reported = np.array([-1 if p.logprobs is None else p.logprobs for p in distinct.values()])
-        self._logprobs[rows] = np.maximum(reported[which], looked_at)
+        reported = np.array([one.logprobs for one in asked])[which]
+        self._logprobs[rows] = np.maximum(reported, looked_at)
         repeating = [i for i, p in enumerate(params) if p.repetition_penalty != 1]
         self.prompt_tokens.set_rows([rows[i] for i in repeating], [prompts[i] for i in repeating])
 
@@ -260,6 +264,7 @@ class SamplingState:
             top_k=top_k,
             ends=tuple(end_tokens(params, self.tokenizer, self.eos_token_ids)),
             edits=edits,
+            logprobs=-1 if params.logprobs is None else params.logprobs,
             flags=(
                 filters and not params.is_greedy, penalised, repeats, bool(edits),
                 params.allowed_token_ids is not None, params.structured_outputs is not None,

@@ -11,7 +11,6 @@ import numpy as np
 
 from sharegen.engine.cache.block_pool import Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
-from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.lengths import Lengths
 from sharegen.engine.schedule.forecast import Forecast
@@ -48,15 +47,10 @@ class Admission:
         self.blocked = False
         rows, cache = self.rows, self.cache
         outlook = Outlook(self) if self.ready else None
-        resident: Node | None = None
         while rows.num_running < most:
             sequence = self.ready.first(early)
-            if sequence is None:
-                return
-            if sequence.group.leaf is not resident:
-                resident = sequence.group.leaf
-                if not cache.is_resident(resident):
-                    return  # its prompt was dropped: prefill comes first
+            if sequence is None or not cache.is_resident(sequence.group.leaf):
+                return  # its prompt was dropped: prefill comes first
             together = sequence.together
             if rows.num_running + len(together) > most:
                 return

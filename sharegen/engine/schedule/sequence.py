@@ -31,9 +31,9 @@ class Group:
     then the sequences of that sample, one a beam, which run, wait and end together.
     """
 
-    __slots__ = ("_drawings", "_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due",
-                 "leaf", "limit", "limit_reason", "num_cached", "place", "prompt_logprobs",
-                 "request", "search", "unfinished")  # fmt: skip
+    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
+                 "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
+                 "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
@@ -54,7 +54,6 @@ class Group:
             self.search = BeamSearch(request.beam, self.limit)
         self.beams: list[Sequence] = []
         self._prompt = request.tokens if request.params.reads_prompt else np.empty(0, np.int32)
-        self._drawings: dict[int, Drawing] = {}
         own = request.params.seed
         self._key = RequestKey(seed if own is None else own, request.key)
 
@@ -64,13 +63,11 @@ class Group:
             self.limit, self.limit_reason = most, "error"
 
     def drawing(self, sample: int) -> Drawing:
-        """How the tokens of one of its samples are drawn: the first one, and then the others."""
-        if sample not in self._drawings:
-            beam = self.request.beam
-            width = 0 if beam is None else beam.beam_width
-            key = self._key.of_sample(sample)
-            self._drawings[sample] = Drawing(self.request.params, key, self._prompt, width)
-        return self._drawings[sample]
+        """How the tokens of one of its samples are drawn."""
+        beam = self.request.beam
+        width = 0 if beam is None else beam.beam_width
+        key = self._key.of_sample(sample)
+        return Drawing(self.request.params, key, self._prompt, width)
 
     def is_due(self, sample: int) -> bool:
         return self.due is None or sample < self.due
