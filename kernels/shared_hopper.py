@@ -307,12 +307,15 @@ def _attend_items(
         q = q_buffer.load(gl.DotOperandLayout(0, s_layout, 2))
 
         segment_ptr = segments_ptr + first_segment * _SEGMENT_FIELDS
+        row_end = gl.load(segment_ptr + 1)
+        if row_end >= in_band:  # lines of no row see it, too, or their sums would have no bound
+            row_end += 2 * LINES
         s = _scores(q, k_ring, full, stage, phase, s_layout)
         s = warpgroup_mma_wait(0, deps=[s])
         p, _, m = _softmax(
             gl.full([LINES], float("-inf"), gl.float32, gl.SliceLayout(1, s_layout)),
             s, gl.load(segment_ptr + 2), gl.load(segment_ptr + 3), band_row,
-            gl.load(segment_ptr), gl.load(segment_ptr + 1), factor, BLOCK_SIZE, s_layout, True,
+            gl.load(segment_ptr), row_end, factor, BLOCK_SIZE, s_layout, True,
         )  # fmt: skip
         total = _sums(p)
         p = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, o_layout, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_into_rows, merge_partials
 from sharegen.kernels.plan import Plan
+from sharegen.kernels.roles import is_hopper
 from sharegen.kernels.rows import Rows
+from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.tiles import Tile
 from tests.kernels.test_rows import assert_rows
 from tests.kernels.trees import (
@@ -244,6 +247,33 @@ def test_scores_far_above_those_of_the_first_tile(factor: float) -> None:
         keys = batch.k_cache.view(-1, *batch.k_cache.shape[2:])
         keys[torch.from_numpy(np.concatenate([of_root, below])).to(DEVICE)] *= factor
         assert_close(attend(batch, MANY_ROWS, scale=0.1), naive_decode(batch, scale=0.1), scale=3)
+
+
+@pytest.mark.skipif(not is_hopper(DEVICE), reason="needs a Hopper card")
+@pytest.mark.parametrize(("rows", "heads"), [(13, 8), (16, 7)])
+def test_lines_of_no_row_change_nothing(rows: int, heads: int) -> None:
+    """Of a band that is not full, and of a group that does not divide a tile's lines.
+
+    By the last bit: a kernel that measured such lines by nothing computed all of them anew.
+    """
+    shape = make_shape(8, 1, DTYPES[-1], key_size=128, value_size=128)
+    batch = random_batch(shape, [(300, 0, 16)], [1] * 16)
+    batch.layout.order[:] = np.arange(16)
+
+    def partials(rows: int, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        some = replace(shape, num_heads=heads)
+        layout = replace(
+            batch.layout, order=batch.layout.order[:rows], row_end=np.array([rows], np.int32)
+        )
+        plan = Plan(some, rows, DEVICE, tile=MANY_ROWS, num_programs=1)
+        plan.update(layout)
+        shared_attention(
+            batch.q[:rows, :heads], batch.k_cache, batch.v_cache, plan, batch.position, scale=1.0
+        )
+        return plan.partial_out[:rows], plan.partial_lse[:rows]
+
+    for of_some, of_all in zip(partials(rows, heads), partials(16, 8), strict=True):
+        assert torch.equal(of_some, of_all[:rows, :heads])
 
 
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
