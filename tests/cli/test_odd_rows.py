@@ -182,7 +182,7 @@ def test_datasets(
     sample_odd_rows(sharegen, model, examples, tmp_path, data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @bounded(40)
 @given(data=st.data())
 def test_datasets_at_length(
@@ -260,7 +260,7 @@ def test_journals(
     read_odd_lines(sharegen, job, finished, tmp_path, data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @bounded(40)
 @given(data=st.data())
 def test_journals_at_length(

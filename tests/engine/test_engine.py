@@ -63,7 +63,7 @@ def test_every_token_of_a_random_job_is_the_reference_s(job: RandomJob, name: st
     check_random_job(job, name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(

@@ -49,7 +49,7 @@ def test_without_quantisation_it_is_that_of_rounding(name: str, tmp_path: Path) 
     assert far.changed == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_quantisation_it_is_that_of_rounding_everywhere(tmp_path: Path) -> None:
     for name in TINY:
         _, far = distance(name, tmp_path / name, None)

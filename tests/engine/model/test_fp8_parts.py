@@ -201,27 +201,33 @@ def test_what_is_wrong_in_a_checkpoint_that_is_fp8(tmp_path: Path) -> None:
     store_fp8(narrow, compressed("channel"))
     with pytest.raises(ModelError, match=r"mlp\.gate_proj\.weight is FP8, of which a part"):
         load_model(narrow, ranks=Ranks(0, 2, torch.device("cpu")), weights=False)
-    folder = save("llama", tmp_path)
-    store_fp8(folder, compressed("channel"))
-    name = "model.layers.1.mlp.down_proj.weight_scale"
-    change(folder, lambda tensors: tensors[name][7:8].fill_(0))
-    for said in on_ranks(2, refusal, str(folder), None):
-        assert f"{name} holds a scale that is zero, negative or no number" in said
-    change(folder, lambda tensors: tensors.pop(name))
-    for said in on_ranks(2, refusal, str(folder), None):
-        assert f"1 weights are missing or of another shape, such as {name}" in said
 
 
-def refusal(ranks: Ranks, folder: str, quantization: str | None) -> str:
-    with pytest.raises(ModelError) as error:
-        load_model(folder, device="cpu", ranks=ranks, quantization=quantization)
-    return str(error.value)
-
-
-def test_a_number_that_is_none_is_named_by_every_rank(tmp_path: Path) -> None:
+def test_what_is_wrong_is_named_by_every_rank(tmp_path: Path) -> None:
     """Also by that rank whose part of the row is sound."""
-    folder = save("llama", tmp_path)
-    name = "model.layers.0.mlp.down_proj.weight"
-    change(folder, lambda tensors: tensors[name][3, :1].fill_(torch.nan))
-    for said in on_ranks(2, refusal, str(folder), "fp8"):
-        assert said.endswith(f"{name} holds NaN or infinite numbers: the checkpoint is broken")
+    scale = "model.layers.1.mlp.down_proj.weight_scale"
+    zero, missing = (save("llama", tmp_path / name) for name in ("zero", "missing"))
+    for folder in (zero, missing):
+        store_fp8(folder, compressed("channel"))
+    change(zero, lambda tensors: tensors[scale][7:8].fill_(0))
+    change(missing, lambda tensors: tensors.pop(scale))
+    weight = "model.layers.0.mlp.down_proj.weight"
+    broken = save("llama", tmp_path / "broken")
+    change(broken, lambda tensors: tensors[weight][3, :1].fill_(torch.nan))
+    folders = {str(zero): None, str(missing): None, str(broken): "fp8"}
+    for of_zero, of_missing, of_broken in on_ranks(2, refusals, folders):
+        assert f"{scale} holds a scale that is zero, negative or no number" in of_zero
+        assert f"1 weights are missing or of another shape, such as {scale}" in of_missing
+        assert of_broken.endswith(
+            f"{weight} holds NaN or infinite numbers: the checkpoint is broken"
+        )
+
+
+def refusals(ranks: Ranks, folders: dict[str, str | None]) -> list[str]:
+    """What a rank says of each folder, read with a quantisation or without."""
+    said = []
+    for folder, quantization in folders.items():
+        with pytest.raises(ModelError) as error:
+            load_model(folder, device="cpu", ranks=ranks, quantization=quantization)
+        said.append(str(error.value))
+    return said

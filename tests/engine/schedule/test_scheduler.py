@@ -110,7 +110,7 @@ def test_random_jobs(job: RandomJob) -> None:
     check_random_job(job)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @settings(max_examples=700, deadline=None)
 @given(jobs(max_tokens=60))

@@ -154,7 +154,7 @@ def test_random_jobs_read_their_own_context(
     check_random_job(job, rng)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=_checks)
 @given(jobs(), st.randoms(use_true_random=False))
 def test_many_more_random_jobs(down_to_one: None, job: RandomJob, rng: random.Random) -> None:
