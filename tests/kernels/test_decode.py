@@ -63,9 +63,9 @@ each_reading = pytest.mark.parametrize(
 )
 
 
-def slow_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:
+def long_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:
     """For tests that take minutes there; on a GPU they run with the others."""
-    return pytest.mark.slow(test) if DEVICE.type == "cpu" else test
+    return pytest.mark.long(test) if DEVICE.type == "cpu" else test
 
 
 def attend(
@@ -302,7 +302,7 @@ def test_random_trees(seed: int, costs: CostModel | None) -> None:
     assert_close(attend(batch, costs=costs, **options), naive_decode(batch, **options))
 
 
-@slow_in_interpreter
+@long_in_interpreter
 def test_thousands_of_rows() -> None:
     """Twice as many as a GPU decodes together by default, below a root and 32 nodes of 64 rows."""
     shape = make_shape(1, 1, torch.float16, key_size=16, value_size=16)
