@@ -331,7 +331,7 @@ def test_programs(sharegen: Command, tmp_path: Path, data: st.DataObject, schema
     score_odd_rows(sharegen, tmp_path, data, schema)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("schema", list(PROGRAMS))
 @bounded(20)
 @given(data=st.data())
