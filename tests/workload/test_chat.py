@@ -66,19 +66,20 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself() -> None:
 )
 @pytest.mark.every(2)
 def test_what_goes_too_far_is_one_line(short: None, template: str, why: str) -> None:
+    assert_refused(template, why)
+
+
+def test_more_text_than_any_prompt_is_one_line() -> None:
+    """Within the usual seconds: on a busy machine the text alone takes some."""
+    assert_refused("{{ 'x' * (2**24 + 1) }}", "gives more than 16,777,216 characters")
+
+
+def assert_refused(template: str, why: str) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(ModelError, match=why) as error:
         chat_text(tokenizer, TURNS)
     assert len(str(error.value)) < 400 and "\n" not in str(error.value)
-
-
-def test_more_text_than_any_prompt_is_one_line() -> None:
-    """Within the usual seconds: on a busy machine the text alone takes some."""
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = "{{ 'x' * (2**24 + 1) }}"
-    with pytest.raises(ModelError, match=r"gives more than 16,777,216 characters$"):
-        chat_text(tokenizer, TURNS)
 
 
 def test_names_that_are_transformers_own_are_no_variables_of_a_template() -> None:
