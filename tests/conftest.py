@@ -28,14 +28,18 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of tests marked `every(n)` the first case runs at every turn, and each n-th after it."""
+    """Of tests marked `every(n)` the first case runs at every turn, and each n-th after it.
+
+    The others are slow; those of a test that is slow itself are long.
+    """
     cases = Counter[str]()
     for item in items:
         mark = item.get_closest_marker("every")
         if mark is not None:
             name = item.nodeid.partition("[")[0]
             if cases[name] % mark.args[0]:
-                item.add_marker(pytest.mark.slow)
+                is_slow = item.get_closest_marker("slow") is not None
+                item.add_marker(pytest.mark.long if is_slow else pytest.mark.slow)
             cases[name] += 1
 
 

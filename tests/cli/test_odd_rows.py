@@ -174,6 +174,7 @@ def use(sharegen: Command, journal: Path, samples: dict[str, set[int]]) -> str:
     return voted.err
 
 
+@pytest.mark.slow
 @bounded(2)
 @given(data=st.data())
 def test_datasets(
@@ -252,7 +253,7 @@ def read_odd_lines(
     assert journal.read_bytes().startswith(before)
 
 
-@bounded(3)
+@bounded(1)
 @given(data=st.data())
 def test_journals(
     sharegen: Command, job: list[object], finished: Path, tmp_path: Path, data: st.DataObject

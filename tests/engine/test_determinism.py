@@ -66,7 +66,7 @@ def reference(name: str) -> dict[tuple[int, int], Result]:
     ("name", "max_sequences"),
     [("llama", 1), *((name, rows) for name in NAMES for rows in (5, 17))],
 )
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_any_batch_size(name: str, max_sequences: int) -> None:
     assert run_job(name, max_sequences=max_sequences).results == reference(name)
 
@@ -80,7 +80,7 @@ def test_any_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("blocks", [28, 60])
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_preemption(name: str, blocks: int) -> None:
     engine = make_engine(loaded(name), blocks=blocks)
     hope_for_the_best(engine)
@@ -114,7 +114,7 @@ def test_one_step_behind(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "share"), [("llama", 0.1), ("llama", 0.9), *((name, 0.5) for name in NAMES)]
 )
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_resuming(name: str, share: float) -> None:
     """A part of the samples stands in the journal; the others come out as they would have."""
     rng = random.Random(2)
@@ -137,7 +137,7 @@ def reference_of(lookahead: int) -> dict[tuple[int, int], Result]:
     [(400, 64), (34, 5), *(pytest.param(*pool, marks=pytest.mark.slow) for pool in SCARCE_ROWS)],
 )
 @pytest.mark.parametrize("lookahead", [1, 3, 8])
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_resuming_across_lookaheads(lookahead: int, blocks: int, rows: int) -> None:
     """What had finished, and when, decides what stands when requests are read; not its numbers."""
     config = {"lookahead": lookahead, "blocks": blocks, "max_sequences": rows}

@@ -103,7 +103,7 @@ def check_against_generate(name: str, engine: CheckedEngine) -> int:
         for name in ARCHITECTURES
     ],
 )
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_greedy_tokens_equal_generate(
     setting: str,
     name: str,
@@ -133,6 +133,7 @@ def test_any_block_size(
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("block_size", [1, 2, 4, 16, 32])
 @pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.every(3)
 def test_every_setting_with_every_block_size(
     name: str,
     block_size: int,

@@ -133,6 +133,7 @@ LIMITED = {
 
 @pytest.mark.parametrize("name", sorted(set(LIMITED) & set(TINY)))
 @pytest.mark.parametrize("is_together", [False, True])
+@pytest.mark.every(3)
 def test_time_steps_are_held_in_prompts_of_one_token_too(name: str, is_together: bool) -> None:
     """transformers holds them where several tokens are read, and not in its step of one token."""
     with torch.random.fork_rng(devices=[]):

@@ -59,6 +59,7 @@ def test_every_kind_is_drawn(kind: str) -> None:
     find(jobs(), KINDS[kind], settings=drawn)
 
 
+@pytest.mark.slow
 def test_optimistic_jobs_preempt() -> None:
     """Blocks run out where admission leaves no room, and the job ends all the same."""
 

@@ -26,6 +26,7 @@ def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.Monke
     assert stats.slow_steps == stats.prefill_steps + stats.decode_steps > 0
 
 
+@pytest.mark.slow
 def test_the_compiler_is_imported_for_gpus_alone() -> None:
     """It takes a second, of every command that has an engine."""
     code = "import sys, sharegen.engine.engine; print('torch._inductor.choices' in sys.modules)"

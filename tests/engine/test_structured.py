@@ -87,6 +87,7 @@ def test_every_completion_that_ends_parses(asked: list[StructuredOutputsParams],
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.every(2)
 @given(asked=_lists, seed=st.integers(0, 1000))
 @_many
 def test_every_one_of_many_parses(

@@ -97,7 +97,7 @@ AttentionMaskInterface.register("eager_in_float32", eager_mask)
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_lower_precision_is_as_far_as_the_back_ends_are(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,6 +333,7 @@ def test_running_out_of_memory_skips_and_other_errors_rise(monkeypatch: pytest.M
 # -- the module as it came ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fused_and_compiled_layers_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled by Dynamo for its eager back end: the graphs are whole, only slower."""
     compile = GradientCheckpointingLayer.compile

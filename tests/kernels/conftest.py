@@ -10,13 +10,16 @@ import torch
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Interpreted kernels are slow: float32 at every turn, float16 with the slow tests."""
+    """Interpreted kernels are slow: float32 at every turn, float16 with the slow tests, and of a
+    test's cases of float16 each third; `tests/conftest.py`, which comes after, sees to that."""
     if torch.cuda.is_available():
         return
     for item in items:
         params = getattr(item, "callspec", None)
         if params is not None and any(value is torch.float16 for value in params.params.values()):
             item.add_marker(pytest.mark.slow)
+            if item.get_closest_marker("every") is None:
+                item.add_marker(pytest.mark.every(3))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ from tests.kernels.compiled import CASES
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.every(6)
+@pytest.mark.slow
+@pytest.mark.every(5)
 def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

@@ -99,7 +99,7 @@ TREES = {
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     nodes, suffixes = TREES[tree]
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
@@ -176,7 +176,7 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_scattered_nodes(block_size: int, costs: CostModel | None, dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, block_size=block_size)
     nodes = [(70, 0, 4), (20, 0, 2), (33, 2, 4)]
@@ -199,7 +199,7 @@ LIMITS = [
 @pytest.mark.parametrize("options", LIMITS, ids=str)
 @each_reading
 @pytest.mark.parametrize("has_sinks", [False, True])
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 def test_limits(
     options: dict, has_sinks: bool, costs: CostModel | None, dtype: torch.dtype
 ) -> None:
@@ -226,7 +226,7 @@ NODES = [(700, 0, 40), (70, 0, 8), (130, 8, 33), (64, 12, 20), (5, 20, 33), (48,
 
 @pytest.mark.parametrize("scattered", [(), (0, 2, 4)], ids=str)
 @pytest.mark.parametrize(("heads", "size"), [((8, 2), 128), ((7, 1), 64), ((3, 3), 80)])
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple[int, ...]) -> None:
     for dtype in DTYPES[1:]:
         shape = make_shape(*heads, dtype, key_size=size, value_size=size)
@@ -236,7 +236,7 @@ def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple
 
 
 @pytest.mark.parametrize("factor", [12, 60, 4000])
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 def test_scores_far_above_those_of_the_first_tile(factor: float) -> None:
     """Of a few keys, which lie in whole tiles and in a node's last one."""
     for dtype in DTYPES[1:]:
@@ -281,7 +281,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @each_reading
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
     """Ragged ones, with rows that no node names, in blocks of any size."""
     rng = np.random.default_rng(seed)

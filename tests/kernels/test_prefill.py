@@ -93,6 +93,7 @@ def test_chunks_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
 
 @each_dtype
 @pytest.mark.parametrize("heads", [(5, 1), (12, 1), (48, 1)])
+@pytest.mark.every(5)
 def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
     check_prefill(make_shape(*heads, dtype), TREE[:1], [([0], 9)] * 3, tile=None, scale=0.125)
 
@@ -103,7 +104,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("heads", "size"), [((4, 2), 64), ((3, 3), 80), ((4, 1), 96), ((6, 1), 128)]
 )
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 def test_full_batches_of_equal_chunks(
     heads: tuple[int, int],
     size: int,
@@ -153,7 +154,7 @@ def test_no_nodes(dtype: torch.dtype) -> None:
     [{"window": 1}, {"window": 25}, {"attention_chunk": 32}, {"softcap": 2.0}, {"window": 60}],
     ids=str,
 )
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 def test_limits(options: dict, dtype: torch.dtype) -> None:
     sinks = torch.tensor([-2.0, 0.0, 1.0, 5.0], device=DEVICE).to(dtype)
     check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scale=0.125, sinks=sinks, **options)

@@ -269,7 +269,8 @@ def _as_user(python: str, code: str, given: str = "") -> subprocess.CompletedPro
     )
 
 
-@pytest.mark.parametrize("kind", ["namespaces", pytest.param("bubblewrap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["namespaces", "bubblewrap"])
+@pytest.mark.slow
 def test_limits_hold_for_an_ordinary_user(kind: Isolation) -> None:
     python = _python_for_all()
     spenders = [(name, BURN + source, asdict(BRIEF)) for name, source in SPENDERS.items()]

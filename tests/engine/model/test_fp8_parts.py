@@ -26,7 +26,7 @@ from tests.engine.tiny_models import tiny_config
 
 # Plain, one projection into q, k and v, experts, transposed experts with biases and a gate that is
 # interleaved, a latent attention beside shared experts.
-SLOW = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 NAMES = ["llama", "phi3", "mixtral", "gpt_oss", "deepseek_v3"]
 WIDE = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "intermediate_size": 96, "moe_intermediate_size": 32, "v_head_dim": 16,
@@ -127,7 +127,7 @@ def _experts_by_parts(cut: Cut) -> Callable[..., torch.Tensor]:
 
 @pytest.mark.parametrize(
     "names",
-    [["llama", "gpt_oss"], pytest.param(NAMES, marks=SLOW)],
+    [pytest.param(["llama", "gpt_oss"], marks=SLOW), pytest.param(NAMES, marks=LONG)],
     ids=["some", "all"],
 )
 def test_ranks_have_the_weights_of_one_gpu_and_draw_as_it_would(
@@ -169,11 +169,13 @@ def test_a_weight_stays_whose_parts_have_sizes_that_no_tensor_core_takes(tmp_pat
                    and name.endswith("_proj.weight")}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "per_row"),
-    [(compressed("channel"), True), pytest.param(compressed("tensor"), False, marks=SLOW)],
+    [(compressed("channel"), True), (compressed("tensor"), False)],
     ids=["channel", "tensor"],
 )
+@pytest.mark.every(2)
 def test_a_checkpoint_that_is_fp8_is_cut_as_it_is(
     settings: dict[str, Any], per_row: bool, tmp_path: Path
 ) -> None:
@@ -203,6 +205,7 @@ def test_what_is_wrong_in_a_checkpoint_that_is_fp8(tmp_path: Path) -> None:
         load_model(narrow, ranks=Ranks(0, 2, torch.device("cpu")), weights=False)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_named_by_every_rank(tmp_path: Path) -> None:
     """Also by that rank whose part of the row is sound."""
     scale = "model.layers.1.mlp.down_proj.weight_scale"

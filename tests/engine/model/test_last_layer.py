@@ -89,6 +89,7 @@ def test_a_model_that_gives_other_logits_so_computes_all(monkeypatch: pytest.Mon
     assert wanted_rows(model) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("dynamo_alone")
 @pytest.mark.parametrize("name", ["llama", "gemma3"])  # in stacks, and layers by themselves
 def test_it_is_compiled_for_any_number_of_rows(name: str) -> None:

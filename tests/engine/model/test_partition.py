@@ -66,12 +66,13 @@ def check_shares(name: str, folder: Path) -> None:
         assert part.ranks is not None and part.ranks.rank == rank
 
 
+@pytest.mark.slow
 def test_fourteen_architectures_are_cut(tmp_path: Path) -> None:
     for name in CUT_IN_FOUR:
         check_shares(name, tmp_path / name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_other_architectures_are_cut(tmp_path: Path) -> None:
     for name in OTHERS:
         check_shares(name, tmp_path / name)

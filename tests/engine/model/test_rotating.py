@@ -128,5 +128,6 @@ def test_attention_rotates_queries_and_keys(kind: type[Attention]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Normed, Interleaved, Partial, OtherHalf, OfHeads, Wanted])
+@pytest.mark.every(5)
 def test_what_is_no_such_rotation_is_left_as_it_is(kind: type[Attention]) -> None:
     assert not is_part_of_attention(kind())

@@ -12,6 +12,7 @@ def test_every_architecture_but_the_newest_is_there() -> None:
     assert absent <= NEWER
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(TINY) < len(TABLE), reason="an older transformers, without some models")
 def test_the_page_is_current() -> None:
     assert PAGE.read_text() == page(), "run: python -m tests.engine.support_table"

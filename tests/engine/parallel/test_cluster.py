@@ -122,6 +122,7 @@ def test_nodes_that_come_and_go(nodes: Nodes, setting: Setting, alone: object) -
     driver.close()
 
 
+@pytest.mark.long
 def test_a_node_that_cannot_load_the_model(nodes: Nodes, setting: Setting, alone: object) -> None:
     """It is named, with the reason, and the job goes on with the others."""
     unable = [replace(setting, model="/nowhere"), replace(setting, fingerprint="another")]

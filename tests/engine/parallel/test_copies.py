@@ -34,6 +34,7 @@ def setting(model: Path) -> Setting:
     return Setting(str(model), None, None, device="cpu")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_copy_is_a_worker_whose_end_is_told(server: ForkServer, tmp_path: Path) -> None:
     """What it cannot do comes as an error, and then its silence."""
     worker = Process(setting(tmp_path / "nowhere"), server=server)
