@@ -86,7 +86,7 @@ def evaluate(model: str, tasks: Path, **options: Any) -> dict[str, Any]:
         model_args=f"pretrained={BUNDLED / 'model'},dtype=float32",
         device="cpu",
         tasks=["gsm8k_local", "choice_local", "rolling_local"],
-        # Reading the thousands of its own tasks takes it a minute.
+        # Reading the thousands of its own tasks takes it twenty seconds.
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
         limit=5,
         bootstrap_iters=0,

@@ -253,7 +253,8 @@ def read_odd_lines(
     assert journal.read_bytes().startswith(before)
 
 
-@bounded(1)
+@pytest.mark.slow
+@bounded(3)
 @given(data=st.data())
 def test_journals(
     sharegen: Command, job: list[object], finished: Path, tmp_path: Path, data: st.DataObject

@@ -301,7 +301,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@pytest.mark.parametrize("problems", [8, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("problems", [15, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_as_if_never_killed(tmp_path: Path, problems: int) -> None:
     undisturbed, killed = tmp_path / "undisturbed.jsonl", tmp_path / "killed.jsonl"
     assert python(KILLED_WRITER, undisturbed, 0, 0, problems).wait() == 0

@@ -26,7 +26,6 @@ from tests.engine.tiny_models import tiny_config
 
 # Plain, one projection into q, k and v, experts, transposed experts with biases and a gate that is
 # interleaved, a latent attention beside shared experts.
-SLOW, LONG = pytest.mark.slow, pytest.mark.long
 NAMES = ["llama", "phi3", "mixtral", "gpt_oss", "deepseek_v3"]
 WIDE = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
         "intermediate_size": 96, "moe_intermediate_size": 32, "v_head_dim": 16,
@@ -125,11 +124,9 @@ def _experts_by_parts(cut: Cut) -> Callable[..., torch.Tensor]:
     return project
 
 
-@pytest.mark.parametrize(
-    "names",
-    [pytest.param(["llama", "gpt_oss"], marks=SLOW), pytest.param(NAMES, marks=LONG)],
-    ids=["some", "all"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [["llama", "gpt_oss"], NAMES], ids=["some", "all"])
+@pytest.mark.every(2)
 def test_ranks_have_the_weights_of_one_gpu_and_draw_as_it_would(
     names: list[str], tmp_path: Path
 ) -> None:
