@@ -30,17 +30,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of tests marked `every(n)` the first case runs at every turn, and each n-th after it.
 
-    The others are slow; those of a test that is slow itself are long.
+    The others are slow; those of a test that is slow itself are long. `every(n, m)`: of the others
+    each m-th alone is slow, and the rest are long.
     """
-    cases = Counter[str]()
+    cases, rest = Counter[str](), Counter[str]()
     for item in items:
         mark = item.get_closest_marker("every")
-        if mark is not None:
-            name = item.nodeid.partition("[")[0]
-            if cases[name] % mark.args[0]:
-                is_slow = item.get_closest_marker("slow") is not None
-                item.add_marker(pytest.mark.long if is_slow else pytest.mark.slow)
-            cases[name] += 1
+        if mark is None:
+            continue
+        name = item.nodeid.partition("[")[0]
+        n, m = (*mark.args, 1)[:2]
+        if cases[name] % n:
+            is_long = item.get_closest_marker("slow") is not None or rest[name] % m
+            item.add_marker(pytest.mark.long if is_long else pytest.mark.slow)
+            rest[name] += 1
+        cases[name] += 1
 
 
 @pytest.fixture

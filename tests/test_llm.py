@@ -464,6 +464,7 @@ def test_a_closed_llm_gives_the_model_back() -> None:
     assert again[0].outputs[0].token_ids == first[0].outputs[0].token_ids
 
 
+@pytest.mark.slow
 def test_closing_frees_the_kv_cache(folder: Path) -> None:
     llm = LLM(folder, kv_cache_memory=MEMORY)
     keys = weakref.ref(llm.engine.runner.cache.keys[0])

@@ -21,6 +21,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return exit.value.code, captured.out, captured.err
 
 
+@pytest.mark.slow
 def test_one_line_of_every_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = save_tiny_model(tmp_path)
     capsys.readouterr()

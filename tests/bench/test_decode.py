@@ -22,6 +22,7 @@ def shape(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+@pytest.mark.slow
 def test_levels_change_what_is_computed_and_stored(shape: str) -> None:
     """Three problems of 20 tokens behind 40 that all share, four samples each."""
     tokens = {0: 12 * 60, 1: 40 + 12 * 20, 2: 40 + 3 * 20}

@@ -400,6 +400,7 @@ def test_cuda_asked_for_and_absent(sharegen: Command, job: list[object]) -> None
 
 @pytest.mark.parametrize("command", ["decode", "mixed"])
 @pytest.mark.every(2)
+@pytest.mark.slow
 def test_benchmarks_on_a_device_that_is_not_there(sharegen: Command, command: str) -> None:
     bench = ["bench", command, "--shape", "nowhere", "--device"]
     check(sharegen(*bench, "foo"), 2, "unknown device 'foo'")

@@ -192,6 +192,7 @@ def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
         pytest.param("monkeys", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_converted_samples_score_the_same(
     sharegen: Command, humaneval: Path, tmp_path: Path, kind: str
 ) -> None:

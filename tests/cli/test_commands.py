@@ -369,6 +369,7 @@ def run_apart(arguments: list[object], **options: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("uncovered")  # its file has no room either
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_line_and_loses_nothing(
     sharegen: Command, job: list[object]
 ) -> None:

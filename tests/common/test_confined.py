@@ -34,6 +34,7 @@ def test_one_process_answers_all_calls_until_one_goes_over_its_limits(short: Non
     assert confined.call(operator.mul, "x", 2**20) == "x" * 2**20
 
 
+@pytest.mark.slow
 def test_the_limits_are_of_each_call(short: None) -> None:
     for _ in range(3):
         confined.call(sum, range(3_000_000))  # a third of the time

@@ -51,6 +51,7 @@ def test_what_is_no_value_says_why(text: str | bytes, reason: str) -> None:
 
 
 @given(st.lists(VALUES, min_size=1))
+@pytest.mark.slow
 def test_elements_are_those_of_the_list(values: list[Any]) -> None:
     assert [json.loads(text) for text in elements(f" {json.dumps(values)} ")] == values
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,6 +15,9 @@ import torch.multiprocessing as mp
 
 from sharegen.engine.model.ranks import Ranks, connect
 
+# Forked from a process that has imported everything, each is there at once.
+multiprocessing.set_forkserver_preload(["tests.engine.parallel.forked_imports"])
+
 
 def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """`work(ranks, *arguments)` on each of `size` processes: what they return, by rank.
@@ -20,13 +25,20 @@ def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     work: a function of a module, so that a new process finds it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_run, (size, folder, work, arguments), size)
+        given = (size, folder, dict(os.environ), work, arguments)
+        mp.start_processes(_run, given, size, start_method="forkserver")
         return [torch.load(Path(folder) / f"{rank}", weights_only=False) for rank in range(size)]
 
 
 def _run(
-    rank: int, size: int, folder: str, work: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    size: int,
+    folder: str,
+    environment: dict[str, str],
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
+    os.environ.update(environment)  # what a test has set since the server began
     torch.set_num_threads(1)
     ranks: Ranks = connect(
         rank, size, f"file://{folder}/meeting", torch.device("cpu"), timedelta(minutes=2)

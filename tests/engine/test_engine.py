@@ -57,7 +57,7 @@ def check_random_job(job: RandomJob, name: str) -> None:
     job.check_counts(ran.stats)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.sampled_from(["llama", "mistral"]))
 def test_every_token_of_a_random_job_is_the_reference_s(job: RandomJob, name: str) -> None:
     check_random_job(job, name)
@@ -251,6 +251,7 @@ def text_until(tokenizer: Any, prompt: list[int], tokens: list[int], stop: str) 
     raise AssertionError("the stop never comes")
 
 
+@pytest.mark.every(2)
 def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngine) -> None:
     """Every stop that a text could have had: it ends there, at the first token that completes it,
     in whatever tokens the stop begins and ends; and other samples don't notice."""
@@ -276,6 +277,7 @@ def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngi
     assert across > 5
 
 
+@pytest.mark.every(2)
 def test_stop_strings_of_many_samples_at_once(speaking: CheckedEngine) -> None:
     tokenizer = speaking.tokenizer
     prompt = tokenizer.encode("Janet has 3 ducks. How many", add_special_tokens=False)
@@ -357,7 +359,7 @@ def ragged() -> list[Request]:
 
 
 @pytest.mark.parametrize(
-    "steps", [(0, 2, 5, 13), pytest.param((1, 3, 8, 21), marks=pytest.mark.slow)]
+    "steps", [(0, 5), pytest.param((1, 2, 3, 8, 13, 21), marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("method", ["forward", "decode", "prefill", "_apply"])
 def test_an_error_inside_a_step_leaves_an_exact_engine(

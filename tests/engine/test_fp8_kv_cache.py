@@ -147,6 +147,7 @@ def test_preemption_changes_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "deepseek_v3"])
+@pytest.mark.every(2)
 def test_any_machine(name: str) -> None:
     """Windows, sinks, and values of another size than keys, too."""
     whole = results(name)
@@ -210,7 +211,7 @@ def test_the_worst_fragmentation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=jobs())
 def test_random_jobs(drawn: RandomJob) -> None:
     """The books agree after every step, every sample comes once, and whatever the pool the same."""

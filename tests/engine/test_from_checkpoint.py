@@ -42,6 +42,7 @@ def distance(name: str, folder: Path, quantization: str | None) -> tuple[Verifie
 
 # Plain; a softcap, so that attention is eager; one that counts positions by itself.
 @pytest.mark.parametrize("name", ["llama", "gemma2", "llama4"])
+@pytest.mark.every(3, 2)
 def test_without_quantisation_it_is_that_of_rounding(name: str, tmp_path: Path) -> None:
     found, far = distance(name, tmp_path, None)
     assert far.steps == found.steps == 24

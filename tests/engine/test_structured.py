@@ -118,6 +118,7 @@ def alone() -> Ran:
         pytest.param(1, {"max_sequences": 8, "blocks": 30}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.every(2)
 def test_samples_do_not_hang_on_what_runs_beside_them(
     alone: Ran, lag: int, config: dict[str, Any]
 ) -> None:

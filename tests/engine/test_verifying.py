@@ -62,6 +62,7 @@ def verified_by(
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gpt2", "deepseek_v3"])
+@pytest.mark.every(5, 3)
 def test_differences_are_those_of_rounding(name: str) -> None:
     model = load_model(make_tiny(name))
     found = verified(model, 40)
@@ -73,6 +74,7 @@ def test_differences_are_those_of_rounding(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
+@pytest.mark.every(2)
 def test_softcap_and_sinks_have_one_back_end(name: str) -> None:
     """Windows too: SDPA would leave out what it does not know, so it is no reference here."""
     found = verified(load_model(make_tiny(name)), 40)
@@ -97,7 +99,7 @@ AttentionMaskInterface.register("eager_in_float32", eager_mask)
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.every(5)
+@pytest.mark.every(5, 3)
 def test_lower_precision_is_as_far_as_the_back_ends_are(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +218,7 @@ def test_the_same_seed_keeps_the_same_steps() -> None:
     assert kept(1) == kept(1) != kept(2)
 
 
+@pytest.mark.slow
 def test_as_many_samples_as_steps_are_asked() -> None:
     """Known before anything is drawn; what is drawn, and of which sample, stays."""
     requests = requests_of(forest(), PARAMS, 6)
@@ -296,6 +299,7 @@ def test_eager_that_would_not_fit_leaves_no_yardstick(monkeypatch: pytest.Monkey
     assert found.no_yardstick == "eager attention needs more memory than there is"
 
 
+@pytest.mark.slow
 def test_steps_for_which_the_only_back_end_has_no_memory_are_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

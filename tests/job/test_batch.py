@@ -53,6 +53,7 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {line["custom_id"]: line["response"] for line in lines}
 
 
+@pytest.mark.slow
 def test_openais_own_types_read_every_answer(answer: Any, tmp_path: Path) -> None:
     from openai.types import Completion
     from openai.types.chat import ChatCompletion

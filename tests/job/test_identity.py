@@ -292,6 +292,7 @@ FIRST_VERSION = Path(__file__).parent / "first_version"
 `sharegen run self-consistency --limit 3 -n 2`."""
 
 
+@pytest.mark.slow
 def test_a_journal_of_the_first_version_goes_on_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: Callable[..., Configuration]
 ) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from sharegen.job.recording import answer_in
 from sharegen.workload.configuration import resolve
 
 
+@pytest.mark.slow
 def test_a_long_text_of_marks_has_no_answer_and_costs_no_minute() -> None:
     """The pattern that ships looks over the rest of the line at each mark."""
     configuration = resolve("self-consistency")

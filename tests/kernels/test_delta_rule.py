@@ -50,6 +50,7 @@ def test_a_step(
 @pytest.mark.parametrize("kernels", [delta_rule, reference_states])
 @pytest.mark.parametrize(("heads", "sizes"), [((2, 6), (16, 24)), ((1, 1), (72, 16))])
 @pytest.mark.every(5)
+@pytest.mark.slow
 def test_tokens_that_are_kept(
     kernels: Any, heads: tuple[int, int], sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
@@ -89,6 +90,7 @@ def test_tokens_that_are_kept(
 
 @each_dtype
 @pytest.mark.parametrize("kernels", [delta_rule, reference_states])
+@pytest.mark.slow
 def test_layers_that_settle_together(kernels: Any, dtype: torch.dtype) -> None:
     """And a key that is nothing, and a long one: changes, or weights, beyond what float16 holds."""
     torch.manual_seed(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
+import timeit
 
 import numpy as np
 import pytest
@@ -224,14 +224,13 @@ def test_refuses_more_rows_than_it_has_room_for() -> None:
 
 
 def test_builds_within_a_millisecond() -> None:
+    """On a core that squares ten thousand numbers in a third of one."""
     nodes = [(1024, 0, 1040)] + [(112, 40 * i, 40 * i + 40) for i in range(26)]
     layout = layout_of(nodes, 1040, np.random.default_rng(0).permutation(1040).astype(np.int32))
     shape = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
     plan = Plan(shape, 1040, torch.device("cpu"), costs=CostModel())
-    plan.update(layout)
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        plan.update(layout)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 1e-3
+    builds, squares = [], []
+    for _ in range(30):
+        builds += timeit.repeat(lambda: plan.update(layout), number=1, repeat=2)
+        squares += timeit.repeat("[i * i for i in range(10_000)]", number=1, repeat=2)
+    assert min(builds) < 3 * min(squares)

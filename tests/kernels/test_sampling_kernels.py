@@ -88,6 +88,7 @@ def test_mixed_rows() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-3, 1e6])
+@pytest.mark.every(3, 2)
 def test_far_temperatures(temperature: float) -> None:
     """Around 10,000 a float32 has steps of 1e-3, where the least temperature sees 1e-3 in all."""
     for offset in (0.0, 1e4):
@@ -102,6 +103,7 @@ def test_greedy_takes_the_first_of_equals() -> None:
     assert Rows(logits, **GREEDY).drawn()[0].tolist() == [5000, 4095, 0]
 
 
+@pytest.mark.slow
 def test_barred_tokens_are_never_drawn() -> None:
     logits = torch.full((8, 9000), -torch.inf)
     logits[:, [50, 8999]] = 1.0
@@ -131,6 +133,7 @@ def test_nan_stays_inside_the_vocabulary() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"top_k": 3, "top_p": 0.5}, {"min_p": 0.1}, GREEDY], ids=str
 )
+@pytest.mark.every(4, 3)
 def test_what_is_no_distribution_has_no_log_probability(
     options: dict[str, float], dtype: torch.dtype
 ) -> None:
@@ -150,6 +153,7 @@ def test_what_is_no_distribution_has_no_log_probability(
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3, "top_p": 0.5}, GREEDY], ids=str)
+@pytest.mark.every(3, 2)
 def test_what_penalties_and_biases_leave_decides(options: dict[str, float]) -> None:
     raw = random_logits(4, 9000)
     after = raw.clone()
@@ -162,6 +166,7 @@ def test_what_penalties_and_biases_leave_decides(options: dict[str, float]) -> N
         assert tokens[3] == 8999
 
 
+@pytest.mark.slow
 def test_rows_are_their_own() -> None:
     rows = Rows(random_logits(6, 5003), top_p=0.8)
     tokens, logprobs = rows.drawn()
@@ -174,6 +179,7 @@ def test_rows_are_their_own() -> None:
         assert torch.equal(alone[1], logprobs[i : i + 1])
 
 
+@pytest.mark.slow
 def test_shared_rows_of_logits() -> None:
     logits = random_logits(3, 700)
     which = torch.tensor([2, 0, 0, 1, 2, 2, 1], device=DEVICE)
@@ -185,6 +191,7 @@ def test_shared_rows_of_logits() -> None:
     assert torch.equal(got[1], expected[1])
 
 
+@pytest.mark.slow
 def test_raw_logits_apart_from_adjusted_ones() -> None:
     raw = random_logits(4, 5003, seed=1).to(DEVICE)
     rows = Rows(random_logits(4, 5003, seed=2), top_k=50)

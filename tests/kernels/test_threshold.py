@@ -27,12 +27,13 @@ from tests.kernels.test_sampling_kernels import GREEDY, Rows, random_logits
         GREEDY,
     ],
 )
-@pytest.mark.every(5)
+@pytest.mark.every(10, 4)
 def test_filters(vocab_size: int, options: dict[str, float]) -> None:
     rows = Rows(random_logits(4, vocab_size), **options)
     assert rows.check() < 3
 
 
+@pytest.mark.slow
 def test_a_nucleus_too_large_to_put_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threshold, "CAPACITY", 256)
     monkeypatch.setattr(threshold, "SEARCH_BLOCK", 256)
@@ -42,6 +43,7 @@ def test_a_nucleus_too_large_to_put_aside(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("ties", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_more_ties_than_are_put_aside(ties: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threshold, "CAPACITY", 256)
     monkeypatch.setattr(threshold, "SEARCH_BLOCK", 256)
@@ -63,7 +65,7 @@ def test_infinite_logits_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("barred", [torch.finfo(torch.float32).min, -300.0])
 @pytest.mark.parametrize("options", [{"top_k": 50}, {"top_p": 0.9}, {"top_k": 290, "top_p": 0.9}])
-@pytest.mark.every(5)
+@pytest.mark.every(2)
 def test_finite_numbers_that_bar_tokens(barred: float, options: dict[str, float]) -> None:
     """As biases and models do: the search does not begin that far below."""
     logits = random_logits(4, 300)
@@ -73,6 +75,7 @@ def test_finite_numbers_that_bar_tokens(barred: float, options: dict[str, float]
     assert len(set(rows.drawn()[0].tolist())) > 2
 
 
+@pytest.mark.slow
 def test_all_ties_stay() -> None:
     logits = torch.zeros(24, 500)
     logits[:, 7] = 1.0

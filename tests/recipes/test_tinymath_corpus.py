@@ -94,6 +94,7 @@ def test_rows_are_whole_problems_closed_by_eos(folder, tokenizer):
         assert not answers[length:].any()
 
 
+@pytest.mark.slow
 def test_shards_are_reproducible_and_differ(folder):
     make = RowMaker(folder / "tokenizer.json", 2)
     assert (make(4)[0] == make(4)[0]).all()

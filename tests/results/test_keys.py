@@ -16,7 +16,7 @@ KEYS = st.builds(Key, NAMES, HASHES, SAMPLES)
 CHANGES = st.lists(st.tuples(st.booleans(), KEYS), max_size=30)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(CHANGES, st.lists(KEYS, max_size=10))
 def test_like_a_set(changes: list[tuple[bool, Key]], others: list[Key]) -> None:
     keys, expected = Keys(), set[Key]()

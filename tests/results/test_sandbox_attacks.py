@@ -367,7 +367,7 @@ def test_other_processes_cannot_be_seen(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("target", ["1", "os.getppid()", "-1", "0"])
 @pytest.mark.parametrize("number", [9, 15, 19, 11, 2])
-@pytest.mark.every(3)
+@pytest.mark.every(3, 2)
 def test_the_supervisor_cannot_be_killed(sandbox: Sandbox, target: str, number: int) -> None:
     with sandbox.program(
         f"import os\nif input() == 'kill': os.kill({target}, {number})\nprint('alive')",

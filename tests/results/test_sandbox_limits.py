@@ -177,13 +177,14 @@ HOARDERS = {
 
 
 @pytest.mark.parametrize("source", HOARDERS.values(), ids=list(HOARDERS))
-@pytest.mark.every(2)
+@pytest.mark.every(3, 2)
 def test_memory_is_limited_wherever_it_lies(limited: Sandbox, source: str) -> None:
     """Either it is denied, or there is too much of it."""
     answer = run(limited, f"{source}time.sleep(4)\nprint('held')")
     assert answer.status in ("memory", "error") and answer.output == b""
 
 
+@pytest.mark.every(4, 3)
 def test_memory_that_was_given_back_is_not_held(limited: Sandbox) -> None:
     source = (
         "import os, time\n"

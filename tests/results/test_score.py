@@ -170,7 +170,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("kind", WANTED)
 @pytest.mark.parametrize("name", FORGERIES)
-@pytest.mark.every(3)
+@pytest.mark.every(3, 2)
 def test_forged_verdicts_fail(impatient: Scorer, kind: str, name: str) -> None:
     attack = FORGERIES[name]
     inside = attack.replace("\n", "\n    ")
@@ -281,7 +281,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("kind", ["call", "check"])
 @pytest.mark.parametrize("name", TRICKS)
-@pytest.mark.every(3)
+@pytest.mark.every(3, 2)
 def test_tricks_with_answers_fail(scorer: Scorer, kind: str, name: str) -> None:
     score = judge(scorer, WANTED[kind], TRICKS[name])
     assert not score.passed and score.result != "unscorable"
@@ -334,7 +334,7 @@ SEARCHES = [
 
 @pytest.mark.parametrize("kind", ["script", "call", "check"])
 @pytest.mark.parametrize("search", range(len(SEARCHES)))
-@pytest.mark.every(3)
+@pytest.mark.every(3, 2)
 def test_expected_values_are_nowhere_to_be_found(scorer: Scorer, kind: str, search: int) -> None:
     """Even after a right answer went through the same sandbox."""
     right = {"script": f"print({SECRET})"}.get(kind, f"def f(x): return {SECRET}")
@@ -390,6 +390,7 @@ def test_answers_of_one_check_do_not_reach_the_next(scorer: Scorer) -> None:
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs HumanEval")
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_canonical_solutions_of_humaneval_all_pass(scorer: Scorer, every: int) -> None:
     schema = schema_named("humaneval")
     with gzip.open(DATA / "HumanEval.jsonl.gz", "rt") as file:

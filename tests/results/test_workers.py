@@ -148,6 +148,7 @@ def test_a_crowd_of_processes_takes_no_time_from_a_neighbour(isolation: Isolatio
     pytest.fail("it took more than a tenth longer beside the crowd, time and again")
 
 
+@pytest.mark.slow
 def test_a_killed_command_leaves_nothing_running(isolation: Isolation, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
         '{"problem_id": 1, "question": "", "input_output": "{\\"inputs\\": [\\"\\"], '

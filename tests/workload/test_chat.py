@@ -64,11 +64,12 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself() -> None:
     ],
     ids=lambda value: value[:20],
 )
-@pytest.mark.every(2)
+@pytest.mark.every(4, 3)
 def test_what_goes_too_far_is_one_line(short: None, template: str, why: str) -> None:
     assert_refused(template, why)
 
 
+@pytest.mark.slow
 def test_more_text_than_any_prompt_is_one_line() -> None:
     """Within the usual seconds: on a busy machine the text alone takes some."""
     assert_refused("{{ 'x' * (2**24 + 1) }}", "gives more than 16,777,216 characters")

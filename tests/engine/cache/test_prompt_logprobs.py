@@ -64,7 +64,7 @@ def assert_from_forward(completion: Completion, model: PreTrainedModel) -> None:
         *product([7, 512], [1, 4], ["llama", "gemma2", "gpt2"]),
     ],
 )
-@pytest.mark.every(5)
+@pytest.mark.every(3, 2)
 def test_equal_to_the_models_own_forward(prefill_tokens: int, block_size: int, name: str) -> None:
     engine = make_engine(
         loaded(name), block_size=block_size, prefill_tokens=prefill_tokens, blocks=800
@@ -140,6 +140,7 @@ def test_tokens_do_not_depend_on_it() -> None:
     assert plain.results == asked.results
 
 
+@pytest.mark.slow
 def test_prompts_prefilled_ahead_and_dropped() -> None:
     """Blocks run out, nodes that were asked go and are prefilled again."""
     engine = make_engine(loaded("llama"), blocks=30, max_sequences=7)

@@ -48,6 +48,7 @@ def test_rows_of_a_batch() -> None:
 
 @pytest.mark.parametrize("cramped", [False, True])
 @pytest.mark.every(5)
+@pytest.mark.slow
 def test_repetition_penalty_equals_generate(cramped: bool) -> None:
     """It looks at prompt and output, and so at what a sequence had before it was preempted."""
     params = replace(GREEDY, max_tokens=24, repetition_penalty=1.4)
@@ -75,7 +76,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("cramped", [False, True])
-@pytest.mark.every(5)
+@pytest.mark.every(5, 3)
 def test_all_processors_together_equal_generate(cramped: bool) -> None:
     """Bias, repetition, bad words and min_tokens of every request its own, in one batch."""
     free = run(make_engine(loaded("llama")), requests_of(PROMPTS, GREEDY)).tokens
@@ -124,6 +125,7 @@ def eager_logits(completion: Completion, name: str = "llama") -> torch.Tensor:
     return original(name)(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 :]
 
 
+@pytest.mark.slow
 def test_output_penalties_see_the_whole_output() -> None:
     params = replace(GREEDY, max_tokens=24, presence_penalty=0.7, frequency_penalty=0.4)
     engine = cramped_engine()
@@ -163,6 +165,7 @@ def test_logprobs_are_those_of_the_raw_distribution(cramped: bool) -> None:
     assert not cramped or engine.stats.preemptions > 0
 
 
+@pytest.mark.slow
 def test_each_row_keeps_its_own_parameters() -> None:
     """Greedy, biased and sampled rows join and leave one batch, each as if it were alone."""
     ways = [

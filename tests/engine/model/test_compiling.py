@@ -42,6 +42,7 @@ def test_a_model_that_does_not_compile_is_left_as_it_was(monkeypatch: pytest.Mon
     assert all(module._compiled_call_impl is None for module in loaded.model.modules())
 
 
+@pytest.mark.slow
 def test_a_model_without_layers_to_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one with code of its own may be."""
     monkeypatch.setattr(stacking, "GradientCheckpointingLayer", type(None))

@@ -84,6 +84,7 @@ def test_a_wide_gate_goes_into_the_rows(
     assert calls(kind(nn.SiLU())) == 1
 
 
+@pytest.mark.slow
 def test_what_is_no_such_gate_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls(GatedMLP(nn.SiLU())) == 0  # too narrow
     monkeypatch.setattr(gating, "_LEAST_WIDTH", WIDE)

@@ -79,6 +79,7 @@ def test_a_stack_computes_what_its_layers_do(name: str) -> None:
 
 
 @pytest.mark.usefixtures("dynamo_alone")
+@pytest.mark.slow
 def test_layers_are_compiled_one_by_one_where_a_stack_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

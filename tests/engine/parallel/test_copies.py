@@ -47,6 +47,7 @@ def test_a_copy_is_a_worker_whose_end_is_told(server: ForkServer, tmp_path: Path
     assert not psutil.pid_exists(worker.pid)
 
 
+@pytest.mark.slow
 def test_one_that_is_killed(server: ForkServer) -> None:
     one, other = (_waiting(server) for _ in range(2))
     os.kill(one[0].pid, signal.SIGKILL)

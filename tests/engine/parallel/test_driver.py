@@ -97,6 +97,7 @@ def test_the_same_samples_to_the_bit(two: Driver, alone: object) -> None:
     assert two.stats.prompt_tokens_asked == sum(4 * len(r.prompt_token_ids) for r in job())
 
 
+@pytest.mark.slow
 def test_a_node_is_computed_once_a_worker(two: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """What several need costs a computation each; a few tokens more where the last are dealt."""
     told: dict[Process, dict[int, Request]] = {}
@@ -154,6 +155,7 @@ def test_the_beams_of_a_search_are_one_workers(two: Driver, folder: Path, count:
     assert {(c.request.key, c.sample): (c.token_ids, c.score) for c in dealt} == found
 
 
+@pytest.mark.slow
 def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
     stream = two.generate(job(200))
     next(stream)
@@ -192,6 +194,7 @@ def test_a_request_that_cannot_run(two: Driver) -> None:
     assert len(list(two.generate([good]))) == 4
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -> None:
     """Early and late, one hired in between; the last one's death ends the job."""
     driver = Driver([setting, setting], forked())
@@ -217,6 +220,7 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
     driver.close()
 
 
+@pytest.mark.slow
 def test_a_worker_without_memory(setting: Setting, alone: object) -> None:
     """It ends with its reason in a line, and the job with it where it was the last."""
     kinds = iter([Starved, Forked])
@@ -233,6 +237,7 @@ def test_a_worker_without_memory(setting: Setting, alone: object) -> None:
     assert raised.value.exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_model(setting: Setting, tmp_path: Path, alone: object) -> None:
     other = str(save_tiny_model(tmp_path / "other", context=256, seed=1))
     driver = Driver([setting], forked())

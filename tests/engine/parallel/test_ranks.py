@@ -208,7 +208,7 @@ def test_a_worker_ends_with_its_rank_and_a_rank_with_its_worker(
 ) -> None:
     """The job goes on with the other worker; the last one's end has its reason."""
     setting = Setting(str(folder), str(folder), CONFIG, device="cpu", threads=1, ranks=2)
-    requests = job(SamplingParams(max_tokens=60, ignore_eos=True), prompts=20)
+    requests = job(SamplingParams(max_tokens=40, ignore_eos=True), prompts=16)
     engine = led(folder)
     expected = results(list(engine.generate(requests)))
     engine.close()

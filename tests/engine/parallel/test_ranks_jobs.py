@@ -70,7 +70,7 @@ def test_preemption_and_resume(two: Engine, one: Engine) -> None:
     that are on record are not drawn."""
     for engine in (one, two):
         hope_for_the_best(engine)
-    requests = job(SamplingParams(max_tokens=40, ignore_eos=True))
+    requests = job(SamplingParams(max_tokens=20, ignore_eos=True), prompts=5)
     swap_always(two)
     whole = results(list(one.generate(requests)))
     swaps, replayed = two.stats.swaps, two.stats.tokens_replayed

@@ -246,7 +246,10 @@ class TestFilters:
             tokens, _ = sample(logits, state_of([params] * 300, vocab_size), first_positions(300))
             assert len(tokens.unique()) > 150
 
-    @pytest.mark.parametrize("vocab_size", [1, NARROW - 1, NARROW, 10 * NARROW, 6000])
+    @pytest.mark.parametrize(
+        "vocab_size",
+        [1, NARROW - 1, NARROW, 10 * NARROW, pytest.param(6000, marks=pytest.mark.slow)],
+    )
     def test_narrow_and_full_look_agree_with_the_definition(self, vocab_size):
         generator = torch.manual_seed(vocab_size)
         count = 60 if vocab_size < 1000 else 6

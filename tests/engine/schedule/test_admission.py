@@ -21,6 +21,7 @@ SHAPES: dict[str, Callable[[random.Random], float]] = {
 
 @pytest.mark.parametrize("block_size", [pytest.param(4, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.every(5, 3)
 def test_the_limit_hardly_matters(shape: str, block_size: int) -> None:
     lengths = drawn(SHAPES[shape], 160)
     tight = count(lengths, 100, blocks=400, block_size=block_size)
@@ -30,6 +31,7 @@ def test_the_limit_hardly_matters(shape: str, block_size: int) -> None:
     assert none.steps <= 1.1 * tight.steps
 
 
+@pytest.mark.slow
 def test_preemption_is_rare_and_memory_is_used() -> None:
     lengths = drawn(lambda rng: rng.lognormvariate(4, 0.6), 1_000)
     job = count(lengths, 1_000, blocks=400)
@@ -41,6 +43,7 @@ def test_preemption_is_rare_and_memory_is_used() -> None:
     assert job.steps < 1.35 * held / 400
 
 
+@pytest.mark.slow
 def test_what_an_earlier_run_has_seen_is_known_from_the_start() -> None:
     """All samples are long: who does not know it begins too many, and throws their tokens away."""
     lengths = drawn(lambda rng: rng.randint(200, 250), 80)

@@ -104,7 +104,7 @@ def check_random_job(job: RandomJob) -> None:
     job.check_counts(ran.stats)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(jobs())
 def test_random_jobs(job: RandomJob) -> None:
     check_random_job(job)
@@ -398,6 +398,7 @@ def test_more_requests_may_be_added_later() -> None:
     assert stats.prompt_tokens_computed == 40 + 12
 
 
+@pytest.mark.slow
 def test_closing_early_leaves_nothing() -> None:
     requests = requests_of(forest(), PARAMS, samples=5)
     for lag in (0, 1):

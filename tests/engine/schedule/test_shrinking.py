@@ -93,7 +93,7 @@ def undisturbed(name: str) -> dict[tuple[int, int], object]:
     [("llama", 0, {0}), ("llama", 1, {1}), ("gemma2", 1, {0, 1, 2}), ("gemma2", 0, {3}),
      ("llama", 1, {4, 5, 6}), ("llama", 0, {2, 9, 21, 22, 30}), ("gemma2", 1, {2, 9, 21, 22, 30})],
 )  # fmt: skip
-@pytest.mark.every(5)
+@pytest.mark.every(5, 3)
 def test_every_token_is_that_of_the_undisturbed_run(name: str, lag: int, failing: set[int]) -> None:
     """Bit for bit, with log-probabilities; integrity is checked after every step."""
     engine = make_engine(loaded(name), max_sequences=300, prefill_tokens=WIDE)
@@ -104,6 +104,7 @@ def test_every_token_is_that_of_the_undisturbed_run(name: str, lag: int, failing
     assert_empty(engine)
 
 
+@pytest.mark.slow
 def test_scarce_blocks_and_steps_that_fail_at_random() -> None:
     """Preemption for want of blocks and for want of memory, together."""
     for seed in range(2):
@@ -146,7 +147,7 @@ def check_random_job(job: RandomJob, rng: random.Random) -> None:
 _checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=_checks)
+@settings(max_examples=8, deadline=None, suppress_health_check=_checks)
 @given(jobs(), st.randoms(use_true_random=False))
 def test_random_jobs_read_their_own_context(
     down_to_one: None, job: RandomJob, rng: random.Random
@@ -161,6 +162,7 @@ def test_many_more_random_jobs(down_to_one: None, job: RandomJob, rng: random.Ra
     check_random_job(job, rng)
 
 
+@pytest.mark.slow
 def test_nodes_that_were_cut_at_other_places_are_exact(down_to_one: None) -> None:
     """Chunks go on from where the last one ended, at the places of the smaller ones."""
     requests = requests_of(forest(), replace(PARAMS, ignore_eos=True), samples=2)
@@ -200,6 +202,7 @@ def exhausted(engine: Engine, requests: list[Request]) -> str:
 
 
 @pytest.mark.parametrize("method", ["prefill", "decode"])
+@pytest.mark.every(2)
 def test_memory_that_never_suffices_is_one_line_that_says_what_to_do(method: str) -> None:
     engine = make_engine(loaded("llama"), max_sequences=33, prefill_tokens=1000)
     always = True
