@@ -10,7 +10,7 @@ import pytest
 from sharegen.bench.harness import main
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="needs lm-eval")
 def test_each_task_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--rows", "6", "--batch", "4"])

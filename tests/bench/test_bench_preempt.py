@@ -45,7 +45,7 @@ def test_a_table_by_block_size_and_length(
     assert code == 2 and "2,048 tokens of context: lengths may be up to 2,015" in error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_single_samples_and_whole_requests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sharegen.bench.stopping import main
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_table_of_runs_that_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ def run(*arguments: str) -> int:
     return exit.value.code
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_beside_one(
     shape: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_any_machine(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lookahead", [2, 1000])
+@pytest.mark.every(2)
 def test_resuming(lookahead: int) -> None:
     """Whatever is left of the samples: a node is as wide as when all of them were drawn."""
     whole = results(lookahead=lookahead)

@@ -753,7 +753,7 @@ def test_cancelled_samples_leave_the_states_of_others_alone(name: str) -> None:
     assert all(expected[key] == result for key, result in done.items())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_workers_draw_the_same_to_the_bit(tmp_path: Path) -> None:
     make_tiny("falcon_h1").save_pretrained(tmp_path)
     params = SamplingParams(temperature=1.0, n=2, max_tokens=8, ignore_eos=True)

@@ -75,7 +75,7 @@ def check_any(engine: Any, asked: list[StructuredOutputsParams], seed: int) -> N
 
 
 _few = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-_many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+_many = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 _lists = st.lists(structured.asked, min_size=3, max_size=4)
 
 

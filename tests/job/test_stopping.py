@@ -144,7 +144,7 @@ def test_what_counts_does_not_hang_on_interruptions_batch_or_workers(
          {"max_sequences": 4, "workers": 2})
     ):  # fmt: skip
         path = tmp_path / f"{number}.jsonl"
-        for _ in range(3):
+        for _ in range(2):
             try:
                 run_job(configure(folder, rule, **machine), path, watcher=Stop(rng.randint(1, 25)))
             except Interrupted:

@@ -272,6 +272,7 @@ def _as_user(python: str, code: str, given: str = "") -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("kind", ["namespaces", "bubblewrap"])
 @pytest.mark.slow
+@pytest.mark.every(2)
 def test_limits_hold_for_an_ordinary_user(kind: Isolation) -> None:
     python = _python_for_all()
     spenders = [(name, BURN + source, asdict(BRIEF)) for name, source in SPENDERS.items()]

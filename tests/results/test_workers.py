@@ -199,6 +199,7 @@ def test_available_cores_counts_what_we_may_use() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("uncovered")
+@pytest.mark.every(2)
 def test_an_interrupted_command_keeps_its_verdicts(
     isolation: Isolation, number: signal.Signals, tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_node_that_cannot_load_the_model(nodes: Nodes, setting: Setting, alone
     assert re.match(r"worker \d is gone: node [\d.]+: .* is not the model that the job", said[1])
 
 
+@pytest.mark.long
 def test_no_node_can_load_the_model(nodes: Nodes, setting: Setting) -> None:
     with (
         pytest.warns(UserWarning, match="the others go on"),
@@ -226,6 +227,7 @@ def from_afar(words: list[str], has_begun: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("uncovered")
+@pytest.mark.long
 def test_a_job_whose_driver_dies(
     nodes: Nodes, client_port: int, folder: Path, rows: Path, tmp_path: Path
 ) -> None:
