@@ -96,6 +96,7 @@ def streamed(llm: LLM, params: SamplingParams = SAMPLED) -> dict[tuple[int, int]
     return {(index, c.index): c.text for index, c in llm.stream(PROMPTS, params)}
 
 
+@pytest.mark.slow
 def test_the_same_script_gives_the_same_samples(folder: Path) -> None:
     def script(**options: int) -> list[object]:
         llm = LLM(folder, kv_cache_memory=MEMORY, **options)

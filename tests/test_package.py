@@ -144,6 +144,7 @@ def test_the_license_is_apache() -> None:
     assert PROJECT["project"]["license"] == "Apache-2.0"
 
 
+@pytest.mark.slow
 def test_help_starts_without_what_is_heavy() -> None:
     program = f"""
 import contextlib, io, sys
@@ -175,6 +176,7 @@ main(["run", "self-consistency", "--limit", "1", "-n", "2", "--max-tokens", "4",
     assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_each_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for path, _ in commands():
         capsys.readouterr()

@@ -194,6 +194,7 @@ def test_datasets_at_length(
 
 @bounded(100)
 @given(odd=st.lists(lines(objects("a"))), data=st.data())
+@pytest.mark.slow
 def test_rows_are_read_around_odd_ones(
     tmp_path: Path, odd: list[bytes], data: st.DataObject
 ) -> None:
@@ -350,6 +351,7 @@ def test_programs_at_length(
 
 @bounded(100)
 @given(data=st.data())
+@pytest.mark.slow
 def test_samples_of_tools_are_read_around_odd_ones(tmp_path: Path, data: st.DataObject) -> None:
     sample = {"task_id": "a", "completion": "good"}
     good = [json.dumps(sample).encode()] * 2

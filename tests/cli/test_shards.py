@@ -70,6 +70,7 @@ def test_more_shards_than_problems(sharegen: Command, job: list[object], tmp_pat
 ANSWERS = ["--set", "answer.patterns=['(\\w)']"]  # a model of random weights has no better ones
 
 
+@pytest.mark.slow
 def test_shards_are_read_as_one_job(sharegen: Command, job: list[object], tmp_path: Path) -> None:
     for shard in ("1/2", "2/2"):
         ran = sharegen(*job, *ANSWERS, "--shard", shard)

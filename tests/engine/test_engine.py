@@ -252,6 +252,7 @@ def text_until(tokenizer: Any, prompt: list[int], tokens: list[int], stop: str) 
 
 
 @pytest.mark.every(2)
+@pytest.mark.slow
 def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngine) -> None:
     """Every stop that a text could have had: it ends there, at the first token that completes it,
     in whatever tokens the stop begins and ends; and other samples don't notice."""
@@ -278,6 +279,7 @@ def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngi
 
 
 @pytest.mark.every(2)
+@pytest.mark.slow
 def test_stop_strings_of_many_samples_at_once(speaking: CheckedEngine) -> None:
     tokenizer = speaking.tokenizer
     prompt = tokenizer.encode("Janet has 3 ducks. How many", add_special_tokens=False)

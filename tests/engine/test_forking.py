@@ -86,6 +86,7 @@ def test_a_running_sample_is_continued_while_it_goes_on(lag: int, tokens: int | 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("blocks", [30, pytest.param(45, marks=pytest.mark.slow), 400])
 @pytest.mark.every(6, 3)
+@pytest.mark.slow
 def test_trees_of_forks_in_any_memory(keep: bool, blocks: int) -> None:
     """Three generations of forks, while blocks run out: kept KV goes before anyone must wait."""
     engine = make_engine(loaded("llama"), blocks=blocks, max_sequences=9)

@@ -36,6 +36,7 @@ def alive() -> int:
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_prompts_without_end_in_the_memory_of_a_window(count: int) -> None:
     source = Source(count, replace(GREEDY, max_tokens=1))
     engine = make_engine(

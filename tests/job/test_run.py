@@ -362,6 +362,7 @@ def _stacks(process: subprocess.Popen[str]) -> str:
     return process.communicate()[1]
 
 
+@pytest.mark.slow
 def test_killed_and_continued(configure: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     process = in_fork.Process(target=run_job, args=[_long_job(configure), path], daemon=True)

@@ -73,6 +73,7 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_p
     assert not [line for line in left if "sharegen.engine.parallel" in line]
 
 
+@pytest.mark.slow
 def test_another_number_continues(
     folder: Path, dataset: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

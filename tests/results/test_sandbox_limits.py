@@ -177,7 +177,7 @@ HOARDERS = {
 
 
 @pytest.mark.parametrize("source", HOARDERS.values(), ids=list(HOARDERS))
-@pytest.mark.every(3, 2)
+@pytest.mark.every(6, 3)
 def test_memory_is_limited_wherever_it_lies(limited: Sandbox, source: str) -> None:
     """Either it is denied, or there is too much of it."""
     answer = run(limited, f"{source}time.sleep(4)\nprint('held')")

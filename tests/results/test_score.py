@@ -403,6 +403,7 @@ def test_canonical_solutions_of_humaneval_all_pass(scorer: Scorer, every: int) -
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs HumanEval")
+@pytest.mark.slow
 def test_broken_solutions_of_humaneval_fail(scorer: Scorer) -> None:
     schema = schema_named("humaneval")
     with gzip.open(DATA / "HumanEval.jsonl.gz", "rt") as file:
@@ -423,6 +424,7 @@ MUTATIONS = [
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the APPS sample")
+@pytest.mark.slow
 def test_solutions_of_apps_pass_and_small_mutations_fail(scorer: Scorer) -> None:
     schema = schema_named("apps")
     rows = [json.loads(line) for line in (DATA / "apps" / "train_5.jsonl").open()]

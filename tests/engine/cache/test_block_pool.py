@@ -154,7 +154,7 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
-TestPool.settings = settings(max_examples=90, stateful_step_count=40, deadline=None)
+TestPool.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def node(found: tuple[np.ndarray, bool] | None) -> tuple[list[int], bool]:

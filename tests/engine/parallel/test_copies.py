@@ -60,6 +60,7 @@ def test_one_that_is_killed(server: ForkServer) -> None:
     assert other[0].wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_copies_end_with_who_speaks_to_them(server: ForkServer) -> None:
     copy, ours = _waiting(server)
     ours.close()

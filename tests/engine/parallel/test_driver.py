@@ -30,6 +30,8 @@ from sharegen.outputs import CompletionOutput
 from tests.engine.parallel.forked import Forked, Starved, forked
 from tests.tiny import save_tiny_model
 
+pytestmark = pytest.mark.slow
+
 PARAMS = SamplingParams(temperature=1.1, max_tokens=24, stop=["7"])
 CONFIG = EngineConfig(max_sequences=16, kv_cache_memory=8 << 20, block_size=4)
 
@@ -97,7 +99,6 @@ def test_the_same_samples_to_the_bit(two: Driver, alone: object) -> None:
     assert two.stats.prompt_tokens_asked == sum(4 * len(r.prompt_token_ids) for r in job())
 
 
-@pytest.mark.slow
 def test_a_node_is_computed_once_a_worker(two: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """What several need costs a computation each; a few tokens more where the last are dealt."""
     told: dict[Process, dict[int, Request]] = {}
@@ -155,7 +156,6 @@ def test_the_beams_of_a_search_are_one_workers(two: Driver, folder: Path, count:
     assert {(c.request.key, c.sample): (c.token_ids, c.score) for c in dealt} == found
 
 
-@pytest.mark.slow
 def test_closed_early_and_used_again(two: Driver, alone: object) -> None:
     stream = two.generate(job(200))
     next(stream)
@@ -194,7 +194,6 @@ def test_a_request_that_cannot_run(two: Driver) -> None:
     assert len(list(two.generate([good]))) == 4
 
 
-@pytest.mark.slow
 def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -> None:
     """Early and late, one hired in between; the last one's death ends the job."""
     driver = Driver([setting, setting], forked())
@@ -220,7 +219,6 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
     driver.close()
 
 
-@pytest.mark.slow
 def test_a_worker_without_memory(setting: Setting, alone: object) -> None:
     """It ends with its reason in a line, and the job with it where it was the last."""
     kinds = iter([Starved, Forked])
@@ -237,7 +235,6 @@ def test_a_worker_without_memory(setting: Setting, alone: object) -> None:
     assert raised.value.exit_code == 1
 
 
-@pytest.mark.slow
 def test_a_worker_with_another_model(setting: Setting, tmp_path: Path, alone: object) -> None:
     other = str(save_tiny_model(tmp_path / "other", context=256, seed=1))
     driver = Driver([setting], forked())
@@ -267,7 +264,6 @@ def test_a_model_that_cannot_be_loaded(setting: Setting, tmp_path: Path) -> None
         Driver([replace(setting, model=str(tmp_path / "nowhere"))], forked())
 
 
-@pytest.mark.slow
 def test_through_the_llm(folder: Path) -> None:
     """Every call draws as one engine does, and what needs one in this process says so."""
     prompts = ["Question: Tom has 3 apples", "Question: A box holds 12 eggs"] * 3

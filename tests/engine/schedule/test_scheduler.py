@@ -138,6 +138,7 @@ class Bookkeeper(CheckedEngine):
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("max_sequences", [1, 5, 64])
+@pytest.mark.every(3, 2)
 def test_prompts_are_computed_once_and_blocks_are_those_in_use(
     block_size: int, max_sequences: int
 ) -> None:

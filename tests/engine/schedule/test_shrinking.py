@@ -93,7 +93,7 @@ def undisturbed(name: str) -> dict[tuple[int, int], object]:
     [("llama", 0, {0}), ("llama", 1, {1}), ("gemma2", 1, {0, 1, 2}), ("gemma2", 0, {3}),
      ("llama", 1, {4, 5, 6}), ("llama", 0, {2, 9, 21, 22, 30}), ("gemma2", 1, {2, 9, 21, 22, 30})],
 )  # fmt: skip
-@pytest.mark.every(5, 3)
+@pytest.mark.every(8, 3)
 def test_every_token_is_that_of_the_undisturbed_run(name: str, lag: int, failing: set[int]) -> None:
     """Bit for bit, with log-probabilities; integrity is checked after every step."""
     engine = make_engine(loaded(name), max_sequences=300, prefill_tokens=WIDE)
