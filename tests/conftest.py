@@ -3,8 +3,13 @@
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
+
+# What one process has compiled is there for all the others, whatever the environment says.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tiny models gain nothing from a second thread, and tests that run side by side (-n) lose by it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
