@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,9 +13,7 @@ import torch
 import torch.multiprocessing as mp
 
 from sharegen.engine.model.ranks import Ranks, connect
-
-# Forked from a process that has imported everything, each is there at once.
-multiprocessing.set_forkserver_preload(["tests.engine.parallel.forked_imports"])
+from tests.engine.parallel.forked import CONTEXT
 
 
 def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -26,7 +23,7 @@ def on_ranks(size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
     """
     with tempfile.TemporaryDirectory() as folder:
         given = (size, folder, dict(os.environ), work, arguments)
-        mp.start_processes(_run, given, size, start_method="forkserver")
+        mp.start_processes(_run, given, size, start_method=CONTEXT.get_start_method())
         return [torch.load(Path(folder) / f"{rank}", weights_only=False) for rank in range(size)]
 
 
