@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine/execute": {"nouns", "engine/model", "engine/sample", "kernels", "errors"},
     "engine": {
         "nouns", "engine/text", "engine/cache", "engine/schedule", "engine/grammar",
-        "engine/model", "engine/execute", "kernels", "errors",
+        "engine/model", "engine/execute", "kernels", "common", "errors",
     },
     "engine/parallel": {
         "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "common", "errors",

@@ -21,6 +21,7 @@ from sharegen.bench.attention_tensors import shape_of
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import CpuTimer, Timer, timer_of
+from sharegen.common.extras import install
 from sharegen.errors import SharegenError, UsageError
 from sharegen.kernels.tiles import shared_memory_limit, unsupported
 
@@ -141,7 +142,7 @@ def _check_plot(plot: Path, sweeps: bool) -> None:
     if not sweeps:
         raise UsageError("--plot draws the sweeps: leave out --no-sweeps")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("--plot needs matplotlib: pip install 'sharegen[plot]'")
+        raise UsageError(f"--plot needs matplotlib: {install('plot')}")
     from matplotlib.backend_bases import FigureCanvasBase
 
     endings = FigureCanvasBase.get_supported_filetypes()

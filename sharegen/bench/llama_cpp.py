@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from sharegen.bench.generate import Job, Pace, config_for, time_sharegen
 from sharegen.bench.gguf_file import write_gguf
+from sharegen.common.extras import install
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import quiet
 from sharegen.engine.model.load import load_model
@@ -171,7 +172,7 @@ def _as_gguf(model: Path, dtype: torch.dtype) -> Iterator[Path]:
 
 def _need_gguf() -> None:
     if importlib.util.find_spec("gguf") is None:
-        raise UsageError("GGUF files are written and read with gguf: pip install 'sharegen[gguf]'")
+        raise UsageError(f"GGUF files are written and read with gguf: {install('gguf')}")
 
 
 def _read(model: Path, dtype: torch.dtype) -> PreTrainedModel:

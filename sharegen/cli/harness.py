@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from sharegen.common.extras import install
 from sharegen.errors import UsageError
 
 
@@ -24,6 +25,6 @@ def lm_eval(context: typer.Context) -> None:
         if error.name is None or error.name.partition(".")[0] != "lm_eval":
             raise
         raise UsageError(
-            "lm-eval is not installed: pip install 'sharegen[lm-eval]', then run this again"
+            f"lm-eval is not installed: {install('lm-eval')}, then run this again"
         ) from None
     client.main(context.args)

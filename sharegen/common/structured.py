@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
+from sharegen.common.extras import install
 from sharegen.common.vllm_names import STRUCTURED_NOT_HERE, refusing
 from sharegen.errors import UsageError
 
@@ -173,7 +174,7 @@ def library() -> ModuleType:
         import llguidance
     except ImportError:
         raise UsageError(
-            "structured_outputs need the library llguidance: pip install 'sharegen[structured]'"
+            f"structured_outputs need the library llguidance: {install('structured')}"
         ) from None
     return llguidance
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 
+from sharegen.common.extras import install
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.state_slots import StateSlots
@@ -82,7 +83,7 @@ def warn_of_slow_parts(stats: EngineStats, on_gpu: bool) -> None:
         )
     if stats.mixers == TORCH_CODE and on_gpu:
         warnings.warn(
-            f"the model's mixers run in {TORCH_CODE}, which is slow: pip install "
-            "'sharegen[hybrid]' for kernels",
+            f"the model's mixers run in {TORCH_CODE}, which is slow: for kernels "
+            f"{install('hybrid')}",
             stacklevel=4,
         )

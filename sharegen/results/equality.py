@@ -1,8 +1,8 @@
 """Whether an answer is right, for every command alike: by value and spelling, then by math-verify.
 
 Answers are *counted* by value and spelling alone (`answer.normalise`). Whether one *equals the gold
-answer* is also asked of math-verify, where it is installed (huggingface/Math-Verify; `pip install
-'sharegen[math]'`) and where neither is a plain number that the other could be told from at once.
+answer* is also asked of math-verify, where it is installed (huggingface/Math-Verify; the
+extra `math`) and where neither is a plain number that the other could be told from at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable
 from functools import lru_cache
 
+from sharegen.common.extras import install
 from sharegen.results.answer import normalise
 
 _SECONDS = 5
@@ -53,7 +54,7 @@ def equality_used(pairs: Iterable[tuple[str, str]]) -> str | None:
         return "answers are compared by value and spelling, then by math-verify"
     return (
         "answers are compared by value and spelling alone: math-verify is not installed "
-        "(pip install 'sharegen[math]')"
+        f"({install('math')})"
     )
 
 

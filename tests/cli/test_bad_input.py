@@ -46,7 +46,7 @@ def test_ray_that_is_not_installed(sharegen: Command, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "sharegen.engine.parallel.cluster", raising=False)
     ran = sharegen("run", "self-consistency", "--ray", "auto", "-q")
-    check(ran, 2, "Ray is not installed: pip install 'sharegen[ray]'")
+    check(ran, 2, "Ray is not installed: ", "pip install 'ray[client]>=")
 
 
 def test_a_journal_is_a_file(sharegen: Command) -> None:

@@ -31,6 +31,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
+from sharegen.common.extras import install
 from sharegen.common.hub import hub_is_reachable
 from sharegen.engine.model.folder import check_folder
 from sharegen.engine.model.fp8_checkpoint import StoredFP8, stored_fp8
@@ -202,7 +203,7 @@ def stored_quantization(
     if find_spec("accelerate") is None:
         raise ModelError(
             f"model {source.name} is quantised ({method}), and loading it needs accelerate: "
-            "pip install 'sharegen[quantised]'"
+            + install("quantised")
         )
     return str(method)
 
@@ -242,7 +243,7 @@ def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
     try:
         from peft import PeftModel
     except ImportError:
-        raise ModelError("an adapter needs peft: pip install 'sharegen[adapter]'") from None
+        raise ModelError(f"an adapter needs peft: {install('adapter')}") from None
     with explained(adapter, "adapter"):
         wrapped: Any = PeftModel.from_pretrained(model, adapter.name, **adapter.place)
         return wrapped.merge_and_unload().eval()

@@ -15,13 +15,14 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from sharegen.common.extras import install
 from sharegen.errors import SharegenError, UsageError
 
 try:
     import grpc
     import ray
 except ModuleNotFoundError:
-    raise UsageError("Ray is not installed: pip install 'sharegen[ray]'") from None
+    raise UsageError(f"Ray is not installed: {install('ray')}") from None
 
 from sharegen.engine.parallel.actor import Member
 from sharegen.engine.parallel.driver import Driver
