@@ -137,12 +137,11 @@ def score(
     from sharegen.job.scoring import open_samples, pooled_verdicts
     from sharegen.results.passk import KS
     from sharegen.results.pool import pool
-    from sharegen.results.score_file import without_scores
     from sharegen.results.stopped import Stopped
 
     wanted_ks = sorted(set(ks)) if ks else KS
     jobs = []
-    for found in pool(without_scores(files), names=pooled, seeds=pooled):
+    for found in pool(files, names=pooled, seeds=pooled):
         samples = [open_samples(path) for path in found.files]
         wanted = dataset is not None or schema is not None
         rows = None if samples[0].has_programs or wanted else _mathematics(found, wanted_ks)

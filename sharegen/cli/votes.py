@@ -22,7 +22,6 @@ from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.record import Record
 from sharegen.results.run_file import replace_file, run_file_path
-from sharegen.results.score_file import without_scores
 from sharegen.results.show import describe, select
 from sharegen.results.stopped import Stopped, counted
 from sharegen.results.vote import Vote, tally
@@ -73,7 +72,7 @@ def vote(
     """
     if output is not None:
         refuse_journal(output)
-    pools = pool(without_scores(files), seeds=pooled)
+    pools = pool(files, seeds=pooled)
     rules = [Stopped.of(part) for part in pools]
     taken = [
         tally(counted(part.records(), stopped), at)

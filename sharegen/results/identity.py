@@ -11,40 +11,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-VERSION = 2
-"""Of the identities written now. 1 named model, dataset and examples by their places as well."""
-
-FORMER: dict[str, Any] = {
-    "kv_cache_dtype": "auto",
-    "quantization": None,
-    "tensor_parallel_size": 1,
-    "sampling.logit_bias": {},
-    "sampling.allowed_token_ids": None,
-    "sampling.bad_words": [],
-    "sampling.stop_token_ids": [],
-    "sampling.include_stop_str_in_output": False,
-    "sampling.detokenize": True,
-    "sampling.skip_special_tokens": True,
-    "sampling.logprobs": None,
-    "sampling.structured_outputs": None,
-    "reorder": False,
-    "sampling.prompt_logprobs": None,
-    "sampling.decoding": "sample",
-    "sampling.beam_width": None,
-    "sampling.length_penalty": 1.0,
-    "sampling.early_stopping": False,
-    "chat.template_kwargs": {},
-    "chat.tools": None,
-    "chat.add_generation_prompt": None,
-    "chat.continue_final_message": False,
-}
+NEWER: dict[str, Any] = {}
 """What a name that an identity lacks stands for: how things were before there was such a name.
 
-A setting that is new takes a line here, and every journal from before it goes on.
+A setting that joins after 0.1.0 takes a line here, and every journal from before it goes on.
 """
 
 _INFORMATION = ("fingerprints.dataset", "fingerprints.dataset_commit", "fingerprints.files")
-_PLACES = ("model", "adapter", "dataset", "few_shot")  # in version 1
 
 _WORDS = {
     "fingerprints.model": "another checkpoint",
@@ -72,27 +45,12 @@ _SOURCES = {
 """The settings that say where the content comes from that a fingerprint is of."""
 
 
-def identity_of(settings: Mapping[str, Any], version: int = VERSION) -> dict[str, Any]:
-    """The identity in `settings`, nested or flat, as a run file of this version has them."""
-    flat = dict(flatten(settings))
-    if version == 1:
-        flat = _without_places(flat)
+def identity_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity in `settings`, which may be nested or flat."""
     return {
         name: value
-        for name, value in flat.items()
-        if name not in _INFORMATION and not (name in FORMER and FORMER[name] == value)
-    }
-
-
-def _without_places(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """A version 1 in the terms of version 2: without places, and templates that are not in use."""
-    is_chat = flat.get("chat.enabled")
-    unused = {"prompt", "example"} if is_chat else {"chat.system", "chat.user", "chat.assistant"}
-    return {
-        name: value
-        for name, value in flat.items()
-        if name == "dataset.id" or name.partition(".")[0] not in _PLACES
-        if name not in unused and name != "chat.stop"
+        for name, value in flatten(settings)
+        if name not in _INFORMATION and not (name in NEWER and NEWER[name] == value)
     }
 
 

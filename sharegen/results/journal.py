@@ -22,12 +22,12 @@ from typing import Any
 from filelock import SoftFileLock
 
 from sharegen.errors import JournalError
-from sharegen.results.identity import VERSION, causes, differences
+from sharegen.results.identity import causes, differences
 from sharegen.results.keys import Keys
 from sharegen.results.lock import VARIABLE, hold, let_go
 from sharegen.results.places import sync_folder
 from sharegen.results.record import Reader, Record, StrPath, read
-from sharegen.results.run_file import RunFile, as_json, run_file_path, settle_run_file, shown
+from sharegen.results.run_file import RunFile, as_json, run_file_path, shown
 
 __all__ = ["Journal", "Record", "read"]
 
@@ -219,7 +219,6 @@ class Journal:
                 os.ftruncate(self._descriptor, self._size)
             if self._unterminated:
                 self._write(b"\n")
-            settle_run_file(self.path)
             if is_news:
                 self.run.write(run_file_path(self.path))
         except OSError as error:
@@ -380,10 +379,6 @@ def refuse_other_job(path: Path, recorded: RunFile, asked: RunFile, remedy: str 
 
     remedy: what to do about it.
     """
-    if recorded.identity_version > VERSION:
-        raise JournalError(
-            f"{path}: was written by a later version of sharegen: update sharegen, or {remedy}"
-        )
     before, now = recorded.identity, asked.identity
     differ = differences(before, now)
     if differ:

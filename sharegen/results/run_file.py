@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import JournalError
-from sharegen.results.identity import VERSION, identity_of
-from sharegen.results.places import found, make_folder, settle, sync_folder
+from sharegen.results.identity import identity_of
+from sharegen.results.places import hidden, make_folder, sync_folder
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,6 @@ class RunFile:
         `device` and `command`, and when the first run had `begun`, where it is a later one;
         counts, timings, stats: its results.
     conversion: only beside a copy that `sharegen convert` made: the `journal` that holds all of it.
-    identity_version: how to read the identity; a file without it has the first.
     """
 
     configuration: dict[str, Any] = field(default_factory=dict)
@@ -44,13 +43,11 @@ class RunFile:
     timings: dict[str, Any] = field(default_factory=dict)
     stats: dict[str, Any] = field(default_factory=dict)
     conversion: dict[str, Any] = field(default_factory=dict)
-    identity_version: int = VERSION
 
     @property
     def identity(self) -> dict[str, Any]:
         """What two journals of one job have in common (see identity.py)."""
-        settings = self.configuration | {"fingerprints": self.fingerprints}
-        return identity_of(settings, self.identity_version)
+        return identity_of(self.configuration | {"fingerprints": self.fingerprints})
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -79,36 +76,24 @@ class RunFile:
             raise JournalError(f"{path}: is not JSON: {to_do}") from error
         if not isinstance(sections, dict):
             raise JournalError(f"{path}: is not a JSON object: {to_do}")
-        version = sections.pop("identity_version", 1)
-        if type(version) is not int or version < 1:
-            raise JournalError(f"{path}: `identity_version` is not a number: {to_do}")
         known = {f.name: sections[f.name] for f in fields(cls) if f.name in sections}
         for name, value in known.items():
             if not isinstance(value, dict):
                 raise JournalError(f"{path}: `{name}` is not a JSON object: {to_do}")
         if "configuration" not in known:
             raise JournalError(f"{path}: has no `configuration`: {to_do}")
-        return cls(**known, identity_version=version)
+        return cls(**known)
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
-    """`runs/a.jsonl` -> `runs/.sharegen/a.run.json`, or where an earlier version left it."""
-    return found(_beside(journal))
-
-
-def settle_run_file(journal: str | os.PathLike[str]) -> None:
-    """Move the run.json that an earlier version left beside a journal. Raises OSError."""
-    settle(_beside(journal))
+    """`runs/a.jsonl` -> `runs/.sharegen/a.run.json`."""
+    path = Path(journal)
+    return hidden(path.with_name(path.name.removesuffix(".jsonl") + ".run.json"))
 
 
 def shown(journal: str | os.PathLike[str]) -> str:
     """The run.json as a message names it, seen from the journal."""
     return str(run_file_path(journal).relative_to(Path(journal).parent))
-
-
-def _beside(journal: str | os.PathLike[str]) -> Path:
-    path = Path(journal)
-    return path.parent / (path.name.removesuffix(".jsonl") + ".run.json")
 
 
 def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:

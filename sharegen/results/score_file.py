@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
 from sharegen.results.identity import differences, identity_of
 from sharegen.results.lock import hold, let_go
-from sharegen.results.places import found, hidden, make_folder, settle
+from sharegen.results.places import hidden, make_folder
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, as_json
 from sharegen.results.score import Score
@@ -36,24 +36,8 @@ class Verdict:
 
 
 def scores_path(samples: Path) -> Path:
-    """`runs/a.jsonl` -> `runs/.sharegen/a.jsonl.scores.jsonl`, or where an earlier version left it.
-
-    A journal that has the name of such scores is none.
-    """
-    beside = _beside(samples)
-    place = found(beside)
-    return hidden(beside) if place == beside and _is_journal(beside) else place
-
-
-def without_scores(paths: Iterable[Path]) -> list[Path]:
-    """Each file once; without the scores that earlier versions left among journals."""
-    given = list(dict.fromkeys(paths))
-    scored = {_beside(path) for path in given}
-    return [path for path in given if path not in scored or _is_journal(path)]
-
-
-def _beside(samples: Path) -> Path:
-    return samples.parent / (samples.name + ".scores.jsonl")
+    """`runs/a.jsonl` -> `runs/.sharegen/a.jsonl.scores.jsonl`."""
+    return hidden(samples.with_name(samples.name + ".scores.jsonl"))
 
 
 def _is_journal(path: Path) -> bool:
@@ -66,8 +50,8 @@ def _is_journal(path: Path) -> bool:
     return True
 
 
-def _settings_beside(samples: Path) -> Path:
-    return samples.parent / (samples.name + ".scores.run.json")
+def _settings_path(samples: Path) -> Path:
+    return hidden(samples.with_name(samples.name + ".scores.run.json"))
 
 
 class ScoreFile:
@@ -79,19 +63,16 @@ class ScoreFile:
     """
 
     def __init__(self, samples: Path, settings: Mapping[str, Any], overwrite: bool = False):
-        if _is_journal(_beside(samples)):
+        namesake = samples.with_name(samples.name + ".scores.jsonl")
+        if _is_journal(namesake):
             raise UsageError(
-                f"{_beside(samples)} is a journal, and its run file has the name of what is kept "
-                f"of the scores of {samples}: rename it"
+                f"{namesake} is a journal, and its run file has the name of what is kept of the "
+                f"scores of {samples}: rename it"
             )
         self._samples = samples
         self.path = scores_path(samples)
         self.verdicts: dict[tuple[str, int], Verdict] = {}
         try:
-            if self.path == _beside(samples):
-                settle(self.path)
-                self.path = scores_path(samples)
-            settle(_settings_beside(samples))
             make_folder(self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.path, flags, 0o666)
@@ -202,7 +183,7 @@ class ScoreFile:
 
     def _compare(self, settings: Mapping[str, Any]) -> None:
         """Refuse to mix verdicts that were reached under different settings."""
-        path = found(_settings_beside(self._samples))
+        path = _settings_path(self._samples)
         asked = RunFile(configuration=as_json(settings))
         recorded = RunFile.read(path, "start again with --overwrite") if self.verdicts else None
         before, now = _settings(recorded or asked), _settings(asked)
@@ -233,7 +214,7 @@ def _fields_of(line: bytes) -> dict[str, Any]:
 def _settings(run: RunFile) -> dict[str, Any]:
     """What verdicts hang on; of the samples, what makes them those of one job."""
     samples = run.configuration.get("samples") or {}
-    return run.configuration | {"samples": identity_of(samples, run.identity_version)}
+    return run.configuration | {"samples": identity_of(samples)}
 
 
 _TYPES: dict[str, type] = {"problem_id": str, "sample": int, "passed": bool, "result": str}

@@ -18,7 +18,6 @@ from sharegen.engine.model.checkpoint import load_tokenizer
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.engines import sampling_params
 from sharegen.job.run import run_job
-from sharegen.results.identity import FORMER
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
@@ -64,16 +63,6 @@ def test_every_one_is_heard_by_set(name: str) -> None:
     assert heard != default
     told = {tuple: list, StructuredOutputsParams: StructuredOutputsParams.as_dict}
     assert told.get(type(heard), lambda value: value)(heard) == values["sampling"][name]
-
-
-def test_journals_of_before_go_on() -> None:
-    first = {"samples", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
-             "presence_penalty", "frequency_penalty", "max_tokens", "min_tokens", "stop",
-             "ignore_eos", "seed"}  # fmt: skip
-    new = set(Sampling.model_fields) - first - {"stop_when"}
-    defaults = Sampling().model_dump()
-    for name in new:
-        assert FORMER[f"sampling.{name}"] == defaults[name]
 
 
 def make(folder: Path, *assignments: str, **values: Any) -> Configuration:

@@ -9,46 +9,23 @@ import pytest
 from sharegen.results import identity
 from sharegen.results.identity import causes, differences, identity_of
 
-FIRST = {
-    "model": "/models/m",
-    "adapter": None,
-    "dataset": {"source": "/data/rows.jsonl", "split": "test", "id": ["id"], "where": {}},
-    "few_shot": {"k": 2, "file": "/data/examples.jsonl"},
+SETTINGS = {
     "prompt": "{{ q }}",
-    "example": None,
-    "chat": {"enabled": False, "system": None, "user": "{{ q }}?", "stop": []},
+    "chat": {"enabled": False, "system": None, "stop": []},
     "sampling": {"temperature": 0.5},
     "fingerprints": {"model": "f00d", "dataset": "d", "few_shot": "e"},
 }
-"""Settings as the first version has them."""
-
-
-def test_the_first_version_loses_its_places_and_the_templates_that_were_not_in_use() -> None:
-    of_prompts = {
-        "dataset.id": ["id"],
-        "prompt": "{{ q }}",
-        "example": None,
-        "chat.enabled": False,
-        "sampling.temperature": 0.5,
-        "fingerprints.model": "f00d",
-        "fingerprints.few_shot": "e",
-    }
-    assert identity_of(FIRST, version=1) == of_prompts
-    of_chats = identity_of(FIRST | {"chat": FIRST["chat"] | {"enabled": True}}, version=1)
-    assert of_chats == {
-        name: value for name, value in of_prompts.items() if name not in ("prompt", "example")
-    } | {"chat.enabled": True, "chat.system": None, "chat.user": "{{ q }}?"}
 
 
 def test_an_identity_is_its_own_identity() -> None:
-    flat = identity_of(FIRST, version=1)
-    assert identity_of(flat) == flat
+    flat = identity_of(SETTINGS)
+    assert identity_of(flat) == flat and "fingerprints.dataset" not in flat
 
 
 def test_a_name_that_is_new_may_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a setting joins: what was recorded before it goes on under its former default."""
     before: dict[str, Any] = {"sampling": {"seed": 0}}
-    monkeypatch.setitem(identity.FORMER, "machine.kv_dtype", "model")
+    monkeypatch.setitem(identity.NEWER, "machine.kv_dtype", "model")
     same, other = (before | {"machine": {"kv_dtype": kind}} for kind in ("model", "fp8"))
     assert identity_of(before) == identity_of(same)
     assert differences(identity_of(before), identity_of(other)) == [

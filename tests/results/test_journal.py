@@ -153,16 +153,6 @@ def test_another_configuration_is_refused_by_name_and_touches_nothing(tmp_path: 
     assert run_file_path(path).read_bytes() == run
 
 
-def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    fill(path)
-    run = run_file_path(path)
-    assert '"identity_version": 2' in run.read_text()
-    run.write_text(run.read_text().replace('"identity_version": 2', '"identity_version": 3'))
-    with pytest.raises(JournalError, match=r"a\.jsonl: was written by a later version"):
-        Journal.open(path, CONFIGURATION)
-
-
 def test_it_knows_the_row_of_every_sample(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     early, late = (Record("a", sample, "p", row_hash=row) for sample, row in ((0, None), (1, "r")))

@@ -11,7 +11,7 @@ from sharegen.errors import DataError, JournalError
 from sharegen.results.record import read
 from sharegen.results.report.measure import headline, measure, settings
 from sharegen.results.report.outcomes import read_run, read_runs
-from sharegen.results.run_file import RunFile
+from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.score_file import scores_path
 from sharegen.results.vote import tally
 from tests.results.report_journals import (
@@ -166,15 +166,12 @@ def test_broken_scores_name_the_line(tmp_path: Path) -> None:
         read_run(path, "code")
 
 
-def test_runs_are_named_apart_and_scores_are_not_runs(tmp_path: Path) -> None:
+def test_runs_are_named_apart(tmp_path: Path) -> None:
     paths = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         paths.append(write_code(tmp_path / folder / "code.jsonl"))
-    scores_path(paths[1]).rename(paths[1].with_name("code.jsonl.scores.jsonl"))  # as it once lay
-    pattern = sorted(tmp_path.glob("*/*.jsonl"))
-    assert len(pattern) == 3
-    assert [run.name for run in read_runs([*pattern, paths[0]])] == ["a/code", "b/code"]
+    assert [run.name for run in read_runs([*paths, paths[0]])] == ["a/code", "b/code"]
     assert [run.name for run in read_runs(paths[:1])] == ["code"]
 
 
@@ -240,7 +237,7 @@ def test_files_of_different_datasets_are_told_apart(tmp_path: Path) -> None:
     for name, dataset in (("a", "x"), ("b", "x"), ("c", "y"), ("d", None)):
         paths.append(write_lines(tmp_path / f"{name}.jsonl", [sample("p", 0, answer="3")]))
         fingerprints = {"dataset": dataset} if dataset else {}
-        RunFile(fingerprints=fingerprints).write(tmp_path / f"{name}.run.json")
+        RunFile(fingerprints=fingerprints).write(run_file_path(paths[-1]))
     notes = [list(run.notes) for run in read_runs(paths)]
     said = "its dataset is not the one of a: problems are matched by id alone"
     assert notes == [[], [], [said], []]

@@ -20,7 +20,6 @@ from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.record import Record
 from sharegen.results.report.scores import SampleKey, Score, read_scores
 from sharegen.results.run_file import RunFile
-from sharegen.results.score_file import without_scores
 from sharegen.results.stopped import Stopped
 from sharegen.results.vote import natural_order
 
@@ -151,7 +150,7 @@ def read_runs(paths: Iterable[Path], pooled: bool = False) -> list[Run]:
 
     pooled: journals of one job are one run, also where their names or seeds differ.
     """
-    pools = pool(without_scores(paths), names=pooled, seeds=pooled)
+    pools = pool(paths, names=pooled, seeds=pooled)
     names = _names([found.path for found in pools])
     runs = [_read_run(found, name) for found, name in zip(pools, names, strict=True)]
     return [replace(run, notes=(*run.notes, *_strangeness(run, runs[0]))) for run in runs]
