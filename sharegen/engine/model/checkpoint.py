@@ -230,25 +230,6 @@ def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrained
     return model.eval()
 
 
-def locate_adapter(adapter: str | os.PathLike[str]) -> Source:
-    """Where a LoRA adapter lies. Raises ModelError."""
-    source = locate(adapter)
-    if source.folder is not None and not (source.folder / "adapter_config.json").is_file():
-        raise ModelError(f"adapter folder {source.name} has no adapter_config.json")
-    return source
-
-
-def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
-    """Merge a LoRA adapter into the model's weights. Raises ModelError."""
-    try:
-        from peft import PeftModel
-    except ImportError:
-        raise ModelError(f"an adapter needs peft: {install('adapter')}") from None
-    with explained(adapter, "adapter"):
-        wrapped: Any = PeftModel.from_pretrained(model, adapter.name, **adapter.place)
-        return wrapped.merge_and_unload().eval()
-
-
 def load_tokenizer(
     path: str | os.PathLike[str], trust_remote_code: bool = False, revision: str | None = None
 ) -> Any:

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.engine.model import checkpoint, interface, last_layer
+from sharegen.engine.model.adapter import locate_adapter, merge_adapter
 from sharegen.engine.model.checkpoint import Source, quiet
 from sharegen.engine.model.experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
@@ -140,7 +141,7 @@ def load_model(
         return _prepare_part(part, plan, source.name, fingerprint, ranks)
     lora = None
     if adapter is not None:
-        lora = checkpoint.locate_adapter(adapter)
+        lora = locate_adapter(adapter)
         fingerprint = f"{fingerprint}+{fingerprint_of_source(lora)}"
     if not weights:
         stored = checkpoint.stored_quantization(source, config, quantization)
@@ -196,7 +197,7 @@ def load_as_stored(
     cpu = torch.device("cpu")
     if adapter is None:
         return checkpoint.load_weights(source, config, dtype, cpu)
-    lora = checkpoint.locate_adapter(adapter)
+    lora = locate_adapter(adapter)
     return _load_with_adapter(source, config, dtype, cpu, None, lora)
 
 
@@ -211,10 +212,10 @@ def _load_with_adapter(
     """An adapter is merged into weights as the checkpoint has them: only then they become FP8."""
     if quantization is None:
         module = checkpoint.load_weights(source, config, dtype, device)
-        return checkpoint.merge_adapter(module, lora)
+        return merge_adapter(module, lora)
     checkpoint.stored_quantization(source, config, quantization)
     module = checkpoint.load_weights(source, config, dtype, torch.device("cpu"))
-    return quantise_in_place(checkpoint.merge_adapter(module, lora), source.name, device)
+    return quantise_in_place(merge_adapter(module, lora), source.name, device)
 
 
 def _refuse_encoder_decoder(name: str, config: Any) -> None:
