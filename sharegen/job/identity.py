@@ -83,7 +83,7 @@ class Content:
         if not ids:
             return
         more = f", and {len(ids) - 1:,} more" if len(ids) > 1 else ""
-        what = f"problem {ids[0]!r}{more}: its prompt, gold answer or tests changed since"
+        what = f"problem {ids[0]!r}{more}: its prompt or tests changed since"
         dataset = self.configuration.dataset
         has_id = not changed or any(changed[0].fields.get(name) is not None for name in dataset.id)
         if has_id or dataset.source is None:

@@ -40,7 +40,7 @@ class Record:
     token_ids: only where they were asked for; logprobs, likewise: of each token its id, the
         log-probability, and those of the likeliest tokens by their ids. Null is not finite.
     prompt_logprobs: the same of the prompt's tokens, null for the first, with its first sample.
-    row_hash: of all that a row brings to its samples: prompt, gold answer, tests.
+    row_hash: of all that a row brings to its samples: prompt, tests.
     prompt: the text, the turns or the token ids that were asked; tools: what a chat was given with
         them; fields: of the row, by name. Where they were asked for (`--keep-prompt`, `--keep`).
     """

@@ -3,7 +3,8 @@
 The configuration has two halves. Its identity decides the samples: a journal is continued only
 under the same identity. Its extent may change from one run to the next: how many samples and rows
 (every record says by a hash which row it answers), memory and batch, and where the model, the
-dataset and the examples lie, whose fingerprints count in place of their names.
+dataset and the examples lie, whose fingerprints count in place of their names. How answers are
+read from the samples is part of the extent too: it changes none of them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _PLACES = ("model", "adapter", "revision", "few_shot", "machine")  # and how wid
 OF_CONVERSATIONS = ("template_kwargs", "tools", "add_generation_prompt", "continue_final_message")
 """What of `chat` counts for rows that are conversations, whether or not prompts become chats."""
 
-_BESIDE = ("vote", "token_ids", "keep")  # what is told or kept of the samples
+_BESIDE = ("vote", "answer", "token_ids", "keep")  # what is told, read or kept of the samples
 
 
 class Machine(Strict):

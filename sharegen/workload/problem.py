@@ -36,7 +36,8 @@ _PATIENCE = 3  # rows with which the recipe goes over its limits
 class Problem:
     """One row to be asked: its id in the journal, its fields, the prompt and the gold answer.
 
-    row_hash: of all that it brings to its samples: prompt, gold answer, tests, own parameters.
+    row_hash: of all that it brings to its samples: prompt, tests, own parameters. Not its gold
+        answer, which is read anew, as the recipe says.
     sampling: how many samples are drawn, and how: as all of the job, or as its row says.
     """
 
@@ -118,7 +119,7 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     def rendered(item: Item, order: Sequence[str] | None = None) -> Problem:
         prompt = template.render(item.fields, order)
         gold = _gold(item.fields, configuration)
-        digest = content_hash([prompt.identity, gold, tests_of(item.row.values)])
+        digest = content_hash([prompt.identity, tests_of(item.row.values)])
         return Problem(item.id, item.fields, prompt, gold, digest, configuration.sampling)
 
     for item in items:

@@ -200,17 +200,14 @@ def _with_ids(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("samples", [2, 3])
-@pytest.mark.parametrize("field", ["question", "answer"])
-def test_an_edited_row_is_refused_by_its_id(
-    place: Path, tmp_path: Path, field: str, samples: int
-) -> None:
+def test_an_edited_row_is_refused_by_its_id(place: Path, tmp_path: Path, samples: int) -> None:
     path, rows = tmp_path / "a.jsonl", _with_ids(ROWS)
     write(place / "rows.jsonl", rows)
     run_job(configure(place), path)
     before = path.read_bytes()
-    rows[4][field] = "Who has #### 17 pears?"
+    rows[4]["question"] = "Who has 17 pears?"
     write(place / "rows.jsonl", rows)
-    with pytest.raises(JournalError, match="problem 'q4': its prompt, gold answer or") as caught:
+    with pytest.raises(JournalError, match="problem 'q4': its prompt or tests") as caught:
         run_job(configure(place, samples), path)
     assert "another id" in str(caught.value) and "--overwrite" in str(caught.value)
     assert "\n" not in str(caught.value) and path.read_bytes() == before
@@ -218,6 +215,19 @@ def test_an_edited_row_is_refused_by_its_id(
     write(place / "rows.jsonl", rows)
     with pytest.raises(JournalError, match="problem 'q4': "):
         run_job(configure(place, samples), path)
+
+
+@pytest.mark.parametrize("samples", [2, 3])
+def test_a_corrected_gold_answer_or_another_answer_pattern_is_not_refused(
+    place: Path, tmp_path: Path, samples: int
+) -> None:
+    path = tmp_path / "a.jsonl"
+    write(place / "rows.jsonl", _with_ids(ROWS))
+    run_job(configure(place), path)
+    write(place / "rows.jsonl", [*_with_ids(ROWS)[:-1], {**_with_ids(ROWS)[-1], "answer": "8"}])
+    reading = {"patterns": ["[0-9]"], "match": "first", "gold": {"field": "question"}}
+    job = configure(place, samples, answer=reading)
+    assert run_job(job, path).drawn == (samples - 2) * len(ROWS)
 
 
 def test_an_edited_row_that_was_not_sampled_is_asked(place: Path, tmp_path: Path) -> None:
@@ -257,7 +267,7 @@ def test_edited_tests_are_refused(place: Path, tmp_path: Path) -> None:
     write(place / "programs.jsonl", [row | {"canonical_solution": "    return 1"}])
     assert run_job(job(), tmp_path / "a.jsonl").drawn == 0  # nothing that the samples hang on
     write(place / "programs.jsonl", [row | {"test": "def check(f): assert f()"}])
-    with pytest.raises(JournalError, match=r"problem 't': its prompt, gold answer or tests"):
+    with pytest.raises(JournalError, match=r"problem 't': its prompt or tests"):
         run_job(job(), tmp_path / "a.jsonl")
 
 
