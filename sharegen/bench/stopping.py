@@ -25,11 +25,11 @@ from rich.table import Table
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import SharegenError
 from sharegen.job.run import run_job
+from sharegen.results.answers.vote import tally
 from sharegen.results.passk import bootstrap_interval
 from sharegen.results.pool import Pool, one_job
 from sharegen.results.run_file import RunFile
 from sharegen.results.stopped import Stopped, counted
-from sharegen.results.vote import tally
 from sharegen.workload.configuration import Configuration, resolve
 
 _RULES = ("decided", "confident", "window", "right=4")

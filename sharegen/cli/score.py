@@ -181,11 +181,11 @@ Rows = list[tuple[str, list["Estimate"]]]
 
 def _mathematics(found: Pool, ks: Sequence[int]) -> Rows | None:
     """Estimates from answers; None where there are no gold answers."""
-    from sharegen.results.equality import equality_used
+    from sharegen.results.answers.equality import equality_used
+    from sharegen.results.answers.vote import tally
     from sharegen.results.formats import format_of
     from sharegen.results.passk import majority_estimates, pass_estimates
     from sharegen.results.stopped import Stopped, counted
-    from sharegen.results.vote import tally
 
     if format_of(found.files[0]) != "sharegen":
         return None

@@ -17,14 +17,14 @@ from sharegen.cli.parameters import parse_path
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
-from sharegen.results.equality import equality_used
+from sharegen.results.answers.equality import equality_used
+from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.record import Record
 from sharegen.results.run_file import replace_file, run_file_path
 from sharegen.results.show import describe, select
 from sharegen.results.stopped import Stopped, counted
-from sharegen.results.vote import Vote, tally
 
 Row = tuple[str, Vote, Stopped | None]
 """The journals that a vote was taken over, by name, the vote, and the rule that stopped them."""

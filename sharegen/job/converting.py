@@ -9,6 +9,7 @@ from pathlib import Path
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
+from sharegen.results.answers.vote import natural_order
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
 from sharegen.results.output import refuse_journal
@@ -18,7 +19,6 @@ from sharegen.results.report.outcomes import read_run
 from sharegen.results.run_file import RunFile, replace_file, run_file_path, shown
 from sharegen.results.stopped import Stopped, counted
 from sharegen.results.training import Asked, Example, is_for_training, write_examples
-from sharegen.results.vote import natural_order
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.items import problem_ids

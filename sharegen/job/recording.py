@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sharegen.common import confined
-from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
-from sharegen.results.answer import extract
+from sharegen.results.answers.reader import Reader
 from sharegen.results.record import Record
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
     from sharegen.engine.request import Completion, TokenLogprobs
 
 _DEEPEST = 100  # levels of a kept field: a line may have some more, and is read back
-
-_SHORT = 1_000  # characters, in which the patterns that ship take a moment whatever they are
 
 
 def record_of(
@@ -39,7 +35,7 @@ def record_of(
         is_broken = completion.error.startswith(NO_DISTRIBUTION)
         error = f"{completion.error}: {remedy(dtype)}" if is_broken else completion.error
     else:
-        answer = answer_in(text, configuration)
+        answer = answer_in(text, configuration, completion.finish_reason)
     keep, asked = configuration.keep, problem.sampling
     is_first = completion.sample == 0  # the prompt's are the same for all
     return Record(
@@ -110,18 +106,18 @@ def _as_json(value: Any, depth: int = 1) -> Any:
     return str(value)
 
 
-def answer_in(text: str, configuration: Configuration) -> str | None:
-    """The answer in a completion; None too where a pattern takes too long: the sample is kept.
-
-    That may be a stranger's pattern, or the one that ships on a long text of nothing but marks.
-    """
+def reader_of(configuration: Configuration) -> Reader | None:
+    """What reads the answers of a configuration's samples; None where none are asked for."""
     wanted = configuration.answer
     if wanted is None:
         return None
-    if configuration.ships and len(text) <= _SHORT:
-        return extract(text, wanted.patterns, wanted.match)
-    try:
-        return confined.call(extract, text, wanted.patterns, wanted.match)
-    except confined.Exceeded as error:
-        remark(f"a pattern of the recipe's answer {error} with some samples: they have none")
-        return None
+    return Reader(wanted.extract, tuple(wanted.patterns), wanted.match, configuration.ships)
+
+
+def answer_in(
+    text: str, configuration: Configuration, finish_reason: str | None = None
+) -> str | None:
+    """The answer in a completion; None where it has none, or the recipe asks for none."""
+    reader = reader_of(configuration)
+    found = None if reader is None else reader.read(text, finish_reason)
+    return None if found is None else found.answer

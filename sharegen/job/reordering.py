@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.job.gold import with_gold_read
 from sharegen.job.machine import load_job_tokenizer
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Reordered, Workload, content_hash, load_workload
@@ -22,14 +23,14 @@ Render = Callable[[Problem, Sequence[str]], Problem]
 def load_asked(configuration: Configuration) -> Workload:
     """What a configuration asks, in the order in which it asks it."""
     if not configuration.reorder:
-        return load_workload(configuration)
+        return with_gold_read(load_workload(configuration), configuration)
 
     def arrange(problems: Sequence[Problem], render: Render) -> Reordered:
         tokenizer = load_job_tokenizer(configuration)
         free, size = configuration.prompt.free, configuration.machine.block_size
         return reorder(problems, free, render, tokenizer, size)
 
-    return load_workload(configuration, arrange)
+    return with_gold_read(load_workload(configuration, arrange), configuration)
 
 
 def reorder(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sharegen.results.answers.vote import Vote
 from sharegen.results.record import Record
 from sharegen.results.stopped import Stopped, answer_of
-from sharegen.results.vote import Vote
 
 
 @dataclass(frozen=True)

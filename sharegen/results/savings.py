@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sharegen.common.stop_rule import StopRule
+from sharegen.results.answers.vote import Vote
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile
 from sharegen.results.stopped import Stopped
-from sharegen.results.vote import Vote
 
 
 def stopping_rows(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from sharegen.common.printable import visible
 from sharegen.errors import DataError
-from sharegen.results.equality import is_right
+from sharegen.results.answers.equality import is_right
+from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.record import Record
 from sharegen.results.stopped import Stopped, counted
-from sharegen.results.vote import Vote, tally
 
 _UNCOUNTED = " [dim]· beyond the decision: does not count[/]"
 

@@ -15,9 +15,9 @@ from typing import TypeAlias
 from sharegen.common.remarks import remark
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
-from sharegen.results.answer import normalise
+from sharegen.results.answers.equality import is_right
+from sharegen.results.answers.normal import normalise
 from sharegen.results.deciding import Deciding, Standing, least
-from sharegen.results.equality import is_right
 from sharegen.results.family import whole_path
 from sharegen.results.pool import Pool
 from sharegen.results.record import Key, Record

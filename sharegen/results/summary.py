@@ -13,13 +13,13 @@ from rich.table import Table
 
 from sharegen.common.printable import visible
 from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
-from sharegen.results.equality import equality_used
+from sharegen.results.answers.equality import equality_used
+from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.kv_use import kv_rows, mib
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile
 from sharegen.results.savings import stopping_rows
 from sharegen.results.stopped import Stopped, counted
-from sharegen.results.vote import Vote, tally
 
 _BAR = 24  # widest bar of the histogram, in columns
 _QUESTION = 1200  # most characters of the question, from its end

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -164,26 +164,46 @@ class Chat(Strict):
     continue_final_message: bool = False
 
 
+Extract = Literal["number", "choice", "boxed", "text"]
+"""Kinds of answers, each of which has a reader (results/answers/reader.py)."""
+
+
 class Gold(Strict):
-    """The known answer of a row: what `pattern`'s group finds in a field, or all of the field."""
+    """The known answer of a row.
+
+    field: which has it. pattern: its group finds the answer there; where it finds none, or there is
+    no pattern, it is all of the field. extract: what that is read by, as a completion is by
+    `answer.extract`: `boxed` takes the last box of a solution.
+    """
 
     field: str
     pattern: Pattern | None = None
+    extract: Extract | None = None
 
 
 class Answer(Strict):
-    """How to find the answer in a completion.
+    """How to find the answer in a completion: by `extract`, `patterns`, or both.
 
-    patterns: regular expressions, tried in order; the first that matches decides, its first
-        group (or all of it) is the answer.
+    extract: the kind of answer, which sharegen reads: a number, the letter of a choice, what stands
+        in the last `\\boxed{}`, or a text.
+    patterns: regular expressions of one's own, tried in order before that; the first that matches
+        decides, its first group (or all of it) is the answer.
     match: which of a pattern's matches counts.
     measure: what the share of right answers is called.
     """
 
-    patterns: Annotated[list[Pattern], Field(min_length=1, max_length=20)]
+    extract: Extract | None = None
+    patterns: Annotated[list[Pattern], Field(max_length=20)] = []
     match: Literal["first", "last"] = "last"
     gold: Gold | None = None
     measure: str = "accuracy"
+
+    @model_validator(mode="after")
+    def _check_read(self) -> Answer:
+        if self.extract is None and not self.patterns:
+            kinds = ", ".join(get_args(Extract))
+            raise ValueError(f"say how answers are read: 'extract' ({kinds}) or 'patterns'")
+        return self
 
 
 class Keep(Strict):

@@ -14,10 +14,10 @@ from sharegen.job.dry_run import plan_job
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import run_job
 from sharegen.job.watcher import Watcher
+from sharegen.results.answers.vote import tally
 from sharegen.results.pool import one_job
 from sharegen.results.record import Record
 from sharegen.results.stopped import Stopped, counted
-from sharegen.results.vote import tally
 from sharegen.workload.configuration import Configuration, resolve
 
 SAMPLES = 10

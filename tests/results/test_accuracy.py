@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sharegen.results.accuracy import Accuracy, accuracy, rescued, right_and_wrong
+from sharegen.results.answers.vote import tally
 from sharegen.results.record import Record
-from sharegen.results.vote import tally
 
 
 def problem(name: str, answers: str, gold: str | None) -> list[Record]:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sharegen.common.stop_rule import StopRule
+from sharegen.results.answers.vote import tally
 from sharegen.results.deciding import Deciding, Standing, least
 from sharegen.results.record import Record
-from sharegen.results.vote import tally
 
 ANSWERS = st.lists(st.sampled_from(["a", "b", "c", "d", None]), min_size=1, max_size=60)
 

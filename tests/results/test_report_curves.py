@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sharegen.results.answers.vote import tally
 from sharegen.results.passk import majority_estimates, pass_estimates
 from sharegen.results.record import Record
 from sharegen.results.report import terminal
@@ -23,7 +24,6 @@ from sharegen.results.report.curves import (
 from sharegen.results.report.measure import measure
 from sharegen.results.report.outcomes import Outcome, Run, Sample, read_run
 from sharegen.results.run_file import RunFile
-from sharegen.results.vote import tally
 from tests.results.report_journals import sample, write_code, write_lines, write_maths
 
 

@@ -10,6 +10,7 @@ import pytest
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
 from sharegen.results.accuracy import accuracy
+from sharegen.results.answers.vote import tally
 from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.progress import Progress
 from sharegen.results.report.measure import headline, measure
@@ -18,7 +19,6 @@ from sharegen.results.run_file import RunFile
 from sharegen.results.savings import stopping_rows
 from sharegen.results.show import describe
 from sharegen.results.stopped import Stopped, counted
-from sharegen.results.vote import tally
 from tests.results.stopped_journals import journal
 
 

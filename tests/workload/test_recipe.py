@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import UsageError
-from sharegen.results.answer import extract, normalise
+from sharegen.results.answers.normal import normalise
+from sharegen.results.answers.reader import Reader
 from sharegen.workload.recipe import Job, load_recipe, merge, recipe_names
 from sharegen.workload.validation import validate
 
@@ -94,8 +95,9 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
 def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: str | None) -> None:
     wanted = validate(Job, load_recipe("self-consistency").merged("gsm8k"), "recipe").answer
     assert wanted is not None
-    found = extract(f"It makes 4 * 4 = 16.\n{line}", wanted.patterns, wanted.match)
-    assert (found and normalise(found)) == answer
+    reader = Reader(wanted.extract, tuple(wanted.patterns), wanted.match)
+    found = reader.read(f"It makes 4 * 4 = 16.\n{line}")
+    assert (found and normalise(found.answer)) == answer
 
 
 @pytest.mark.parametrize(

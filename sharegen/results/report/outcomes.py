@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 
 from sharegen.errors import DataError
-from sharegen.results.answer import normalise
-from sharegen.results.equality import equality_used, is_right
+from sharegen.results.answers.equality import equality_used, is_right
+from sharegen.results.answers.normal import normalise
+from sharegen.results.answers.vote import natural_order
 from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.record import Record
 from sharegen.results.report.scores import SampleKey, Score, read_scores
 from sharegen.results.run_file import RunFile
 from sharegen.results.stopped import Stopped
-from sharegen.results.vote import natural_order
 
 
 @dataclass(frozen=True, slots=True)

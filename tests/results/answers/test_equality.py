@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from sharegen.results import equality
-from sharegen.results.equality import equality_used, is_right, is_settled
+from sharegen.results.answers import equality
+from sharegen.results.answers.equality import equality_used, is_right, is_settled
 
 
 @pytest.mark.parametrize(

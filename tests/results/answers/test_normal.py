@@ -6,13 +6,22 @@ import json
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sharegen.errors import UsageError
-from sharegen.results.answer import extract, normalise
+from sharegen.results.answers.normal import normalise
+from sharegen.results.answers.patterns import find
+
+
+def extract(text: str, patterns: list[str], which: Literal["first", "last"] = "last") -> str | None:
+    found = find(text, patterns, which)
+    assert found is None or text[found.start : found.end].strip() == found.answer
+    return found and found.answer
+
 
 GSM8K = r"####\s*(-?[$]?[0-9][0-9,.]*)"
 
@@ -142,7 +151,7 @@ def test_no_number_is_too_long(text: str) -> None:
 
 
 def test_the_answers_of_gsm8k_are_numbers_that_survive() -> None:
-    path = Path(__file__).resolve().parents[3] / "shared" / "data" / "gsm8k_test.jsonl"
+    path = Path(__file__).resolve().parents[4] / "shared" / "data" / "gsm8k_test.jsonl"
     if not path.exists():
         pytest.skip("GSM8K is not here")
     rows = [json.loads(line) for line in path.read_text().splitlines()]

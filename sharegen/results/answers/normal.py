@@ -1,4 +1,4 @@
-"""Answers: taken out of a completion by pattern, and brought to one spelling to be counted.
+"""Answers brought to one spelling, to be counted.
 
 Two spellings are one answer only where they are surely equal, since a wrong merge forges votes:
 
@@ -17,40 +17,7 @@ Two spellings are one answer only where they are surely equal, since a wrong mer
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal
-
-from sharegen.errors import UsageError
-
-
-def extract(
-    text: str, patterns: Sequence[str], which: Literal["first", "last"] = "last"
-) -> str | None:
-    """The answer in a completion, as it stands there; None where no pattern finds one.
-
-    patterns: regular expressions in order of preference; the first that finds anything decides.
-        A group in a pattern captures the answer, else the whole match is the answer; of several
-        groups it is the first that took part.
-    which: of several matches of one pattern, the first or the last one counts.
-
-    Raises UsageError for a pattern that is not a regular expression.
-    """
-    for pattern in patterns:
-        try:
-            matches = re.finditer(pattern, text)
-        except re.error as error:
-            raise UsageError(f"answer pattern {pattern!r}: {error}") from error
-        found = None
-        for match in matches:
-            answer = next((g for g in match.groups() if g is not None), match[0]).strip()
-            found = answer or found
-            if found and which == "first":
-                break
-        if found:
-            return found
-    return None
-
 
 _SPELLINGS = str.maketrans(
     {

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharegen.results.answer import normalise
+from sharegen.results.answers.normal import normalise
+from sharegen.results.answers.vote import Vote, natural_order, tally
 from sharegen.results.record import Record
-from sharegen.results.vote import Vote, natural_order, tally
 
 
 def samples(

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from sharegen.common.extras import install
-from sharegen.results.answer import normalise
+from sharegen.results.answers.normal import normalise
 
 _SECONDS = 5
 _LONGEST = 1_000  # characters; what is longer is no answer that anyone wrote

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sharegen.results.answer import normalise
-from sharegen.results.equality import is_right
+from sharegen.results.answers.equality import is_right
+from sharegen.results.answers.normal import normalise
 from sharegen.results.record import Record
 
 

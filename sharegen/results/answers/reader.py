@@ -1,0 +1,64 @@
+"""Reads the answer out of a completion, or out of a dataset's own solution.
+
+A recipe names the kind of answer that it asks for (`answer.extract`), or brings regular expressions
+(`answer.patterns`). docs/answers.md has the rules of each kind in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from sharegen.common import confined
+from sharegen.common.remarks import remark
+from sharegen.results.answers import boxed, choice, number, text
+from sharegen.results.answers.patterns import find
+from sharegen.results.answers.reading import Reading
+
+Extract: TypeAlias = Literal["number", "choice", "boxed", "text"]
+
+_READERS: dict[str, Callable[[str, bool], Reading | None]] = {
+    "number": number.read,
+    "choice": choice.read,
+    "boxed": boxed.read,
+    "text": text.read,
+}
+_SHORT = 1_000  # characters, in which the patterns that ship take a moment whatever they are
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How answers are read.
+
+    extract: the kind of answer; None where patterns alone say what an answer is.
+    patterns: regular expressions, tried before it (patterns.py says how); match: which of a
+        pattern's matches counts.
+    trusted: whether the patterns are sharegen's own; others run in a process with limits.
+    """
+
+    extract: Extract | None = None
+    patterns: tuple[str, ...] = ()
+    match: Literal["first", "last"] = "last"
+    trusted: bool = False
+
+    def read(self, text: str, finish_reason: str | None = None) -> Reading | None:
+        """The answer in a text; None where it has none, or where a pattern takes too long.
+
+        finish_reason: of a completion. One that ended by "length" is cut off: what touches its end
+        may have gone on, and is no answer.
+        """
+        is_cut = finish_reason == "length"
+        found = self._by_patterns(text)
+        if found is not None:
+            return None if is_cut and found.end == len(text) else found
+        return None if self.extract is None else _READERS[self.extract](text, is_cut)
+
+    def _by_patterns(self, text: str) -> Reading | None:
+        if not self.patterns or (self.trusted and len(text) <= _SHORT):
+            return find(text, self.patterns, self.match)
+        try:
+            return confined.call(find, text, self.patterns, self.match)
+        except confined.Exceeded as error:
+            remark(f"a pattern of the recipe's answer {error} with some samples: they have none")
+            return None
