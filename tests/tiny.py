@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 CORPUS = [
@@ -68,4 +69,17 @@ def tiny_tokenizer(*, bos: bool = True, chat: bool = True):  # type: ignore[no-u
     )
     if chat:
         tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def large_tokenizer(size: int = 150_000):  # type: ignore[no-untyped-def]
+    """The tiny one with as many tokens as those of large models: pickled it is of megabytes, as
+    theirs are. No text is made of the tokens that it has besides."""
+    from tokenizers import Tokenizer
+
+    tokenizer = tiny_tokenizer()
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    vocabulary = backend["model"]["vocab"]
+    vocabulary.update({f"never drawn {i}": i for i in range(len(vocabulary), size)})
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(backend))
     return tokenizer

@@ -22,6 +22,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from sharegen.common.cores import available_cores
+from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import Failed, Setting
 from sharegen.engine.parallel.place import share_of_memory
 from sharegen.engine.parallel.worker import serve
@@ -63,8 +64,9 @@ class Actor:
                     f"it has sharegen {__version__}, and this is {version}: install the same "
                     "version on every node"
                 )
+            line = Line(self._theirs)  # it reads from now on: a setting is longer than a pipe
             self._line.send(_own(pickle.loads(setting)))
-            serve(self._theirs)
+            serve(line)
         finally:
             self._theirs.send_bytes(_OVER)
 

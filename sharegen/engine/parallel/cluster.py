@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -21,11 +22,13 @@ from sharegen.errors import SharegenError, UsageError
 try:
     import grpc
     import ray
+    from ray.job_config import JobConfig
 except ModuleNotFoundError:
     raise UsageError(f"Ray is not installed: {install('ray')}") from None
 
 from sharegen.engine.parallel.actor import Member
 from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.liveness import LISTEN_SECONDS
 from sharegen.engine.parallel.messages import Setting
 
 _ADDRESS = re.compile(r"(?:ray://)?((?:\[[^\]]+\]|[^\s:/]+):\d+)")
@@ -54,6 +57,7 @@ class Cluster:
             raise UsageError(f"this process has a Ray cluster already, and {address} is another")
         self._said: SimpleQueue[tuple[Member, Future[list[bytes]]]] = SimpleQueue()
         self._members: dict[Member, None] = {}
+        self._heard = time.monotonic()  # when a worker said something, or was asked for
         self._is_waiting = False  # for room, which has been told
         self.memory = 0  # bytes that every worker is to find
 
@@ -82,16 +86,19 @@ class Cluster:
 
     def start(self, setting: Setting) -> Member:
         member = Member(setting, self.memory, self._said)
+        self._heard = time.monotonic()
         self._members[member] = None
         return member
 
     def listen(self) -> Iterator[tuple[Member, object]]:
-        """What one worker says; None of one that is gone."""
+        """What one worker says; None of one that is gone, and nothing where all are silent."""
         try:
-            member, reply = self._said.get(timeout=_START_SECONDS)
+            member, reply = self._said.get(timeout=LISTEN_SECONDS)
         except Empty:
-            self._tell_waiting()
+            if time.monotonic() - self._heard > _START_SECONDS:
+                self._tell_waiting()
             return
+        self._heard = time.monotonic()
         if member not in self._members:
             return
         for message in member.read(reply):
@@ -128,7 +135,13 @@ def _connect(address: str) -> None:
         _ask_whether_there(given[0], given[1])
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            # Else Ray has workers import from the current folder before anything else.
+            job_config=JobConfig(_client_job=True),
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         text = str(error)
         if given is None and isinstance(error, ConnectionError):

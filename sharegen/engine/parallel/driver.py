@@ -7,6 +7,7 @@ them does, so every request carries the places where its path is split.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -19,6 +20,7 @@ from sharegen.engine.lengths import Lengths
 from sharegen.engine.parallel.assignment import Assignment
 from sharegen.engine.parallel.counts import Counts
 from sharegen.engine.parallel.launch import Processes
+from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import (
     Begin,
     Call,
@@ -60,6 +62,7 @@ class Driver:
         self._workers: dict[Worker, int] = {}  # by number, in the order in which they were hired
         self._hired = 0
         self._ready: dict[Worker, Ready] = {}
+        self._liveness: Liveness[Worker] = Liveness()
         self._counts = Counts(self.stats)
         self._warned: set[str] = set()
         self._checked: Checked | None = None
@@ -101,6 +104,7 @@ class Driver:
         for worker in list(self._workers)[but:]:
             del self._workers[worker]
             self._ready.pop(worker, None)
+            self._liveness.leave(worker)
             self._counts.leave(worker)
             self._workplace.end(worker)
 
@@ -241,14 +245,19 @@ class Driver:
     # -- listening ----------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Wait until some workers say something, and hear them."""
+        """Wait a little for what workers say, and hear them; who is silent too long is lost."""
         if not self._workers:
             raise self._error or WorkersError("no worker is left")
+        began = time.monotonic()
         for worker, message in self._workplace.listen():
             if message is None:
                 self._lose(worker, worker.why())
-            else:
+            elif worker in self._workers:
+                self._liveness.heard(worker, message)
                 self._hear(worker, message)
+        placed = [worker for worker in self._workers if worker.pid]
+        for worker, why in self._liveness.listened(time.monotonic() - began, placed):
+            self._lose(worker, why)
 
     def _hear(self, worker: Worker, message: object) -> None:
         match message:
@@ -287,6 +296,7 @@ class Driver:
         if worker not in self._workers:
             return
         number = self._workers.pop(worker)
+        self._liveness.leave(worker)
         self._workplace.end(worker)
         self._counts.leave(worker)
         if self._ready.pop(worker, None) is not None and self._busy:

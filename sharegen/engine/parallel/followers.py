@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.model import ranks
 from sharegen.engine.parallel.launch import Process
+from sharegen.engine.parallel.liveness import LISTEN_SECONDS, Liveness
 from sharegen.engine.parallel.messages import Failed, Here, Join
 from sharegen.errors import SharegenError
 
@@ -50,6 +51,7 @@ class Followers:
         self._meeting = meeting
         self._stuck = stuck
         self._inside = False  # of what all ranks do
+        self._liveness: Liveness[int] = Liveness()
         self._processes = [Process(join, "sharegen.engine.parallel.rank") for join in joins]
         self._here = 0
         self._leaving = self._ended = False
@@ -147,23 +149,32 @@ class Followers:
 
     def _watch(self) -> None:
         """Hear them until all are gone, which none may be before it is let go."""
-        left = {process.connection: i for i, process in enumerate(self._processes)}
+        left = {process.connection: rank for rank, process in enumerate(self._processes, start=1)}
         while left:
-            for connection in wait(list(left)):
+            began = time.monotonic()
+            for connection in wait(list(left), LISTEN_SECONDS):
                 assert isinstance(connection, Connection)
-                place = left[connection]
+                rank = left[connection]
                 try:
-                    self._hear(connection.recv())
+                    message = connection.recv()
                 except (EOFError, OSError):
                     del left[connection]
                     if not self._leaving:
-                        why = self._processes[place].why()
-                        self._lose(RanksError(f"rank {place + 1} is gone: {why}"))
+                        self._lose_rank(rank, self._processes[rank - 1].why())
+                else:
+                    self._liveness.heard(rank, message)
+                    self._hear(message)
+            for rank, why in self._liveness.listened(time.monotonic() - began, left.values()):
+                if not self._leaving:
+                    self._lose_rank(rank, why)
         for process in self._processes:
             process.end()
         if self._ended:
             ranks.abort()
         self._meeting.cleanup()
+
+    def _lose_rank(self, rank: int, why: str) -> None:
+        self._lose(RanksError(f"rank {rank} is gone: {why}"))
 
     def _hear(self, message: object) -> None:
         match message:

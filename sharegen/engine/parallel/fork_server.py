@@ -38,13 +38,14 @@ def main() -> None:
     gc.disable()  # an import makes a million objects that stay: looking at them takes a second
     import transformers.modeling_utils  # noqa: F401 - what loading any model begins with
 
+    from sharegen.engine.parallel.line import Line
     from sharegen.engine.parallel.worker import serve
 
     gc.freeze()  # what looks for garbage in a copy would else touch, and so copy, all of this
     gc.enable()
     descriptor = _copy(socket.socket(fileno=int(sys.argv[1])))
     if descriptor is not None:
-        serve(Connection(descriptor))
+        serve(Line(Connection(descriptor)))
 
 
 if __name__ == "__main__":

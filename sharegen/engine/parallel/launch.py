@@ -12,9 +12,12 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from sharegen.engine.parallel.copies import Copy, ForkServer
+from sharegen.engine.parallel.liveness import LISTEN_SECONDS
 from sharegen.engine.parallel.messages import Join, Setting
+from sharegen.engine.parallel.outbox import Outbox
 from sharegen.engine.parallel.program import begin
 
+_END_SECONDS = 5.0  # for a process that was killed to be gone
 _WORDS = {
     signal.SIGKILL: "it was killed, perhaps for want of memory",
     signal.SIGSEGV: "it crashed",
@@ -37,14 +40,18 @@ class Process:
     ) -> None:
         self.connection: Connection[Any, Any]
         self.connection, theirs = Pipe()
-        self._process: subprocess.Popen[bytes] | Copy
         with theirs:
-            if server is None:
-                self._process = begin(module, theirs.fileno())
-            else:
-                self._process = server.copy(theirs)
+            self._process = self._begin(theirs, module, server)
+        self._outbox = Outbox(self.connection)
         with contextlib.suppress(ConnectionError):  # one that ended at once is told by its silence
-            self.connection.send(setting)
+            self.send(setting)
+
+    def _begin(
+        self, theirs: Connection[Any, Any], module: str, server: ForkServer | None
+    ) -> subprocess.Popen[bytes] | Copy:
+        if server is None:
+            return begin(module, theirs.fileno())
+        return server.copy(theirs)
 
     @property
     def pid(self) -> int:
@@ -52,12 +59,12 @@ class Process:
 
     def send(self, message: object) -> None:
         """Tell it something; raises ConnectionError where it is gone."""
-        self.connection.send(message)
+        self._outbox.send(message)
 
     def why(self) -> str:
         """In words, how a worker that no longer answers has ended."""
         try:
-            code = self._process.wait(timeout=5)
+            code = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             return "it no longer answers"
         if code >= 0:
@@ -72,7 +79,7 @@ class Process:
         """End the process at once; what it has not said is drawn again."""
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # nobody is left who knows
-            self._process.wait()
+            self._process.wait(_END_SECONDS)
         self.connection.close()
 
 
@@ -97,8 +104,8 @@ class Processes:
         return process
 
     def listen(self) -> Iterator[tuple[Process, object]]:
-        """One message of each that has some; None of one that is gone."""
-        for key, _ in self._selector.select():
+        """One message of each that has some, None of one that is gone; nothing in silence."""
+        for key, _ in self._selector.select(LISTEN_SECONDS):
             process: Process = key.data
             if process.connection.closed:  # it was ended over the message of another
                 continue

@@ -116,6 +116,16 @@ class End:
     """The job is over: whatever is not finished is dropped."""
 
 
+# -- from a worker or a rank above 0 ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alive:
+    """It lives; step_seconds: how long the step lasts that it is in, 0 outside of one."""
+
+    step_seconds: float
+
+
 # -- from a rank above 0 ----------------------------------------------------------------------
 
 

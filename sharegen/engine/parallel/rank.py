@@ -10,8 +10,6 @@ import sys
 import time
 import warnings
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any
 
 import torch
 
@@ -22,7 +20,7 @@ from sharegen.engine.execute.room import TakenBack
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.model import ranks
 from sharegen.engine.model.loaded import on
-from sharegen.engine.parallel.inbox import inbox_of
+from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import Failed, Here, Join
 from sharegen.engine.prepared import Prepared, Start
 from sharegen.errors import SharegenError
@@ -30,26 +28,25 @@ from sharegen.errors import SharegenError
 _LAST_SECONDS = 3.0  # in which rank 0 ends what only failed because another rank is gone
 
 
-def follow(connection: Connection[Any, Any]) -> None:
+def follow(line: Line) -> None:
     """Join the ranks as the first message says, and run what comes until rank 0 lets go."""
-    inbox = inbox_of(connection)
-    join: Join = inbox.get()
+    join: Join = line.get()
     warnings.simplefilter("ignore")  # rank 0 sees the same, and says so
     try:
-        connection.send(Here())
-        _run(join, inbox)
+        line.say(Here())
+        _run(join, line)
     except ConnectionError:
         pass  # rank 0 is gone
     except SharegenError as error:
-        connection.send(Failed(error))
+        line.say(Failed(error))
     except RuntimeError as error:
         if not is_out_of_memory(error):
             time.sleep(_LAST_SECONDS)
             raise
-        connection.send(Failed(rank_out_of_memory(join.rank)))
+        line.say(Failed(rank_out_of_memory(join.rank)))
 
 
-def _run(join: Join, inbox: SimpleQueue[Any]) -> None:
+def _run(join: Join, line: Line) -> None:
     torch.set_num_threads(join.threads)
     device = torch.device(join.device)
     place = ranks.connect(join.rank, join.size, join.address, device)
@@ -58,7 +55,8 @@ def _run(join: Join, inbox: SimpleQueue[Any]) -> None:
         prepared = Prepared(model, join.tokenizer, join.config)
         runner: Runner | None = None
         with using(prepared.threads), short_collections():
-            while (record := inbox.get()) is not None:
+            while (record := line.get()) is not None:
+                line.begin_step()
                 if isinstance(record, Start):
                     runner = None  # its buffers, before there are others
                     runner = prepared.runner(record)
@@ -81,6 +79,6 @@ def _step(runner: Runner, batch: Batch) -> None:
 
 
 if __name__ == "__main__":
-    follow(Connection(int(sys.argv[1])))
+    follow(Line(Connection(int(sys.argv[1]))))
     sys.stderr.flush()
     os._exit(0)  # taking torch apart takes seconds, for which rank 0 would wait

@@ -11,15 +11,13 @@ import time
 import warnings
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
-from typing import Any
 
 import torch
 
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint import resolve_device
-from sharegen.engine.parallel.inbox import inbox_of
 from sharegen.engine.parallel.lead import engine_of
+from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
     Begin,
     Call,
@@ -43,45 +41,43 @@ from sharegen.errors import ModelError, SharegenError
 _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs
 
 
-def serve(connection: Connection[Any, Any]) -> None:
+def serve(line: Line) -> None:
     """Make the engine that the first message describes, and work until the driver hangs up."""
-    inbox = inbox_of(connection)
 
     def warn(message: Warning | str, *_: object, **__: object) -> None:
-        connection.send(Warned(str(message)))
+        line.say(Warned(str(message)))
 
     warnings.showwarning = warn
     try:
-        worker = _Worker(connection, inbox)
+        worker = _Worker(line)
         with short_collections():
             worker.work()
     except ConnectionError:
         pass  # the driver is gone, and nobody is left to tell
     except SharegenError as error:
-        connection.send(Failed(error))
+        line.say(Failed(error))
     except (RuntimeError, MemoryError) as error:  # torch's own: no memory, a fault of the card
         said = next(iter(str(error).splitlines()), "") or type(error).__name__
-        connection.send(Failed(WorkersError(said)))
+        line.say(Failed(WorkersError(said)))
 
 
 class _Worker:
-    def __init__(self, connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
-        setting: Setting = inbox.get()
+    def __init__(self, line: Line) -> None:
+        setting: Setting = line.get()
         if setting.threads:
             torch.set_num_threads(setting.threads)
         device = resolve_device(setting.device)
         if device.type == "cuda":  # so that nothing ever touches another GPU
             torch.cuda.set_device(device)
-        self.engine = engine_of(setting, stuck=lambda error: connection.send(Failed(error)))
+        self.engine = engine_of(setting, stuck=lambda error: line.say(Failed(error)))
         if setting.fingerprint not in (None, self.engine.model.fingerprint):
             raise ModelError(
                 f"{setting.model} is not the model that the job was begun with: its files differ"
             )
-        self.connection = connection
-        self.inbox = inbox
+        self.line = line
         self.job = 0
         self.reported = time.monotonic()
-        connection.send(
+        line.say(
             Ready(
                 fingerprint=self.engine.model.fingerprint,
                 dtype=str(self.engine.model.dtype).removeprefix("torch."),
@@ -96,14 +92,15 @@ class _Worker:
     def work(self) -> None:
         """Take messages as they come, and step in between; wait where there is nothing to do."""
         while True:
-            while not self.engine.has_work or not self.inbox.empty():
+            while not self.engine.has_work or self.line.has_mail:
                 self._take()
+            self.line.begin_step()
             self._report(self.engine.step())
 
     def _take(self) -> None:
-        match self.inbox.get():
+        match self.line.get():
             case Check(requests):
-                self.connection.send(Checked(self.engine.errors(requests)))
+                self.line.say(Checked(self.engine.errors(requests)))
             case Begin(job, seed, lengths):
                 self.job = job
                 self.engine.begin(seed, lengths)
@@ -123,7 +120,7 @@ class _Worker:
         if not completions and now - self.reported < _REPORT_SECONDS:
             return
         drawn = [Drawn.of(completion) for completion in completions]
-        self.connection.send(Finished(self.job, drawn, self.engine.stats))
+        self.line.say(Finished(self.job, drawn, self.engine.stats))
         self.reported = now
 
 
@@ -134,4 +131,4 @@ def _resident() -> int:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+    serve(Line(Connection(int(sys.argv[1]))))

@@ -33,7 +33,7 @@ class Workplace(Protocol[W]):
         """One more worker; whether it stands is told by its first message."""
 
     def listen(self) -> Iterable[tuple[W, object]]:
-        """Wait until workers say something: each with its message, None of one that is gone."""
+        """Wait a little for what workers say: each with its message, None of one that is gone."""
 
     def end(self, worker: W) -> None:
         """End a worker at once; what it has not said is drawn again."""

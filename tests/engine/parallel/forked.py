@@ -5,17 +5,15 @@ What they do from then on is what any worker does. Starting one as users do take
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import multiprocessing
 import subprocess
 from collections.abc import Callable
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.launch import Process, Processes
-from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.engine.request import Completion
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -23,9 +21,10 @@ CONTEXT.set_forkserver_preload([__name__ + "_imports"])
 
 
 def _serve(connection: Connection[Any, Any]) -> None:
+    from sharegen.engine.parallel.line import Line
     from sharegen.engine.parallel.worker import serve
 
-    serve(connection)
+    serve(Line(connection))
 
 
 def _starve(connection: Connection[Any, Any]) -> None:
@@ -64,9 +63,10 @@ class _Popen:
 
 
 def _follow(connection: Connection[Any, Any]) -> None:
+    from sharegen.engine.parallel.line import Line
     from sharegen.engine.parallel.rank import follow
 
-    follow(connection)
+    follow(Line(connection))
 
 
 def _follow_starving(connection: Connection[Any, Any]) -> None:
@@ -109,12 +109,8 @@ def _with_third_step(connection: Connection[Any, Any], change: Callable[[Any], o
 class Forked(Process):
     serve = staticmethod(_serve)
 
-    def __init__(self, setting: Setting | Join, module: str = "") -> None:
-        self.connection, theirs = Pipe()
-        with theirs:
-            self._process = _Popen(self.serve, theirs)  # type: ignore[assignment]
-        with contextlib.suppress(ConnectionError):
-            self.connection.send(setting)
+    def _begin(self, theirs: Connection[Any, Any], *_: object) -> Any:
+        return _Popen(self.serve, theirs)
 
 
 class Starved(Forked):

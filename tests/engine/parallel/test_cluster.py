@@ -35,7 +35,7 @@ from sharegen.engine.parallel.messages import Setting, WorkersError
 from sharegen.engine.request import SamplingParams
 from sharegen.errors import ModelError, UsageError
 from tests.engine.parallel.test_driver import CONFIG, job, results
-from tests.tiny import save_tiny_model
+from tests.tiny import large_tokenizer, save_tiny_model
 
 # One cluster for all of them, whichever of pytest's processes has it.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -70,12 +70,14 @@ def nodes(client_port: int) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"), context=256)
+    folder = save_tiny_model(tmp_path_factory.mktemp("model"), context=256)
+    large_tokenizer().save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def setting(folder: Path) -> Setting:
-    return Setting(str(folder), str(folder), CONFIG, device="cpu", threads=1)
+    return Setting(str(folder), large_tokenizer(), CONFIG, device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.cut import copied_by_workers
 from sharegen.outputs import CompletionOutput
 from tests.engine.parallel.forked import Forked, Starved, forked
-from tests.tiny import save_tiny_model
+from tests.tiny import large_tokenizer, save_tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def setting(folder: Path) -> Setting:
-    return Setting(str(folder), str(folder), CONFIG, device="cpu", threads=1)
+    return Setting(str(folder), large_tokenizer(), CONFIG, device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")

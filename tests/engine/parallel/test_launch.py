@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -18,11 +18,8 @@ class Dying(Process):
 
     said = b""
 
-    def __init__(self, setting: Setting) -> None:
-        theirs: Connection[Any, Any]
-        self.connection, theirs = Pipe()
+    def _begin(self, theirs: Connection[Any, Any], *_: object) -> Any:
         os.write(theirs.fileno(), self.said)
-        theirs.close()
 
     def end(self) -> None:
         self.connection.close()
