@@ -53,6 +53,8 @@ Under the same name these differ:
   cache. Where the machine has too little, samples compute their KV again, and a line says so.
 - `LLM(seed=)`: every call draws anew from the stream that the seed begins.
   `SamplingParams(seed=)` draws the same at every call. Neither hangs on what else runs.
+- `SamplingParams` cannot be changed: `dataclasses.replace(params, n=4)` makes others. They are
+  given as such, not as a dict.
 - `SamplingParams()` is the default of every call: the model's generation_config gives EOS tokens
   alone.
 - `logit_bias` takes -inf, which bars a token; `stop` finds special tokens by their name.
@@ -67,7 +69,10 @@ Under the same name these differ:
   filters and penalties, as vLLM's `raw_logprobs`. Logprob objects are made when `logprobs` is
   first read.
 - `logprobs=-1` is refused: ask for as many as the vocabulary has tokens.
-- `generate` shows progress on stderr where that is a terminal; `use_tqdm` is True, False or None.
+- `generate` shows its progress on stderr in a terminal and in a notebook; `use_tqdm` is True,
+  False or None.
+- Type checkers see every name that is taken, and refuse the others, as the call itself does. A
+  misspelt name is told with the nearest one.
 
 Beside vLLM's there are `stream`, `fork`, `cancel` and `running`: see the [Python API](python.md).
 """

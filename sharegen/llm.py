@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import fields
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from sharegen.common.vllm_names import (
     CALL_NOT_HERE,
     METHODS_NOT_HERE,
+    VllmArguments,
     absent,
     own_arguments,
-    refuse,
+    refusing_call,
 )
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.engine.config import EngineConfig
@@ -31,6 +34,7 @@ from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
     as_list,
+    checked,
     conversations,
     named,
     needed,
@@ -39,11 +43,14 @@ from sharegen.prompts import (
     request_of,
     tokenised,
 )
-from sharegen.results.progress import Progress, longest_of
+from sharegen.results.progress import Progress, is_shown, longest_of
 from sharegen.workload.conversation import ChatOptions
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
+
+_IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fields(SamplingParams)}
 
 
 class LLM:
@@ -52,7 +59,8 @@ class LLM:
     model: a local folder, a hub id, or a loaded PreTrainedModel.
     tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
-    dtype, device: "auto" is the checkpoint's on CUDA and float32 on a CPU.
+    dtype: "float32" ("float"), "float16" ("half"), "bfloat16", or torch's own of these; "auto" is
+        the checkpoint's on CUDA and float32 on a CPU. device: "auto", "cpu", "cuda", "cuda:1".
     quantization: "fp8" makes the large weights of a folder or hub id FP8 as they are read, on a GPU
         that has it.
     revision: branch, tag or commit of a hub id, and of its tokenizer.
@@ -74,9 +82,14 @@ class LLM:
         that is too large for one. This process has the first, processes of its own the others.
     seed: of all requests whose SamplingParams bring none; None is 0. Every call draws anew from
         the stream that it begins, so that a script repeats as a whole.
-    vllm: by vLLM's names max_sequences is max_num_seqs, kv_cache_memory is kv_cache_memory_bytes.
+    vllm: max_num_seqs and kv_cache_memory_bytes, which are max_sequences and kv_cache_memory by
+        vLLM's names; and these, each with the one value that is how things are here:
+        enable_prefix_caching and enable_chunked_prefill (True), disable_log_stats (True),
+        skip_tokenizer_init (False), tokenizer_mode, runner, convert and load_format ("auto"), task
+        ("generate"), pipeline_parallel_size and data_parallel_size (1), cpu_offload_gb (0).
 
-    Raises TypeError, in one line, for a name of vLLM's that there is not, with what to use.
+    Raises TypeError, in one line, for another name: with what to use for a name of vLLM's that
+    there is not, with the nearest one for a misspelt one.
     """
 
     def __init__(
@@ -84,7 +97,7 @@ class LLM:
         model: str | os.PathLike[str] | PreTrainedModel,
         tokenizer: Any | None = None,
         *,
-        dtype: str = "auto",
+        dtype: str | torch.dtype = "auto",
         quantization: str | None = None,
         device: str = "auto",
         revision: str | None = None,
@@ -104,10 +117,10 @@ class LLM:
         workers: int | None = None,
         ray: str | None = None,
         tensor_parallel_size: int = 1,
-        **vllm: Any,
+        **vllm: Unpack[VllmArguments],
     ) -> None:
         sizes = {"max_sequences": max_sequences, "kv_cache_memory": kv_cache_memory}
-        sizes |= own_arguments(vllm, sizes)
+        sizes |= own_arguments(vllm, sizes, inspect.signature(LLM).parameters)
         config = EngineConfig(
             **sizes,
             gpu_memory_utilization=gpu_memory_utilization,
@@ -123,12 +136,15 @@ class LLM:
         self.tokenizer = open_tokenizer(model, tokenizer, trust_remote_code, revision)
         options: Any = {
             "device": device,
-            "dtype": dtype,
+            "dtype": str(dtype).removeprefix("torch."),
             "quantization": quantization,
             "adapter": adapter,
             "trust_remote_code": trust_remote_code,
             "revision": revision,
         }
+        named = isinstance(model, (str, os.PathLike))
+        self._name = os.fspath(model) if named else type(model).__name__  # type: ignore[arg-type]
+        self._ranks = tensor_parallel_size
         self._seed = config.seed
         self._request_ids = map(str, count())
         self._calls = 0  # of generate, chat and stream that have drawn
@@ -162,6 +178,15 @@ class LLM:
     def _model(self) -> LoadedModel | Ready:
         return self.engine.ready if isinstance(self.engine, Driver) else self.engine.model
 
+    def __repr__(self) -> str:
+        """The model, what it computes in and where, and how many engines there are."""
+        if self._engine is None:
+            return f"LLM({self._name!r}, closed)"
+        workers = len(self._engine.pids) if isinstance(self._engine, Driver) else 1
+        said = f"{self._name!r}, dtype={self.dtype!r}, device={str(self._model.device)!r}"
+        ranks = f", tensor_parallel_size={self._ranks}" if self._ranks > 1 else ""
+        return f"LLM({said}, workers={workers}{ranks})"
+
     def _own_engine(self, what: str) -> Engine:
         """The engine of this process, which alone knows the samples that run."""
         if isinstance(self.engine, Driver):
@@ -171,7 +196,7 @@ class LLM:
     if not TYPE_CHECKING:  # for which there is what is written here
 
         def __getattr__(self, name: str) -> Any:
-            raise absent("LLM", name, METHODS_NOT_HERE)
+            raise absent(self, name, METHODS_NOT_HERE)
 
     def get_tokenizer(self) -> Any:
         """The tokenizer that texts go through. Raises RequestError where there is none."""
@@ -193,13 +218,13 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @refusing_call("generate()", CALL_NOT_HERE, _IN_PARAMS)
     def generate(
         self,
         prompts: Prompt | Seq[Prompt],
         sampling_params: Params | Seq[Params] | None = None,
         *,
         use_tqdm: bool | None = None,
-        **vllm: Any,
     ) -> list[RequestOutput]:
         """Sample every prompt; returns outputs in the order of the prompts.
 
@@ -207,13 +232,12 @@ class LLM:
             {"prompt_token_ids": token ids}.
         sampling_params: one for all prompts, or one a prompt. With a seed they draw the same
             whenever they are called, without one every call draws anew.
-        use_tqdm: show the progress on stderr, as `sharegen run` does; by default where stderr is a
-            terminal.
+        use_tqdm: show the progress on stderr, as `sharegen run` does; by default in a terminal and
+            in a notebook, and not where stderr goes to a file.
 
         Raises RequestError for a prompt that cannot run, by its place among several, before
         anything is sampled; TypeError for an argument of vLLM's that there is not.
         """
-        refuse("generate()", vllm, CALL_NOT_HERE)
         items = as_list(prompts)
         params = one_each(sampling_params, len(items))
         texts, requests = [], []
@@ -240,13 +264,13 @@ class LLM:
             for text, request, drawn in zip(texts, requests, found, strict=True)
         ]
 
+    @refusing_call("beam_search()", CALL_NOT_HERE)
     def beam_search(
         self,
         prompts: Prompt | Seq[Prompt],
         params: BeamSearchParams,
         *,
         use_tqdm: bool | None = None,
-        **vllm: Any,
     ) -> list[BeamSearchOutput]:
         """Find the likeliest texts of every prompt; returns outputs in the order of the prompts.
 
@@ -256,9 +280,10 @@ class LLM:
         `generate` takes BeamSearchParams as well, for some prompts or all.
         use_tqdm, errors: as there.
         """
-        found = self.generate(prompts, params, use_tqdm=use_tqdm, **vllm)
+        found = self.generate(prompts, params, use_tqdm=use_tqdm)
         return [BeamSearchOutput.of(output, self.tokenizer) for output in found]
 
+    @refusing_call("stream()", CALL_NOT_HERE, _IN_PARAMS)
     def stream(
         self,
         prompts: Prompt | Iterable[Prompt],
@@ -306,6 +331,7 @@ class LLM:
                 _, ids = tokenised(prompt, self.tokenizer)
             yield request_of(index, ids, param, keep)
 
+    @refusing_call("fork()", CALL_NOT_HERE, _IN_PARAMS)
     def fork(
         self,
         parent: CompletionOutput | tuple[int, int],
@@ -327,6 +353,8 @@ class LLM:
         repetition_penalty and bad_words see the parent's, too. The rest is as for `Engine.fork`.
         """
         engine = self._own_engine("fork")
+        if sampling_params is not None:
+            checked(sampling_params)
         of = parent.completion if isinstance(parent, CompletionOutput) else parent
         return engine.fork(of, sampling_params, tokens=tokens)
 
@@ -354,6 +382,7 @@ class LLM:
         """The tokens so far of the samples that run, by (index of the prompt, sample)."""
         return self._own_engine("running").running()
 
+    @refusing_call("chat()", CALL_NOT_HERE, _IN_PARAMS)
     def chat(
         self,
         messages: Seq[Mapping[str, Any]] | Seq[Seq[Mapping[str, Any]]],
@@ -364,7 +393,6 @@ class LLM:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        **vllm: Any,
     ) -> list[RequestOutput]:
         """Sample one conversation or a list of them through the tokenizer's chat template.
 
@@ -375,7 +403,6 @@ class LLM:
             it goes on within the last turn.
         chat_template_kwargs: variables of the template's own, such as `enable_thinking`.
         """
-        refuse("chat()", vllm, CALL_NOT_HERE)
         if add_generation_prompt and continue_final_message:
             raise UsageError("add_generation_prompt and continue_final_message: set one of them")
         options = ChatOptions(
@@ -395,7 +422,7 @@ class LLM:
     ) -> AbstractContextManager[Progress | None]:
         if wanted not in (True, False, None):
             raise TypeError("use_tqdm is True, False or None: the progress is shown in one way")
-        if not (sys.stderr.isatty() if wanted is None else wanted):
+        if not (is_shown(sys.stderr) if wanted is None else wanted):
             return nullcontext(None)
         return Progress(self.engine.stats, samples, prompts, None, longest)
 

@@ -54,7 +54,7 @@ class _Shown:
 
     def __getattr__(self, name: str) -> Any:
         if name != self._made:
-            raise absent(type(self).__name__, name, OUTPUT_NOT_HERE)
+            raise absent(self, name, OUTPUT_NOT_HERE)
         found = None if self._noted is None else mappings(self._noted, self._tokenizer)
         setattr(self, name, found)
         return found

@@ -137,12 +137,33 @@ def named(index: int, is_one_of_many: bool = True) -> Iterator[None]:
 
 
 def one_each(params: Params | Seq[Params] | None, count: int) -> list[Params]:
-    """The parameters of each of `count` prompts. Raises RequestError where they are not as many."""
+    """The parameters of each of `count` prompts.
+
+    Raises RequestError where they are not as many, or are none.
+    """
     if params is None or isinstance(params, Params):
         return [params or SamplingParams()] * count
+    if isinstance(params, Mapping) or not isinstance(params, Seq):
+        raise _no_params(params)
     if len(params) != count:
         raise RequestError(f"{count} prompts need {count} SamplingParams or one, not {len(params)}")
-    return list(params)
+    return [checked(param) for param in params]
+
+
+def checked(params: Any) -> Params:
+    """Parameters of one prompt. Raises RequestError for what is none."""
+    if not isinstance(params, Params):
+        raise _no_params(params)
+    return params
+
+
+def _no_params(given: Any) -> RequestError:
+    """What to write instead of what was given."""
+    write = "SamplingParams(...) for all prompts, or a list with one for each"
+    if isinstance(given, Mapping) and all(str(name).isidentifier() for name in given):
+        kind = "BeamSearchParams" if "beam_width" in given else "SamplingParams"
+        write = f"{kind}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+    return RequestError(f"sampling_params is {given!r:.80}: write {write:.200}")
 
 
 def pairs(
@@ -152,6 +173,8 @@ def pairs(
     if params is None or isinstance(params, Params):
         yield from zip(prompts, repeat(params or SamplingParams()), strict=False)
         return
+    if isinstance(params, Mapping) or not isinstance(params, Iterable):
+        raise _no_params(params)
     missing = object()
     for index, (prompt, param) in enumerate(zip_longest(prompts, params, fillvalue=missing)):
         if prompt is missing or param is missing:
@@ -159,4 +182,4 @@ def pairs(
             raise RequestError(
                 f"the {short} end after {index}: give one SamplingParams a prompt, or one for all"
             )
-        yield prompt, param  # type: ignore[misc]
+        yield prompt, checked(param)  # type: ignore[misc]

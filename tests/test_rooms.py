@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "outputs": {"nouns", "engine/text", "common", "errors"},
     "prompts": {"nouns", "workload", "errors"},
     "version": set(),
-    "sharegen": {"nouns", "llm", "common", "version"},
+    "sharegen": {"nouns", "llm", "outputs", "common", "version"},
     "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
     "bench": {
         "lm_eval",

@@ -203,6 +203,7 @@ class Clocks:
         ready = Ready(
             fingerprint="a clock",
             dtype="float32",
+            device="cpu",
             context_length=1 << 30,
             slots=clock.speed.slots,
             threads=1,

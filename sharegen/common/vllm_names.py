@@ -5,11 +5,17 @@ What has the same name needs no line. `docs/vllm.md` is made of this.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import FrozenInstanceError
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
+
+from sharegen.common.names import nearest
 
 Made = TypeVar("Made")
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 ALIASES = {
     "max_num_seqs": "max_sequences",
@@ -33,6 +39,26 @@ AS_ALWAYS: dict[str, tuple[Any, str]] = {
 }
 """Arguments of vLLM's LLM of which one value is how things always are here, which is taken; and
 what to do for others."""
+
+
+class VllmArguments(TypedDict, total=False):
+    """What LLM takes by vLLM's names beside its own: ALIASES and AS_ALWAYS, for a type checker."""
+
+    max_num_seqs: int
+    kv_cache_memory_bytes: int
+    enable_prefix_caching: Literal[True]
+    enable_chunked_prefill: Literal[True]
+    skip_tokenizer_init: Literal[False]
+    tokenizer_mode: Literal["auto"]
+    runner: Literal["auto"]
+    convert: Literal["auto"]
+    task: Literal["generate"]
+    load_format: Literal["auto"]
+    pipeline_parallel_size: Literal[1]
+    data_parallel_size: Literal[1]
+    disable_log_stats: Literal[True]
+    cpu_offload_gb: Literal[0]
+
 
 _MODES = "there is text generation only"
 _MEDIA = "prompts are text or token ids"
@@ -88,7 +114,7 @@ SAMPLING_NOT_HERE = {
     "truncate_prompt_tokens": "cut the prompt, or its token ids",
     "output_kind": "generate returns what is finished, and stream yields it as it finishes",
     "stream_interval": "stream yields samples as they finish",
-    "skip_clone": "parameters cannot be changed: they are never copied",
+    "skip_clone": "parameters cannot be changed: dataclasses.replace makes others",
     "spaces_between_special_tokens": "texts have the spaces that the tokenizer writes",
     "flat_logprobs": "logprobs are made when they are looked at",
     "logprob_token_ids": "ask for as many logprobs as it takes",
@@ -164,11 +190,14 @@ OUTPUT_NOT_HERE = {
 """Fields of vLLM's outputs that there are not -> why, or what to use."""
 
 
-def own_arguments(given: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+def own_arguments(
+    given: Mapping[str, Any], taken: Mapping[str, Any], names: Iterable[str]
+) -> dict[str, Any]:
     """What vLLM's arguments of LLM are called here; those that say how things always are go.
 
-    taken: our own arguments, None where they were not given. Raises TypeError, in one line, for
-    what there is not, and for one thing by both of its names.
+    taken: our own arguments that have two names, None where they were not given. names: of all our
+    own arguments. Raises TypeError, in one line, for what there is not, and for one thing by both
+    of its names.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -182,44 +211,77 @@ def own_arguments(given: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[st
             if value != always:
                 raise TypeError(f"vLLM's {name} can only be {always!r} here: {instead}")
         else:
-            raise TypeError(_refusal("LLM", name, LLM_NOT_HERE))
+            known = [*names, *ALIASES, *AS_ALWAYS]
+            raise TypeError(_refusal("LLM", name, LLM_NOT_HERE, known))
     return found
 
 
-def refuse(what: str, given: Iterable[str], known: Mapping[str, str]) -> None:
-    """Raise TypeError, in one line, for the first argument that `what` does not have, if any.
+def refusing_call(
+    what: str, known: Mapping[str, str], instead: Mapping[str, str] | None = None
+) -> Callable[[Callable[Given, Returned]], Callable[Given, Returned]]:
+    """A decorator of what is called with its own arguments alone, and says so in one line.
 
-    given: names; known: vLLM's -> why they are not here, or what to use.
+    what: its name in the message. known: vLLM's arguments -> why they are not here, or what to use.
+    instead: other arguments -> where they belong. Whatever else is wrong with a call is Python's to
+    tell.
     """
-    for name in given:
-        raise TypeError(_refusal(what, name, known))
+
+    def with_names(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        own = list(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def checked(*values: Given.args, **named: Given.kwargs) -> Returned:
+            for name in named:
+                if name not in own:
+                    raise TypeError(_refusal(what, name, known, own, instead or {}))
+            return function(*values, **named)
+
+        return checked
+
+    return with_names
 
 
 def refusing(known: Mapping[str, str]) -> Callable[[type[Made]], type[Made]]:
-    """A decorator of classes that are made without arguments of these names; known: as above."""
+    """A decorator of frozen dataclasses: what an argument or a change that is refused says.
+
+    known: as for `refusing_call`.
+    """
 
     def with_names(made: type[Made]) -> type[Made]:
-        own = made.__init__
-
-        @wraps(own)
-        def __init__(self: Made, *values: Any, **named: Any) -> None:
-            refuse(made.__name__, [name for name in named if name in known], known)
-            own(self, *values, **named)
-
-        made.__init__ = __init__  # type: ignore[assignment, method-assign]
+        made.__init__ = refusing_call(made.__name__, known)(made.__init__)  # type: ignore[method-assign]
+        made.__setattr__ = _unchangeable  # type: ignore[assignment, method-assign]
         return made
 
     return with_names
 
 
-def absent(what: str, name: str, known: Mapping[str, str]) -> AttributeError:
-    """Of an attribute that `what` does not have; known: as above."""
+def _unchangeable(self: object, name: str, value: Any) -> None:
+    raise FrozenInstanceError(
+        f"{type(self).__name__} cannot be changed: make another one with "
+        f"dataclasses.replace(params, {name}={value!r:.40})"
+    )
+
+
+def absent(holder: object, name: str, known: Mapping[str, str]) -> AttributeError:
+    """The error for an attribute that `holder` does not have; known: as for `refusing_call`.
+
+    Python itself tells the nearest name where the error knows both.
+    """
     if name in known:
         return AttributeError(f"vLLM's {name} is not here: {known[name]}")
-    return AttributeError(f"{what!r} object has no attribute {name!r}")
+    said = f"{type(holder).__name__!r} object has no attribute {name!r}"
+    return AttributeError(said, name=name, obj=holder)
 
 
-def _refusal(what: str, name: str, known: Mapping[str, str]) -> str:
+def _refusal(
+    what: str,
+    name: str,
+    known: Mapping[str, str],
+    own: Iterable[str],
+    instead: Mapping[str, str] | None = None,
+) -> str:
     if name in known:
         return f"vLLM's {name} is not here: {known[name]}"
-    return f"{what} got an unexpected keyword argument {name!r}"
+    near = nearest(name, [each for each in own if each != "self"])
+    hint = (instead or {}).get(name) or (near and f"did you mean {near!r}?")
+    return f"{what} got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else "")

@@ -133,13 +133,14 @@ class SamplingParams:
     stop: strings that end a sample and are cut from its text unless include_stop_str_in_output.
     detokenize: whether samples have a text, which stop strings need. skip_special_tokens: whether
         special tokens are left out of it.
-    seed: replaces the engine's seed for this request.
+    seed: replaces the engine's seed for this request; None and -1 are none, as in vLLM.
     structured_outputs: what the text has to be: StructuredOutputsParams, or a mapping of its names.
         What ends a sample is drawn only where the text is complete.
     logprobs, prompt_logprobs: how many of the raw distribution's top tokens to report with each
         output or prompt token's own log-probability. For a prompt's, the logits of a whole
         prefill batch are held at once.
 
+    Parameters cannot be changed: `dataclasses.replace(params, n=4)` makes others.
     Raises UsageError for a value outside its range, TypeError for an unknown field.
     """
 
@@ -181,6 +182,8 @@ class SamplingParams:
             object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
         if self.stop and not self.detokenize:
             raise UsageError("stop strings are looked for in text: leave out stop, or detokenize")
+        if self.seed == -1:
+            object.__setattr__(self, "seed", None)
         structured = StructuredOutputsParams.of(self.structured_outputs)
         object.__setattr__(self, "structured_outputs", structured)
 

@@ -1,11 +1,11 @@
-"""How far a job is, on stderr: a live line on a terminal, now and then a plain one elsewhere."""
+"""How far a job is, on stderr: a bar in a terminal or a notebook, now and then a line elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Protocol
+from typing import IO, Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn
@@ -14,6 +14,8 @@ from rich.text import Text
 
 _PLAIN_SECONDS = 10.0
 _REFRESHES_PER_SECOND = 4
+_NOTEBOOK_BAR = 20  # columns
+_NOTEBOOK_LINE = 110  # columns, that no notebook breaks
 _NAMED = 4  # workers that are idle; of more it is said how many they are
 
 
@@ -60,10 +62,13 @@ class Progress:
         self._started = self._said = time.monotonic()
         self._before = status.generated_tokens
         self._live: RichProgress | None = None
+        self._in_notebook = is_notebook(self._console.file)
 
     def __enter__(self) -> Progress:
         self._started = self._said = time.monotonic()
-        if self._console.is_terminal:
+        if self._in_notebook:
+            self._rewrite()
+        elif self._console.is_terminal:
             self._live = _TwoLines(
                 SpinnerColumn(),
                 BarColumn(bar_width=None),
@@ -80,6 +85,8 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         if self._live is not None:
             self._live.stop()
+        elif self._in_notebook:
+            self._rewrite(end="\n")
         elif self.samples_done:
             self._say()
 
@@ -88,7 +95,10 @@ class Progress:
         self.samples_done += 1
         self._tokens_done += tokens
         self.problems_done += problem_done
-        if self._live is None and time.monotonic() - self._said >= _PLAIN_SECONDS:
+        since = time.monotonic() - self._said
+        if self._in_notebook and since >= 1 / _REFRESHES_PER_SECOND:
+            self._rewrite()
+        elif self._live is None and not self._in_notebook and since >= _PLAIN_SECONDS:
             self._say()
 
     def save(self, asked: int, saved: int) -> None:
@@ -171,6 +181,17 @@ class Progress:
         share = "" if self.samples is None else f"{self.share():.0%} · "
         print(f"sharegen: {share}{self.describe()}", file=self._console.file, flush=True)
 
+    def _rewrite(self, end: str = "") -> None:
+        """The line of a notebook, which goes back to its start: no widget needs to be there."""
+        self._said = time.monotonic()
+        bar = ""
+        if self.samples is not None:
+            share = self.share()
+            full = round(_NOTEBOOK_BAR * share)
+            bar = f"{share:4.0%} {'█' * full}{'░' * (_NOTEBOOK_BAR - full)} "
+        line = bar + self.describe(_NOTEBOOK_LINE - len(bar))
+        print(f"\r{line:{_NOTEBOOK_LINE}}", end=end, file=self._console.file, flush=True)
+
 
 class _TwoLines(RichProgress):
     """The bar and, below it, the state as it is at each refresh: it lives while no sample ends."""
@@ -185,6 +206,16 @@ class _TwoLines(RichProgress):
         yield from super().get_renderables()
         line = self.of.describe(self.console.width - 1)
         yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def is_notebook(stream: IO[str] | None) -> bool:
+    """Whether what is written there is shown under a notebook's cell."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
+
+
+def is_shown(stream: IO[str] | None) -> bool:
+    """Whether somebody sees a bar that is written there, as it grows."""
+    return stream is not None and (is_notebook(stream) or stream.isatty())
 
 
 def longest_of(limits: Iterable[int | None]) -> int | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError, JsonLimitError
+from sharegen.common.names import named, nearest
 from sharegen.common.program_tests import (
     CallTests,
     CheckTests,
@@ -25,7 +26,6 @@ from sharegen.common.program_tests import (
 from sharegen.common.python_source import parsed
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.dataset import Rows
-from sharegen.workload.names import named, nearest
 from sharegen.workload.template import half_character
 
 Row = Mapping[str, Any]

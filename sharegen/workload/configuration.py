@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from sharegen.common.remarks import remark
 from sharegen.common.structured import StructuredOutputsParams, check
@@ -50,6 +50,11 @@ OF_CONVERSATIONS = ("template_kwargs", "tools", "add_generation_prompt", "contin
 _BESIDE = ("vote", "answer", "token_ids", "keep")  # what is told, read or kept of the samples
 
 
+def _unaliased(dtype: Any) -> Any:
+    """torch's and vLLM's other names of two dtypes as the ones that are on record."""
+    return {"half": "float16", "float": "float32"}.get(dtype, dtype) if dtype else dtype
+
+
 class Machine(Strict):
     """Where and how wide to run; None leaves it to the engine.
 
@@ -66,7 +71,9 @@ class Machine(Strict):
     """
 
     device: str = "auto"
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16"], BeforeValidator(_unaliased)
+    ] = "auto"
     quantization: Literal["fp8"] | None = None
     max_sequences: int | None = Field(default=None, ge=1)
     kv_cache_memory: int | None = Field(default=None, ge=1)

@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
+from sharegen.common.names import SHOWN, named, nearest
 from sharegen.errors import UsageError
 from sharegen.workload import plain_yaml
-from sharegen.workload.names import SHOWN, named, nearest
 from sharegen.workload.sampling import Sampling
 from sharegen.workload.sections import Answer, Chat, Dataset, FewShot, Keep, PromptOrText
 from sharegen.workload.validation import Strict, validate

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sharegen.common.names import SHOWN, nearest
 from sharegen.common.structured import from_response_format, library
 from sharegen.common.wrong_value import in_words
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
 from sharegen.workload.dataset import Row
-from sharegen.workload.names import SHOWN, nearest
 from sharegen.workload.prompt import Prompt
 from sharegen.workload.sampling import MAX_SAMPLES, Sampling
 from sharegen.workload.template import RenderError, half_character

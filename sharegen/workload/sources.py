@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.names import named, nearest
 from sharegen.errors import UsageError
 from sharegen.workload import standard_input
 from sharegen.workload.dataset import read_rows
-from sharegen.workload.names import named, nearest
 from sharegen.workload.recipe import RECIPES, Job, Recipe
 
 DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from sharegen.common.names import SHOWN, nearest
 from sharegen.common.wrong_value import in_words
 from sharegen.errors import UsageError
-from sharegen.workload.names import SHOWN, nearest
 
 
 class Strict(BaseModel):

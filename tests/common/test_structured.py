@@ -139,5 +139,5 @@ def test_what_is_no_response_format_is_refused(value: Any, said: str) -> None:
 
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(UsageError, match=r"^structured_outputs need .* pip install 'sharegen\[st"):
+    with pytest.raises(UsageError, match=r"^structured_outputs need .* install 'llguidance[<>=]"):
         check(StructuredOutputsParams(regex="not looked at before"))

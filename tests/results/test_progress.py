@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sharegen.results import progress as module
-from sharegen.results.progress import Progress
+from sharegen.results.progress import Progress, is_shown
 
 
 @dataclass
@@ -46,6 +46,32 @@ def test_plain_lines_now_and_then_and_at_the_end(clock: list[float]) -> None:
         progress.advance(70, problem_done=True)
     assert out.getvalue().splitlines()[-1].startswith("sharegen: 100% · 4/4 samples · 2/2 problems")
     assert len(out.getvalue().splitlines()) == 2
+
+
+class Cell(io.StringIO):
+    """What ipykernel puts under a cell: no terminal, and shown as it grows."""
+
+
+Cell.__module__ = "ipykernel.iostream"
+
+
+def test_a_notebook_gets_a_line_that_is_written_anew(clock: list[float]) -> None:
+    out, engine = Cell(), Engine(generated_tokens=0)
+    with Progress(engine, 4, None, Console(file=out), longest=50) as progress:
+        for _ in range(4):
+            clock[0] += 0.2
+            engine.generated_tokens += 50
+            progress.advance(50, problem_done=False)
+    first, *lines = out.getvalue().split("\r")
+    assert not first and len(lines) == 4  # the first, two of four that came soon, the last
+    assert len({len(line.rstrip("\n")) for line in lines}) == 1  # nothing of an earlier one stays
+    assert "0/4 samples" in lines[0] and lines[-1].startswith("100% ████████████████████ 4/4")
+    assert out.getvalue().endswith("\n") and out.getvalue().count("\n") == 1
+
+
+def test_who_sees_a_bar() -> None:
+    assert is_shown(Cell())
+    assert not is_shown(io.StringIO()) and not is_shown(None)
 
 
 def test_nothing_to_do_says_nothing(clock: list[float]) -> None:

@@ -331,15 +331,19 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device, config: Any) -> torch.dtype:
-    """ "auto" is float32 on a CPU and the checkpoint's own on CUDA. Raises UsageError."""
+    """ "auto" is float32 on a CPU and the checkpoint's own on CUDA; "half" and "float" are torch's.
+
+    Raises UsageError.
+    """
     if dtype == "auto":
         own = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
         dtype = own if own is not None and device.type == "cuda" else torch.float32
     names = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     if isinstance(dtype, str):
-        if dtype not in names:
+        known = names | {"half": torch.float16, "float": torch.float32}
+        if dtype not in known:
             raise UsageError(f"unknown dtype {dtype!r}: use auto, {', '.join(names)}")
-        return names[dtype]
+        return known[dtype]
     if dtype not in names.values():
         raise UsageError(f"dtype {dtype} is not supported: use auto, {', '.join(names)}")
     return dtype

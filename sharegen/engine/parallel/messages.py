@@ -141,12 +141,14 @@ class Here:
 class Ready:
     """The engine stands.
 
-    fingerprint, dtype, context_length: of its model. slots: samples that it decodes together.
-    threads: of torch that it uses for its steps. resident: bytes of memory that the process holds.
+    fingerprint, dtype, device, context_length: of its model. slots: samples that it decodes
+    together. threads: of torch that it uses for its steps. resident: bytes of memory that the
+    process holds.
     """
 
     fingerprint: str
     dtype: str
+    device: str
     context_length: int
     slots: int
     threads: int

@@ -81,6 +81,7 @@ class _Worker:
             Ready(
                 fingerprint=self.engine.model.fingerprint,
                 dtype=str(self.engine.model.dtype).removeprefix("torch."),
+                device=str(self.engine.model.device),
                 context_length=self.engine.model.context_length,
                 slots=self.engine.stats.slots,
                 threads=self.engine.threads,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sharegen.workload.names import nearest
+from sharegen.common.names import nearest
 
 
 def test_nearest() -> None:
