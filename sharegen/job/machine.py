@@ -12,7 +12,7 @@ from sharegen.common import confined
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.dataset import read_text
+from sharegen.workload.files.content import read_text
 from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:

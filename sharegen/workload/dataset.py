@@ -1,13 +1,11 @@
 """Rows of a dataset, from a local file, a folder or the Hugging Face hub.
 
-JSON, JSONL and text are read here, with line numbers in the errors; CSV, Parquet and the hub are
-the `datasets` library's. A line or item that is no row costs no other: it is a row with a fault.
+Local files are read here, as they are now, by `files/`; the hub is the `datasets` library's. A line
+or item that is no row costs no other: it is a row with a fault.
 """
 
 from __future__ import annotations
 
-import codecs
-import gzip
 import hashlib
 import json
 import logging
@@ -15,14 +13,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from sharegen.common import json_values
-from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.errors import DataError
+from sharegen.workload.files.arrow import arrow_errors, read_parquet, read_stream, rows_of
+from sharegen.workload.files.content import Content, opened, suffix_of
+from sharegen.workload.files.csv_table import read_table
+from sharegen.workload.files.lines import Found, read_json, read_jsonl, read_text_lines
+from sharegen.workload.files.saved import is_one_split, is_saved, saved_files
+from sharegen.workload.files.splits import split_files
+
+Reader = Callable[[Content], Iterator[tuple[str, Found]]]
+
+READERS: dict[str, Reader] = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": read_json,
+    ".txt": read_text_lines,
+    ".csv": read_table,
+    ".tsv": read_table,
+    ".parquet": read_parquet,
+}
+"""What reads a file, by the end of its name."""
+
+MAX_ROWS = 10_000_000
+"""More than any job draws answers for, and as many as the memory of a machine holds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One row as it stands in the data: its index in the split, and where to find it.
 
@@ -49,10 +67,6 @@ class Rows:
         return next(row for row in self.rows if row.fault is None)
 
 
-_Found: TypeAlias = "dict[str, Any] | str"
-"""A row's values, or its fault."""
-
-
 def read_rows(source: str, config: str | None, split: str, revision: str | None = None) -> Rows:
     """All rows of a split, of which at least one can be read.
 
@@ -61,8 +75,10 @@ def read_rows(source: str, config: str | None, split: str, revision: str | None 
     Raises DataError for what is missing, empty or malformed.
     """
     path = Path(source)
-    if path.is_dir():
-        found = _read_files(_split_files(path, split))
+    if path.is_dir() and is_saved(path):
+        found = _read_files(saved_files(path, split), read_stream)
+    elif path.is_dir():
+        found = _read_files(split_files(path, split, READERS.keys()))
     elif path.is_file():
         found = _read_files([path])
     elif path.is_absolute():
@@ -70,157 +86,39 @@ def read_rows(source: str, config: str | None, split: str, revision: str | None 
     else:
         found = _read_hub(source, config, split, revision)
     if not found.rows:
-        raise DataError(f"{source}: has no rows" + ("" if path.is_file() else f" in {split!r}"))
+        where = "" if path.is_file() else f" in {split!r}"
+        raise DataError(f"{source}: is empty: it has no rows{where}")
     if all(row.fault is not None for row in found.rows):
         raise DataError(f"{found.rows[0].where}: {found.rows[0].fault}")
     return found
 
 
-def read_text(path: Path) -> str:
-    """A whole text file. Raises DataError when it cannot be read or is not UTF-8."""
-    with _explained(path):
-        return _text(path)
+def has_one_split(source: str) -> bool:
+    """Whether its rows are all there is, whatever split is asked for: a file, a saved Dataset."""
+    path = Path(source)
+    return path.is_file() or is_one_split(path)
 
 
-def file_hash(path: Path) -> str:
-    """A hash of a file's content. Raises DataError when it cannot be read."""
-    with _explained(path), path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn what a file does to its reader into one line."""
-    try:
-        yield
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read: {reason}") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text at byte {error.start}") from None
-
-
-def _read_files(paths: Sequence[Path]) -> Rows:
+def _read_files(paths: Sequence[Path], reader: Reader | None = None) -> Rows:
+    """The rows of files that are one split; reader: of all, where their names do not tell it."""
     digest = hashlib.blake2b(digest_size=16)
     rows: list[Row] = []
     for path in paths:
-        reader = _READERS.get(_suffix(path))
-        if reader is None:
-            raise DataError(f"{path}: unknown kind of file: give one of {', '.join(_READERS)}")
-        digest.update(file_hash(path).encode())
-        with _explained(path):
-            for where, found in reader(path):
-                if isinstance(found, str):
-                    rows.append(Row(len(rows), where, {}, found))
-                else:
-                    rows.append(Row(len(rows), where, found))
+        read = reader or READERS.get(suffix_of(path))
+        if read is None:
+            raise DataError(f"{path}: unknown kind of file: give one of {', '.join(READERS)}")
+        with opened(path) as content:
+            for where, found in read(content):
+                rows.append(_row(len(rows), f"{path}, {where}", found))
+            digest.update(content.fingerprint().encode())
     return Rows(rows, digest.hexdigest())
 
 
-def _suffix(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz")
-    return name[name.rfind(".") :] if "." in name else ""
-
-
-def _split_files(folder: Path, split: str) -> list[Path]:
-    """The files of a split: `test.jsonl`, `gsm8k_test.jsonl`, `test-00000-of-00002.parquet`."""
-    files = sorted(path for path in folder.iterdir() if _suffix(path) in _READERS)
-    named: list[Callable[[str], bool]] = [
-        lambda stem: stem == split,
-        lambda stem: stem.startswith((f"{split}-", f"{split}_", f"{split}.")),
-        lambda stem: stem.endswith((f"-{split}", f"_{split}", f".{split}")),
-    ]
-    for matches in named:
-        found = [path for path in files if matches(path.name.removesuffix(".gz").rsplit(".")[0])]
-        if found:
-            return found
-    has = ", ".join(path.name for path in files) or "no data files"
-    raise DataError(f"{folder}: has no file of the split {split!r} (it has {has}): use --split")
-
-
-def _text(path: Path) -> str:
-    return _bytes(path).decode("utf-8-sig")
-
-
-def _bytes(path: Path) -> bytes:
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines with something on them, numbered from 1."""
-    content = _bytes(path).removeprefix(codecs.BOM_UTF8)
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            yield number, line.removesuffix(b"\r")
-
-
-def _row_of(text: str | bytes) -> _Found:
-    try:
-        values = json_values.parse(text)
-    except JsonError as error:
-        return f"malformed JSON: {error}"
-    return values if isinstance(values, dict) else "is not a JSON object"
-
-
-def _read_jsonl(path: Path) -> Iterator[tuple[str, _Found]]:
-    for number, line in _lines(path):
-        yield f"{path}, line {number}", _row_of(line)
-
-
-def _read_json(path: Path) -> Iterator[tuple[str, _Found]]:
-    text = _text(path)
-    if not text.strip():
-        return
-    found: list[_Found]
-    try:
-        values = json_values.parse(text)
-    except JsonLimitError:
-        is_list = text.lstrip().startswith("[")
-        found = [_row_of(part) for part in (json_values.elements(text) if is_list else [text])]
-    except JsonError as error:
-        if str(error) == "Extra data":  # one object a line, under another name
-            yield from _read_jsonl(path)
-            return
-        raise DataError(f"{path}, line {error.line}: malformed JSON: {error}") from None
-    else:
-        rows = values if isinstance(values, list) else [values]
-        found = [row if isinstance(row, dict) else "is not a JSON object" for row in rows]
-    for index, row in enumerate(found):
-        yield f"{path}, item {index}", row
-
-
-def _read_text(path: Path) -> Iterator[tuple[str, _Found]]:
-    for number, line in _lines(path):
-        where = f"{path}, line {number}"
-        try:
-            yield where, {"text": line.decode()}
-        except UnicodeDecodeError as error:
-            yield where, f"is not UTF-8 text at byte {error.start}"
-
-
-def _read_table(path: Path) -> Iterator[tuple[str, _Found]]:
-    import datasets
-    from datasets.exceptions import DatasetsError
-
-    builder = {".csv": "csv", ".parquet": "parquet"}[_suffix(path)]
-    if path.stat().st_size == 0:
-        return
-    with _quiet_datasets():
-        try:
-            table = datasets.load_dataset(builder, data_files=str(path), split="train")
-        except (DatasetsError, ValueError, OSError, RuntimeError) as error:
-            raise DataError(f"{path}: is not {builder}: {_first_line(error)}") from None
-    for index, values in enumerate(table):
-        yield f"{path}, row {index + 1}", dict(values)
-
-
-_READERS: dict[str, Callable[[Path], Iterator[tuple[str, _Found]]]] = {
-    ".jsonl": _read_jsonl,
-    ".json": _read_json,
-    ".txt": _read_text,
-    ".csv": _read_table,
-    ".parquet": _read_table,
-}
+def _row(index: int, where: str, found: Found) -> Row:
+    """Raises DataError where there are too many."""
+    if index >= MAX_ROWS:
+        raise DataError(f"{where}: there are more than {MAX_ROWS:,} rows: make it several files")
+    return Row(index, where, {}, found) if isinstance(found, str) else Row(index, where, found)
 
 
 _WITHOUT_SCRIPT = ("codeparrot/apps",)
@@ -264,6 +162,7 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
             place = str(cached) if is_pinned else source
             at = commit if reachable else None
             table = datasets.load_dataset(place, config, split=split, revision=at)
+            found = _rows_of_table(table, f"{source} {split}")
         except RevisionNotFoundError:
             raise DataError(
                 f"--dataset {source}: the hub has no revision {revision} of it: give a branch, a "
@@ -275,9 +174,16 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
             raise DataError(f"--dataset {named}: {_first_line(error)}") from None
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([source, config, split, commit, len(table)]).encode())
-    where = f"{source} {split}"
-    rows_of_table = [Row(i, f"{where}, row {i}", dict(values)) for i, values in enumerate(table)]
-    return Rows(rows_of_table, digest.hexdigest(), commit)
+    return Rows(found, digest.hexdigest(), commit)
+
+
+def _rows_of_table(table: Any, where: str) -> list[Row]:
+    """The rows of a table of `datasets`, of which the images are not looked at."""
+    with arrow_errors(Path(where), "a table"):
+        tables = table.with_format("arrow").iter(batch_size=1_000)
+        batches = (batch for part in tables for batch in part.to_batches())
+        found = rows_of(table.data.schema, batches)
+        return [_row(index, f"{where}, row {index}", values) for index, values in enumerate(found)]
 
 
 def _not_cached(named: str) -> str:

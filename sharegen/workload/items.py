@@ -13,7 +13,8 @@ from typing import Any
 
 from sharegen.errors import DataError
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.dataset import Row, Rows, read_rows, read_text
+from sharegen.workload.dataset import Row, Rows, has_one_split, read_rows
+from sharegen.workload.files.content import read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.sections import Dataset, FewShot
 
@@ -89,7 +90,7 @@ def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
     """
 
     def own(row: Row) -> str | None:
-        column = next((c for c in dataset.id if row.values.get(c) is not None), None)
+        column = next((c for c in dataset.id if row.values.get(c) not in (None, "")), None)
         return None if column is None else str(row.values[column])
 
     given = [own(row) for row in rows]
@@ -130,9 +131,9 @@ def examples(configuration: Configuration) -> list[Item]:
 def _example_rows(dataset: Dataset, wanted: FewShot) -> Rows:
     if wanted.file is not None:
         return read_rows(wanted.file, None, wanted.split)
-    if dataset.source is not None and Path(dataset.source).is_file():
+    if dataset.source is not None and has_one_split(dataset.source):
         raise DataError(
-            f"few-shot examples come from the split {wanted.split!r}, which the file "
+            f"few-shot examples come from the split {wanted.split!r}, which "
             f"{dataset.source} does not have: give --few-shot-file FILE or --few-shot 0"
         )
     return read_split(dataset, wanted.split)

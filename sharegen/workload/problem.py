@@ -21,7 +21,8 @@ from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
-from sharegen.workload.dataset import Rows, file_hash
+from sharegen.workload.dataset import Rows
+from sharegen.workload.files.content import file_hash
 from sharegen.workload.items import BadRow, Item, examples, items_of, name_of, read_split
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
 from sharegen.workload.requests import BatchRequest, Fault, read_requests

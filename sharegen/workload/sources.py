@@ -10,10 +10,10 @@ from typing import Any
 from sharegen.common.names import named, nearest
 from sharegen.errors import UsageError
 from sharegen.workload import standard_input
-from sharegen.workload.dataset import read_rows
+from sharegen.workload.dataset import READERS, read_rows
 from sharegen.workload.recipe import RECIPES, Job, Recipe
 
-DATA_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet", ".txt")
+DATA_SUFFIXES = tuple(suffix + packed for suffix in READERS for packed in ("", ".gz"))
 
 _OWN = "model"  # the folder of a model that comes with a recipe's data
 

@@ -62,7 +62,8 @@ def test_text_has_one_prompt_a_line(tmp_path: Path) -> None:
 def test_csv_and_parquet(tmp_path: Path) -> None:
     import datasets
 
-    assert read(write(tmp_path / "a.csv", "question,n\né 1?,1\nb,2\n")) == VALUES
+    texts = [{**row, "n": str(row["n"])} for row in VALUES]
+    assert read(write(tmp_path / "a.csv", "question,n\né 1?,1\nb,2\n")) == texts
     datasets.Dataset.from_list(VALUES).to_parquet(str(tmp_path / "a.parquet"))
     assert read(tmp_path / "a.parquet") == VALUES
 

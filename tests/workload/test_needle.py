@@ -103,7 +103,7 @@ def test_documents_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--document none\.txt: no such file"):
         load(questions, dataset={"document": "none.txt"})
     (tmp_path / "book.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match=r"book\.txt: is not UTF-8"):
+    with pytest.raises(DataError, match=r"book\.txt, line 1: is not UTF-8"):
         load(questions, few_shot={"k": 0}, dataset={"document": str(tmp_path / "book.txt")})
     with pytest.raises(UsageError, match="--document: the recipe prompts has no template"):
         flags = {"model": "a/b", "dataset": {"document": str(tmp_path / "book.txt")}}

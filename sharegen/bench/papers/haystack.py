@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sharegen.errors import DataError
-from sharegen.workload.dataset import read_rows, read_text
+from sharegen.workload.dataset import read_rows
+from sharegen.workload.files.content import read_text
 from sharegen.workload.needle import (
     Fact,
     in_paragraphs,
