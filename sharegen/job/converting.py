@@ -19,6 +19,7 @@ from sharegen.results.report.outcomes import read_run
 from sharegen.results.run_file import RunFile, replace_file, run_file_path, shown
 from sharegen.results.stopped import Stopped, counted
 from sharegen.results.training import Asked, Example, is_for_training, write_examples
+from sharegen.workload.code import schema_named
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows
 from sharegen.workload.items import problem_ids
@@ -329,11 +330,12 @@ def _sampled(
 ) -> Iterator[SampledProblem]:
     is_chat, rows = configuration.chat.enabled, configuration.dataset.rows
     for problem in problems:
-        stub = str(problem.fields["prompt"]) if rows == "humaneval" else ""
-        texts = [
-            completion_of(record.completion, is_chat and rows is not None, stub)
-            for record in samples[problem.id]
-        ]
+        texts = [record.completion for record in samples[problem.id]]
+        stub = ""
+        if rows is not None:
+            judged = schema_named(rows).problem(problem.fields)
+            texts = [completion_of(text, is_chat, judged) for text in texts]
+            stub = judged.stub
         asked = kept.get(problem.id)
         yield SampledProblem(
             problem_id=problem.id,

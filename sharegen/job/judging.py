@@ -74,7 +74,7 @@ class Judge:
         """A program to be judged."""
         assert record.sample is not None
         problem = self._problems.problem(record.problem_id)
-        text = completion_of(record.completion, self._samples.is_chat, problem.stub)
+        text = completion_of(record.completion, self._samples.is_chat, problem)
         self._running[record.problem_id, record.sample] = record
         self._crew.put(Task(record.problem_id, problem, [(record.sample, text)]))
 

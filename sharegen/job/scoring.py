@@ -277,12 +277,13 @@ def _tasks(samples: Samples, problems: ProblemSet, done: set[Sample]) -> Iterato
     def task(key: tuple[str, bool]) -> Task:
         problem_id, is_program = key
         problem = problems.problem(problem_id)
-        stub = "" if is_program else problem.stub
+        if is_program:
+            problem = dataclasses.replace(problem, stub="")
         texts = [
-            (sample, completion_of(text, samples.is_chat, stub))
+            (sample, completion_of(text, samples.is_chat, problem))
             for sample, text in waiting.pop(key)
         ]
-        return Task(problem_id, dataclasses.replace(problem, stub=stub), texts)
+        return Task(problem_id, problem, texts)
 
     for problem_id, generation in _of_dataset(samples, problems):
         if (problem_id, generation.sample) in done:

@@ -1,73 +1,154 @@
-"""The program in a chat's answer."""
+"""The program in a chat's answer, and in what a base model wrote."""
 
 from __future__ import annotations
 
-import re
+import contextlib
+import io
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sharegen.results.completion import completion_of, last_fenced_block
+from sharegen.common.program_tests import CallTests, CheckTests, ProgramProblem, ScriptTests
+from sharegen.results.completion import completion_of
+from tests.results.chat_programs import FUNCTIONS, SCRIPTS, F, fenced
+
+CHECK = CheckTests(["assert inc(1) == 2"], ["inc"], "")
+STUBS = {
+    "none": "",
+    "a docstring": 'from typing import List\n\ndef inc(x: int) -> int:\n    """Add one."""\n',
+    "no body": "def inc(x):\n",
+}
+SCRIPT = ProgramProblem(ScriptTests(["1 2\n"], ["3\n"]))
+
+
+def is_right(program: str) -> bool:
+    names = {"__name__": "program"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(program, "program", "exec"), names)
+    return names["inc"](1) == 2  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
+@pytest.mark.parametrize("stub", STUBS.values(), ids=list(STUBS))
+@pytest.mark.parametrize("answer", FUNCTIONS.values(), ids=list(FUNCTIONS))
+def test_the_function_in_an_answer_is_found(answer: str, stub: str, is_chat: bool) -> None:
+    """Of a file that does not say whether it is a chat's, too."""
+    problem = ProgramProblem(CHECK, stub=stub)
+    assert is_right(problem.program(completion_of(answer, is_chat, problem)))
+
+
+@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
+@pytest.mark.parametrize("answer", SCRIPTS.values(), ids=list(SCRIPTS))
+def test_the_script_in_an_answer_is_found(
+    answer: str, is_chat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = completion_of(answer, is_chat, SCRIPT)
+    given, written = io.StringIO("1 2\n"), io.StringIO()
+    monkeypatch.setattr("sys.stdin", given)
+    monkeypatch.setattr("builtins.open", lambda *_: given)
+    monkeypatch.setattr("sys.setrecursionlimit", lambda *_: None)
+    program = program.replace("3000", "30")
+    with contextlib.redirect_stdout(written):
+        exec(compile(program, "program", "exec"), {"__name__": "__main__"})
+    assert written.getvalue() == "3\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "program"),
+    "answer",
     [
-        ("no fence\n", "no fence\n"),
-        ("So:\n```python\nx = 1\n```\n", "x = 1\n"),
-        ("```\nx = 1\n```\nor\n```py\ny = 2\n```\nbye", "y = 2\n"),
-        ("```python\nx = 1\n```\nthen\n```python\ny =", "x = 1\n"),
-        ("text\n```python\ny = 2\n", "y = 2\n"),
-        ("- item\n  ```python\n  x\n  ```", "  x\n"),
-        ("a ``` b ``` c", "a ``` b ``` c"),
-        ("```python\n```", ""),
-        ("```python\r\nx = 1\r\n```", "x = 1\r\n"),
-        ("```python\ns = '```'\n```", "s = '```'\n"),
+        "```python\nclass Solution:\n    def inc(self, x):\n        return x + 1\n```\n"
+        "```python\nprint(Solution().inc(1))\n```",
+        "```python\nclass Solution:\n    def inc(self, x):\n        return x\n```\nFixed:\n"
+        "```python\nclass Solution:\n    def inc(self, x):\n        return x + 1\n```\n",
     ],
 )
-def test_last_fenced_block(text: str, program: str) -> None:
-    assert last_fenced_block(text.replace("\r", "")) == program.replace("\r", "")
+def test_a_method_is_found_as_a_function_is(answer: str) -> None:
+    program = completion_of(answer, True, ProgramProblem(CallTests("inc", [[1]], [2])))
+    names: dict = {}
+    exec(program, names)
+    assert names["Solution"]().inc(1) == 2 and "print" not in program
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "```python\n    return x + 1\n```",
+        "```python\nreturn x + 1\n```",
+        "```python\nprint(0)\n```\nor better\n```python\n    y = x\n    return y + 1\n```",
+    ],
+)
+def test_a_body_continues_the_stub(body: str) -> None:
+    for stub in ("def inc(x):\n", 'def inc(x):\n    """Add."""\n'):
+        problem = ProgramProblem(CHECK, stub=stub)
+        assert is_right(stub + completion_of(body, True, problem))
+
+
+BASE = "    return x + 1\n"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["```\n" * 250_000, "```python\n" * 100_000, "``` " * 250_000, " " * 10**6, "\n" * 10**6],
+    [
+        BASE,
+        BASE + "```\n",
+        BASE + "```\n\nExample:\n```python\nprint(inc(1))\n```\n",
+        BASE + "~~~",
+        BASE + "<|endoftext|>",
+        BASE + "<|im_end|>\n",
+        BASE.rstrip() + "<|endoftext|>import os\n",
+        BASE + "<|im_end|>\n<|im_start|>user\nThanks.",
+        BASE + "</s>",
+    ],
 )
-def test_a_long_answer_takes_a_moment(text: str) -> None:
+def test_what_ends_a_base_models_program_is_no_part_of_it(text: str) -> None:
+    problem = ProgramProblem(CHECK, stub="def inc(x):\n")
+    assert completion_of(text, False, problem).rstrip() == BASE.rstrip()
+
+
+def test_a_base_models_program_that_is_python_is_left_alone() -> None:
+    problem = ProgramProblem(CHECK, stub="def inc(x):\n")
+    for text in (
+        "    return '<|endoftext|>'\n",
+        '    """\n```\n"""\n',
+        "    return '```'  # ```\n",
+    ):
+        assert completion_of(text, False, problem) == text
+    for text in ("    return ((x\n", "I cannot.", "", "    return x +"):
+        assert completion_of(text, False, problem) == text
+
+
+def test_an_answer_without_a_program_is_none() -> None:
+    problem = ProgramProblem(CHECK)
+    for text in ("I cannot.", "", "<think>I wonder whether", fenced("3\n", "")):
+        program = completion_of(text, True, problem)
+        assert "inc" not in program
+
+
+def test_an_end_token_that_a_program_writes_ends_nothing() -> None:
+    program = "def inc(x):\n    s = '<|im_end|>' + \"</s>\"\n    return x + 1\n"
+    assert completion_of(fenced(program), True, ProgramProblem(CHECK)) == program
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\n" * 100_000,
+        "```python\n" * 50_000,
+        f"{fenced(F)}\n" * 10_000,
+        '```python\n"""\n' * 10_000,
+        "``` " * 250_000,
+        "```python\ndef inc(x:\n" * 10_000,
+        "<think>" * 50_000,
+        " " * 10**6,
+        "\n" * 10**6,
+        "def inc(x\n" * 20_000,
+        "import a\n" * 20_000,
+        "(" * 100_000,
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
+def test_a_long_answer_takes_a_moment(text: str, is_chat: bool) -> None:
     started = time.perf_counter()
-    last_fenced_block(text + "```python\nx = 1\n" * 2)
-    assert time.perf_counter() - started < 2  # 68 s for a sixth of it, looking back at every fence
-
-
-FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
-OPENED = re.compile(r"^[ \t]*```[^\n`]*\n", re.MULTILINE)
-LINES = st.lists(st.sampled_from(["```", "```py", " ```\t", "a", "", "```a`b", "`"]))
-
-
-@given(LINES.map("\n".join) | LINES.map("".join))
-def test_the_block_is_the_one_that_an_expression_finds(text: str) -> None:
-    blocks = FENCED.findall(text)
-    opened = list(OPENED.finditer(text))
-    rest = text[opened[-1].end() :] if opened else text
-    assert last_fenced_block(text) == (blocks[-1] if blocks else rest)
-
-
-STUB = 'def f(x):\n    """Doc."""\n'
-
-
-def test_raw_completions_are_left_alone() -> None:
-    assert (
-        completion_of("    return `1`\n```\n", is_chat=False, stub=STUB) == "    return `1`\n```\n"
-    )
-
-
-def test_a_whole_function_replaces_the_stub_and_a_body_continues_it() -> None:
-    whole = completion_of("```python\ndef f(x):\n    return 2\n```", is_chat=True, stub=STUB)
-    body = completion_of("```python\n    return 2\n```", is_chat=True, stub=STUB)
-    for completion in (whole, body):
-        names: dict = {}
-        exec(compile(STUB + completion, "program", "exec"), names)
-        assert names["f"](1) == 2
-    assert completion_of("```\ndef f(x): pass\n```", is_chat=True) == "def f(x): pass\n"
+    completion_of(text + fenced(F), is_chat, ProgramProblem(CHECK))
+    assert time.perf_counter() - started < 6  # on a busy machine

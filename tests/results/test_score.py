@@ -19,9 +19,11 @@ from sharegen.common.program_tests import (
     ScriptTests,
 )
 from sharegen.results.compiling import compile_error
+from sharegen.results.completion import completion_of
 from sharegen.results.sandbox.limits import MIB, Limits
 from sharegen.results.score import Score, Scorer
 from sharegen.workload.code import schema_named
+from tests.results.chat_programs import fenced
 from tests.results.sandboxes import isolation
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -97,6 +99,24 @@ def test_verdicts(
     score = judge(scorer, tests, program)
     assert (score.result, score.tests_passed) == (result, passed)
     assert score.passed == (result == "passed") and score.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("tests", "program"),
+    [
+        (ScriptTests(["\n"], [f"{'9' * 5001}\n"]), "print(10**5001 - 1)"),
+        (ScriptTests([f"{'9' * 5001}\n"], [f"1{'0' * 5001}\n"]), "print(int(input()) + 1)"),
+        (CallTests("f", [[5000]], [5001]), "def f(n): return len(str(10**n))"),
+        (CallTests("f", [[1]], [1]), f"def f(n): return n % {'9' * 5001}"),
+        (CheckTests(["assert len(str(f(5000))) == 5001"], ["f"], ""), "def f(n): return 10**n"),
+    ],
+)
+def test_numbers_have_as_many_digits_as_they_have(
+    scorer: Scorer, tests: ProgramTests, program: str
+) -> None:
+    """Python's own limit, of 4,300 digits, is none of a judge's."""
+    problem = ProgramProblem(tests)
+    assert scorer.score(problem, completion_of(fenced(program), True, problem)).passed
 
 
 def test_after_a_timeout_the_other_tests_are_not_run(scorer: Scorer) -> None:

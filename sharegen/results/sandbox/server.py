@@ -122,6 +122,8 @@ def _warm() -> None:
     sys.path[:] = [path for path in sys.path if path and path.startswith(sys.base_prefix)]
     sys.path.append(PACKAGES)
     sys.argv = ["program"]
+    # Judges' Python has no limit on the digits of a number, and time is limited anyway.
+    sys.set_int_max_str_digits(0)
     for name in _WARM:
         importlib.import_module(name)
     for name in ("exit", "quit"):  # the site module's, which a script expects
