@@ -163,8 +163,9 @@ def _is_text(statement: ast.stmt) -> bool:
 
 def _is_setting(statement: ast.stmt) -> bool:
     """Whether it is `sys.setrecursionlimit(...)`, which is written beside imports."""
-    is_call = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    return is_call and _name(statement.value.func) in ("setrecursionlimit", "stack_size")
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    settings = ("setrecursionlimit", "stack_size")
+    return isinstance(call, ast.Call) and _name(call.func) in settings
 
 
 def _returns(statement: ast.stmt) -> bool:
