@@ -11,6 +11,7 @@ import typer
 
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path
+from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.results.output import refuse_journal
@@ -56,6 +57,8 @@ def report(
             help="Take samples of one job together, also of several seeds.",
         ),
     ] = False,
+    recipe: RecipeOption = None,
+    assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw pass@k and maj@k against the samples, and what else a run is judged by.
@@ -78,7 +81,7 @@ def report(
     from sharegen.results.report.pictures import pictures
 
     _check_outputs(html, output)
-    read = read_runs(files, pooled)
+    read = read_runs(files, pooled, answers_by(recipe, assignments).of)
     problems = [_problems(run, html is not None, output is not None) for run in read]
     runs = measure_all(
         [

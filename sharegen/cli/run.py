@@ -104,7 +104,7 @@ def run_recipe(
             errors.print(sharing_tree(outcome.plan))
         errors.print("Everything that was asked is on record already.\n", style="dim")
     questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
-    found = Pool.of(outcome.journals)
+    found = Pool.of(outcome.journals).read_by(outcome.reading)
     sampling = configuration.sampling
     stopped = None
     if sampling.rule is not None:

@@ -16,6 +16,7 @@ from rich.table import Table
 from sharegen.cli.code import SchemaOption
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path, parse_size
+from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.cores import available_cores
 from sharegen.common.printable import printable, visible
 from sharegen.common.remarks import remark
@@ -120,6 +121,8 @@ def score(
             rich_help_panel=_ESTIMATES,
         ),
     ] = None,
+    recipe: RecipeOption = None,
+    assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Judge samples: programs by their tests, mathematics by the gold answers.
@@ -141,7 +144,8 @@ def score(
 
     wanted_ks = sorted(set(ks)) if ks else KS
     jobs = []
-    for found in pool(files, names=pooled, seeds=pooled):
+    by = answers_by(recipe, assignments)
+    for found in map(by.of, pool(files, names=pooled, seeds=pooled)):
         samples = [open_samples(path) for path in found.files]
         wanted = dataset is not None or schema is not None
         rows = None if samples[0].has_programs or wanted else _mathematics(found, wanted_ks)
@@ -320,6 +324,7 @@ def _job(found: Pool, rows: Rows, verdicts: Mapping[Path, list[Verdict]] | None)
         "name": found.name,
         "files": [str(path) for path in found.files],
         "stop_when": sampling.get("stop_when"),
+        "answers": None if run is None else run.answers.get("hash"),
         "results": None if verdicts is None else dict(results.most_common()),
         "estimates": [
             {"group": "all" if group in ("pass@k", "maj@k") else group}

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sharegen.cli.parameters import parse_path
+from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
@@ -55,24 +56,29 @@ def vote(
     pooled: Annotated[
         bool, typer.Option("--pool", help="Take journals that differ in the seed alone together.")
     ] = False,
+    recipe: RecipeOption = None,
+    assignments: SetOption = None,
 ) -> None:
     """Take the majority vote of every problem.
 
     Answers are brought to one spelling first (18, 18.00, $18), samples without an answer don't
-    vote, and a tie goes to the answer that appears first by sample index. On a terminal the
-    votes are a table, otherwise tab-separated lines. Files of one job vote together, others
-    apart; a journal brings those of its shards along. Where --stop-when stopped a job, the samples
-    vote that decided it.
+    vote, and a tie goes to the answer that appears first by sample index. Answers are read from
+    the completions anew, by the recipe as its last run had it, or as --recipe and --set say. On a
+    terminal the votes are a table, otherwise tab-separated lines. Files of one job vote together,
+    others apart; a journal brings those of its shards along. Where --stop-when stopped a job, the
+    samples vote that decided it.
 
     \b
     Examples:
       sharegen vote runs/gsm8k.jsonl
       sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
+      sharegen vote runs/gsm8k.jsonl --set answer.extract=boxed
       sharegen vote runs/seed0.jsonl runs/seed1.jsonl --pool -o - | jq .answer
     """
     if output is not None:
         refuse_journal(output)
-    pools = pool(files, seeds=pooled)
+    by = answers_by(recipe, assignments)
+    pools = [by.of(found) for found in pool(files, seeds=pooled)]
     rules = [Stopped.of(part) for part in pools]
     taken = [
         tally(counted(part.records(), stopped), at)
@@ -114,6 +120,8 @@ def show(
     problem: Annotated[
         str, typer.Option("--problem", "-p", metavar="ID", help="The problem's id.")
     ],
+    recipe: RecipeOption = None,
+    assignments: SetOption = None,
 ) -> None:
     """Show one problem: prompt, samples, answers, vote and gold answer.
 
@@ -121,7 +129,7 @@ def show(
     Example:
       sharegen show runs/gsm8k.jsonl --problem 17
     """
-    journal = one_job(file)
+    journal = answers_by(recipe, assignments).of(one_job(file))
     try:
         records = select(journal.records(), problem)
     except DataError as error:

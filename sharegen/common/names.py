@@ -19,3 +19,14 @@ def nearest(name: str, names: Sequence[str]) -> str | None:
 def named(name: str, names: Iterable[str]) -> str | None:
     """The one of the names that `name` is, whatever its case: GSM8K is gsm8k."""
     return next((known for known in names if known.casefold() == name.casefold()), None)
+
+
+_MOST = 12  # names in a list that a message shows
+
+
+def listed(names: Iterable[str], most: int = _MOST) -> str:
+    """Names in a message: the first few, each cut short, and how many more there are."""
+    known = [str(name) for name in names]
+    shown = [name if len(name) <= SHOWN // 2 else f"{name[: SHOWN // 2]}…" for name in known[:most]]
+    more = f" and {len(known) - most:,} more" if len(known) > most else ""
+    return ", ".join(shown) + more if known else "none"

@@ -55,7 +55,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         share = share_of(configuration, workload, shard)
         workload, tokens, splits = share.workload, share.prompts, share.splits
         alone = share.alone
-    workload.name_bad_rows()
+    workload.name_odd_rows()
     asked = _askable(workload, tokens, model)
     ids = [workload.problems[i].id for i in asked]
     samplings = [workload.problems[i].sampling for i in asked]
@@ -164,7 +164,7 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     workload = load_asked(configuration)
     model, tokenizer = load(configuration, weights=False)
     workload, prompts = tokenise_problems(workload, tokenizer)
-    workload.name_bad_rows()
+    workload.name_odd_rows()
     problems = workload.problems
     _, found = cut_job(configuration, problems, prompts, model.context_length, num_parts)
     if found.prompt_tokens == 0:

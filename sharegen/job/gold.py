@@ -2,30 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from sharegen.common.remarks import remark
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.normal import normalise
+from sharegen.results.answers.reader import Extract, Reader
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.gold import Gold, golds_of
+from sharegen.workload.items import items_of, read_split
 from sharegen.workload.problem import Workload
 
 
 def with_gold_read(workload: Workload, configuration: Configuration) -> Workload:
-    """The workload with its gold answers read by `answer.gold.extract`, if the recipe has one.
+    """The workload with its gold answers as they are compared; one that cannot be read is None."""
+    read = {name: _read(gold, configuration) for name, gold in workload.golds.items()}
+    problems = [
+        replace(problem, gold=read[problem.id].text) if problem.id in read else problem
+        for problem in workload.problems
+    ]
+    return replace(workload, problems=problems, golds=read)
 
-    One that cannot be read is not known, and is named with its row.
+
+def gold_answers(configuration: Configuration) -> dict[str, str | None]:
+    """The gold answers of all rows, by problem id: no prompt is made.
+
+    Raises DataError and UsageError where the rows cannot be read.
     """
-    gold = configuration.answer.gold if configuration.answer else None
-    if gold is None or gold.extract is None:
-        return workload
-    reader = Reader(gold.extract)
-    problems = []
-    for problem in workload.problems:
-        found = None if problem.gold is None else reader.read(problem.gold)
-        if found is None and problem.gold is not None:
-            remark(
-                f"problem {problem.id}: its gold answer {problem.gold[-80:]!r} cannot be read "
-                f"(answer.gold.extract: {gold.extract}): it is not known"
-            )
-        problems.append(replace(problem, gold=None if found is None else found.answer))
-    return replace(workload, problems=problems)
+    dataset = configuration.dataset
+    rows = read_split(dataset, dataset.split)
+    items, _ = items_of(rows.rows, dataset, dataset.where, None)
+    golds = golds_of(items, configuration)
+    return {name: _read(gold, configuration).text for name, gold in golds.items()}
+
+
+def _read(gold: Gold, configuration: Configuration) -> Gold:
+    """A gold answer as the recipe's extractor reads it.
+
+    That is `answer.gold.extract`, or else what reads the completions: then a text without a box is
+    an answer as it stands, and so is any where the answers are texts.
+    """
+    answer = configuration.answer
+    assert answer is not None and answer.gold is not None
+    kind: Extract | None = answer.gold.extract or answer.extract
+    if gold.text is None or kind is None or (kind == "text" and answer.gold.extract is None):
+        return gold
+    if kind == "number" and _NUMBER.fullmatch(normalise(gold.text)):
+        return gold
+    found = Reader(kind).read(gold.text)
+    if found is not None:
+        return replace(gold, text=found.answer)
+    if kind == "boxed" and answer.gold.extract is None:
+        return gold
+    named = "answer.gold.extract" if answer.gold.extract else "answer.extract"
+    return replace(
+        gold,
+        text=None,
+        fault=f"its gold answer {gold.text[-_SHOWN:]!r} cannot be read ({named}: {kind})",
+    )
+
+
+_NUMBER = re.compile(r"-?[0-9]+([./][0-9]+)?")
+_SHOWN = 80  # characters of a gold answer that cannot be read

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from sharegen.engine.model.fingerprint import fingerprint_of_folder, fingerprint_of_others
 from sharegen.errors import JournalError
 from sharegen.results.journal import OTHER
-from sharegen.results.run_file import RunFile
+from sharegen.results.rereading import Rereading
+from sharegen.results.run_file import RunFile, as_json
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Workload
 from sharegen.workload.prompt import tokenizer_fingerprint
@@ -49,6 +50,14 @@ class Content:
         """All of them, as the journal keeps them."""
         found = {"model": model.fingerprint, "tokenizer": tokenizer_fingerprint(tokenizer)}
         return found | self.workload.fingerprints | ({"files": self.files} if self.files else {})
+
+    @property
+    def reading(self) -> Rereading:
+        """How the recipe reads answers, and the gold answers that it finds now."""
+        golds = {problem.id: problem.gold for problem in self.workload.problems}
+        return Rereading(
+            as_json(self.configuration.model_dump(include={"answer"}))["answer"], golds
+        )
 
     def before_loading(self, recorded: RunFile) -> RunFile:
         """The run that is asked; what cannot be told yet is taken to be as recorded.

@@ -143,6 +143,7 @@ class LoadedJob:
             extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
             versions=versions(),
             environment=environment(self.staff.device, self.configuration, command),
+            reading=self.content.reading,
             overwrite=overwrite,
         )
 
@@ -245,7 +246,7 @@ class LoadedJob:
         sampling = self.configuration.sampling
         if sampling.rule is None:
             return None
-        found = Pool.of([self.path, *self.others])
+        found = Pool.of([self.path, *self.others]).read_by(self.content.reading)
         stopped = Stopped.read(sampling.rule, sampling.samples, found, finished)
         return Stopping(stopped, self.engine, judge)
 

@@ -13,11 +13,11 @@ from sharegen.results.journal import BESIDE, OTHER, note_row, refuse_other_job
 from sharegen.results.keys import Key, Keys
 from sharegen.results.pool import Pool
 from sharegen.results.record import read
+from sharegen.results.rereading import Golds, Rereading
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.stopped import Stopped
 from sharegen.results.totals import together
 from sharegen.workload.problem import Problem, Workload
-from sharegen.workload.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Outcome:
 
     drawn: samples of this run; 0 when the journals had them all. journals: those that have any,
     beside the run's own that of a shard, say. prompts: token ids of the workload's problems, where
-    the run came to know them.
+    the run came to know them. reading: how their answers are read.
     """
 
     path: Path
@@ -34,6 +34,7 @@ class Outcome:
     workload: Workload
     drawn: int
     journals: tuple[Path, ...]
+    reading: Rereading
     prompts: Sequence[Sequence[int]] | None = None
 
     @property
@@ -68,6 +69,7 @@ def outcome_on_record(
     """
     configuration, workload = content.configuration, content.workload
     runs: dict[Path, RunFile] = {}
+    golds: dict[Path, Golds] = {}
     known = _OnRecord()
     for journal in [path, *others] if path.exists() else others:
         recorded = RunFile.read(run_file_path(journal), OTHER)
@@ -84,7 +86,7 @@ def outcome_on_record(
                 raise
             return None  # nothing was drawn: the new configuration starts the journal anew
         content.refuse_changed_rows(journal, found.rows)
-        runs[journal] = recorded
+        runs[journal], golds[journal] = recorded, found.golds
         known.drawn |= found.drawn
         known.errors = found.errors | known.errors
         known.rows |= found.rows
@@ -104,7 +106,7 @@ def outcome_on_record(
     if not all(bad.id in failed for bad in workload.bad_rows):
         return None
     asked = [problem for problem in workload.problems if problem.id not in failed]
-    counts = _counts(asked, configuration.sampling, list(runs))
+    counts = _counts(asked, content, list(runs))
     if counts is None:
         return None
     undrawn: list[Key] = []
@@ -122,33 +124,41 @@ def outcome_on_record(
     if not any(problem.id in known.rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
     for journal in runs:
-        runs[journal] = _note_rule(journal, runs[journal], configuration.sampling)
-    return Outcome(path, together(list(runs.values())), workload, 0, tuple(runs))
+        runs[journal] = _noted(journal, runs[journal], content, golds[journal])
+    run = together(list(runs.values()))
+    return Outcome(path, run, workload, 0, tuple(runs), content.reading)
 
 
 def _counts(
-    problems: Sequence[Problem], sampling: Sampling, journals: Sequence[Path]
+    problems: Sequence[Problem], content: Content, journals: Sequence[Path]
 ) -> list[int] | None:
     """How many samples are wanted of each problem; None where its rule wants more of one."""
+    sampling = content.configuration.sampling
     if sampling.rule is None:
         return [problem.sampling.samples for problem in problems]
-    stopped = Stopped.read(sampling.rule, sampling.samples, Pool.of(journals))
+    found = Pool.of(journals).read_by(content.reading)
+    stopped = Stopped.read(sampling.rule, sampling.samples, found)
     decidings = [stopped.deciding((problem.id, problem.prompt_hash)) for problem in problems]
     if not all(deciding.is_decided for deciding in decidings):
         return None
     return [deciding.counted for deciding in decidings]
 
 
-def _note_rule(path: Path, run: RunFile, sampling: Sampling) -> RunFile:
-    """Let a journal say by which rule its samples count from now on."""
-    recorded = run.extent.get("sampling") or {}
+def _noted(path: Path, run: RunFile, content: Content, golds: Golds) -> RunFile:
+    """Let a journal say from now on by which rule its samples count, and how answers are read.
+
+    golds: in the lines of the journal.
+    """
+    sampling = content.configuration.sampling
+    noted = content.reading.noted(run, golds)
+    recorded = noted.extent.get("sampling") or {}
     asked = {"samples": sampling.samples, "stop_when": sampling.stop_when}
     is_same = recorded.get("stop_when") == sampling.stop_when
-    if is_same and (sampling.rule is None or recorded.get("samples") == sampling.samples):
-        return run
-    run = replace(run, extent=run.extent | {"sampling": recorded | asked})
-    run.write(run_file_path(path))
-    return run
+    if not is_same or (sampling.rule is not None and recorded["samples"] != sampling.samples):
+        noted = replace(noted, extent=noted.extent | {"sampling": recorded | asked})
+    if noted != run:
+        noted.write(run_file_path(path))
+    return noted
 
 
 @dataclass
@@ -161,6 +171,7 @@ class _OnRecord:
     drawn: Keys = field(default_factory=Keys)
     errors: dict[Key, str | None] = field(default_factory=dict)
     rows: dict[str, str | None] = field(default_factory=dict)
+    golds: Golds = field(default_factory=Golds)
 
     @classmethod
     def read(cls, path: Path) -> _OnRecord:
@@ -172,4 +183,5 @@ class _OnRecord:
                 found.errors[record.key] = record.error
             if record.is_sample:
                 note_row(found.rows, record)
+                found.golds.note(record)
         return found

@@ -78,7 +78,7 @@ def run_job(
             share = None if shard is None else share_of(configuration, workload, shard)
             own = workload if share is None else share.workload
             content = replace(content, workload=own)
-            own.name_bad_rows()
+            own.name_odd_rows()
             others = journals_beside(path, share)
             if overwrite:
                 refuse_overwriting(path, others)
@@ -97,7 +97,8 @@ def run_job(
                     with judging(path, others, journal.run, execute, overwrite) as judge:
                         drawn = job.sample(journal, strict, retry_failed, held, judge)
                     files = (path, *others)
-                    return Outcome(path, journal.run, job.workload, drawn, files, job.prompts)
+                    reading, prompts = content.reading, job.prompts
+                    return Outcome(path, journal.run, job.workload, drawn, files, reading, prompts)
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:

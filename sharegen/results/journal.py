@@ -27,6 +27,7 @@ from sharegen.results.keys import Keys
 from sharegen.results.lock import VARIABLE, hold, let_go
 from sharegen.results.places import sync_folder
 from sharegen.results.record import Reader, Record, StrPath, read
+from sharegen.results.rereading import Golds, Rereading
 from sharegen.results.run_file import RunFile, as_json, run_file_path, shown
 
 __all__ = ["Journal", "Record", "read"]
@@ -50,7 +51,8 @@ class Journal:
     finished: keys of the samples on record, those that failed included; a bad row is in `failed`
         instead, by problem id, until a later run has samples of it.
     undrawn: keys of the samples that failed, until a later run draws them.
-    rows: of the samples on record, what each row is known by (`Record.row`), by problem id.
+    rows: of the samples on record, what each row is known by (`Record.row`), by problem id; golds:
+        the gold answers in their lines.
     lengths: how many samples on record have so many tokens and such a finish reason.
     recovered: bytes of a line cut short that were truncated on opening.
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
@@ -70,6 +72,7 @@ class Journal:
         self.undrawn = Keys()
         self.failed: dict[str, str | None] = {}
         self.rows: dict[str, str | None] = {}
+        self.golds = Golds()
         self.lengths: Counter[tuple[int, str | None]] = Counter()
         for record in reader:
             self._note(record)
@@ -95,13 +98,14 @@ class Journal:
         extent: Mapping[str, Any] | None = None,
         versions: Mapping[str, Any] | None = None,
         environment: Mapping[str, Any] | None = None,
+        reading: Rereading | None = None,
         overwrite: bool = False,
     ) -> Journal:
         """Start the journal at `path` or continue it, and hold it against other writers.
 
         configuration, fingerprints: what changes the samples, and so must be what the journal
             was started with; extent: what may change; versions, environment: for the record
-            (see RunFile).
+            (see RunFile). reading: how answers are read from now on, and the gold ones.
         overwrite: drop what an earlier run left. A file that is no journal is never dropped.
 
         Raises JournalError when the file cannot be written, is held by another process, comes
@@ -127,7 +131,10 @@ class Journal:
                 run = replace(asked, **{name: getattr(recorded, name) for name in _RESULTS})
                 run = replace(run, environment=_begun(recorded.environment) | asked.environment)
             journal = cls(path, descriptor, lock, run, read(path))
-            journal._start(is_news=run != recorded)
+            if reading is not None:
+                earlier = {} if recorded is None else recorded.answers
+                journal.run = reading.noted(replace(run, answers=earlier), journal.golds)
+            journal._start(is_news=journal.run != recorded)
         except BaseException:
             let_go(descriptor, lock)
             raise
@@ -238,6 +245,7 @@ class Journal:
             if record.is_drawn:
                 self.lengths[record.num_tokens, record.finish_reason] += 1
             note_row(self.rows, record)
+            self.golds.note(record)
         else:
             self.failed[record.problem_id] = record.error
 

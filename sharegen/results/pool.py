@@ -20,6 +20,7 @@ from sharegen.results.family import family, shard_named, whole_path
 from sharegen.results.identity import differences
 from sharegen.results.keys import Key, Keys
 from sharegen.results.record import Record, read
+from sharegen.results.rereading import Others, Rereading, readings_of
 from sharegen.results.run_file import RunFile, run_file_path, shown
 from sharegen.results.totals import together
 
@@ -44,6 +45,7 @@ class Pool:
     """The journals of one job, read as one.
 
     files: in the order in which they are read; runs: what made each, None without a run.json.
+    readings: how the answers in each are read; None leaves them as the lines have them.
     duplicates: after reading, per file the numbers of the lines that were left out because their
         key came before in that file.
     """
@@ -51,12 +53,19 @@ class Pool:
     def __init__(self, files: Sequence[Path], runs: Sequence[RunFile | None]):
         self.files = list(files)
         self.runs = list(runs)
+        self.readings = readings_of(self.runs)
         self.duplicates: dict[Path, list[int]] = {}
 
     @classmethod
     def of(cls, files: Sequence[Path]) -> Pool:
         """These journals, known to be of one job."""
         return cls(files, [RunFile.read(run_file_path(path)) for path in files])
+
+    def read_by(self, reading: Rereading) -> Pool:
+        """The same journals, with their answers read so, and its gold answers where it has any."""
+        known = ((found and found.golds) or {} for found in self.readings)
+        self.readings = [replace(reading, golds={**golds, **reading.golds}) for golds in known]
+        return self
 
     @property
     def name(self) -> str:
@@ -71,9 +80,18 @@ class Pool:
 
     @property
     def run(self) -> RunFile | None:
-        """What made the journals, and how all of it went together."""
+        """What made the journals, how all of it went together, and how answers are read."""
         known = [run for run in self.runs if run is not None]
-        return together(known) if known else None
+        if not known:
+            return None
+        reading = next((found for found in self.readings if found is not None), None)
+        return together(known) if reading is None else reading.shown(together(known))
+
+    @property
+    def golds_differ(self) -> bool:
+        """Whether its runs looked for gold answers in different ways."""
+        found = [Rereading.of(run) for run in self.runs]
+        return len({reading.gold_hash for reading in found if reading is not None}) > 1
 
     def records(self) -> Iterator[Record]:
         """Every sample once, then those that failed everywhere, then the bad rows without any.
@@ -95,12 +113,13 @@ class Pool:
         failed: dict[Key, Entry] = {}  # until one of the key is drawn
         offset = most = 0
         seed = _seed_of(self.runs[0]) if self.runs else ""
-        for path, run in zip(self.files, self.runs, strict=True):
+        others = Others()
+        for path, run, reading in zip(self.files, self.runs, self.readings, strict=True):
             if _seed_of(run) != seed:
                 seed, offset = _seed_of(run), most
             repeated, renamed = 0, set()
             reader = read(path)
-            for record in reader:
+            for record in reader if reading is None else others.noted(reading.read(reader)):
                 if record.sample is None:
                     bad_rows.append(Entry(path, record.key, record))
                     continue
@@ -128,6 +147,8 @@ class Pool:
                     f"{path}: {len(renamed):,} problems have the ids of other rows in an earlier "
                     f"journal: they are called {min(renamed)!r} and so on"
                 )
+        if others.are_any:
+            remark(f"{self.name}: {others.in_words()}")
         yield from failed.values()
         yield from (entry for entry in bad_rows if entry.key.problem_id not in known)
 

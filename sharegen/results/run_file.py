@@ -27,7 +27,9 @@ class RunFile:
         max tokens, seed).
     fingerprints: of model, tokenizer and examples, whatever their names; for information also of
         the `dataset` and of the model's other `files`.
-    extent: settings that may change (model, dataset, samples, limit, display, memory, batch).
+    extent: settings that may change (model, dataset, samples, limit, answer, memory, batch).
+    answers: how answers are read since the latest run: the `hash` of the recipe's section, and the
+        `golds` by problem id that are others than the journal's lines have.
     versions: of Python and the packages of the latest run; environment: its `date`, `host`,
         `device` and `command`, and when the first run had `begun`, where it is a later one;
         counts, timings, stats: its results.
@@ -37,6 +39,7 @@ class RunFile:
     configuration: dict[str, Any] = field(default_factory=dict)
     fingerprints: dict[str, Any] = field(default_factory=dict)
     extent: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     counts: dict[str, Any] = field(default_factory=dict)

@@ -223,7 +223,7 @@ def _bad(rows: Mapping[str, str | None]) -> str:
 
 def _answer_rows(run: RunFile, drawn: list[Record], votes: list[Vote]) -> list[tuple[str, str]]:
     """How many answers could be read, where the job looks for any, and what to do about none."""
-    wanted = run.configuration.get("answer")
+    wanted = run.settings.get("answer")
     if not wanted or not drawn:
         return []
     read = sum(record.answer is not None for record in drawn)
@@ -246,7 +246,7 @@ def _accuracy_rows(
     result = accuracy(votes, stopped)
     if result is None:
         return []
-    measure = (run.configuration.get("answer") or {}).get("measure", "accuracy")
+    measure = (run.settings.get("answer") or {}).get("measure", "accuracy")
     if result.samples == result.problems:
         return [(visible(measure), f"[bold]{result.sample:.1%}[/]")]
     gain = f"{100 * (result.vote - result.sample):+.1f} points"

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sharegen.common import confined
 from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Rows
 from sharegen.workload.files.content import file_hash
+from sharegen.workload.gold import Gold, golds_of
 from sharegen.workload.items import BadRow, Item, examples, items_of, name_of, read_split
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
 from sharegen.workload.requests import BatchRequest, Fault, read_requests
 from sharegen.workload.sampling import Sampling
 from sharegen.workload.sections import Dataset
-from sharegen.workload.template import Overrun, RenderError, is_text
+from sharegen.workload.template import Overrun, RenderError
 
+_NAMED = 3  # rows whose gold answer cannot be read
 _PATIENCE = 3  # rows with which the recipe goes over its limits
 
 
@@ -78,18 +78,35 @@ class Workload:
     """Everything a configuration asks.
 
     fingerprints: of the few-shot text, the document and, for information, the dataset and its
-    commit on the hub. reordered: what `--reorder` did.
+    commit on the hub. reordered: what `--reorder` did. golds: the gold answers that the recipe
+    looks for, by problem id, also of rows that cannot be asked.
     """
 
     problems: list[Problem]
     bad_rows: list[BadRow]
     fingerprints: dict[str, str]
     reordered: Reordered | None = None
+    golds: Mapping[str, Gold] = field(default_factory=dict)
 
-    def name_bad_rows(self) -> None:
-        """Remark each row that cannot be asked."""
+    @property
+    def unread(self) -> list[Gold]:
+        """The gold answers of its problems that cannot be read."""
+        found = (self.golds.get(problem.id) for problem in self.problems)
+        return [gold for gold in found if gold is not None and gold.text is None]
+
+    def name_odd_rows(self) -> None:
+        """Remark each row that cannot be asked, and how many lack a gold answer, with the first."""
         for bad in self.bad_rows:
             remark(f"{bad.error}: it is left out")
+        unread = self.unread
+        if unread:
+            known = len(self.problems) - len(unread)
+            faults = [f"{gold.where}: {gold.fault}" for gold in unread[: _NAMED if known else 1]]
+            more = f"; and {len(unread) - len(faults):,} more" if len(unread) > len(faults) else ""
+            remark(
+                f"gold answers are known of {known:,} of {len(self.problems):,} problems: "
+                f"{'; '.join(faults)}{more}"
+            )
 
 
 def load_problems(configuration: Configuration) -> list[Problem]:
@@ -114,13 +131,17 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
         wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
         raise DataError(f"{name_of(dataset)}: no row with {wanted}")
     tests_of = _tests_of(dataset)
+    try:
+        golds = golds_of(items, configuration)
+    except Overrun as error:
+        raise UsageError(f"the recipe {configuration.recipe}: {error}") from None
     problems: list[Problem] = []
     overruns = 0
 
     def rendered(item: Item, order: Sequence[str] | None = None) -> Problem:
         prompt = template.render(item.fields, order)
-        gold = _gold(item.fields, configuration)
         digest = content_hash([prompt.identity, tests_of(item.row.values)])
+        gold = golds[item.id].text if item.id in golds else None
         return Problem(item.id, item.fields, prompt, gold, digest, configuration.sampling)
 
     for item in items:
@@ -143,11 +164,11 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     if configuration.chat.template is not None:
         fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
     if arrange is None:
-        return Workload(problems, bad, fingerprints)
+        return Workload(problems, bad, fingerprints, golds=golds)
     items_by_id = {item.id: item for item in items}
     moved = arrange(problems, lambda problem, order: rendered(items_by_id[problem.id], order))
     fingerprints["order"] = moved.fingerprint
-    return Workload(moved.problems, bad, fingerprints, moved)
+    return Workload(moved.problems, bad, fingerprints, moved, golds)
 
 
 def batch_requests(configuration: Configuration) -> list[BatchRequest]:
@@ -228,35 +249,6 @@ def _tests_of(dataset: Dataset) -> Callable[[Mapping[str, Any]], list[Any]]:
     from sharegen.workload.code import schema_named
 
     return schema_named(dataset.rows).tests_of
-
-
-def _gold(fields: Mapping[str, Any], configuration: Configuration) -> str | None:
-    """The answer that the pattern finds, or the whole field: plain answers have no marker.
-
-    Raises Overrun for a pattern that takes too long.
-    """
-    gold = configuration.answer.gold if configuration.answer else None
-    value = None if gold is None else fields.get(gold.field)
-    if gold is None or not is_text(value):
-        return None
-    text = str(value)
-    found = None
-    try:
-        if gold.pattern is not None and configuration.ships:
-            found = _captured(gold.pattern, text)
-        elif gold.pattern is not None:
-            found = confined.call(_captured, gold.pattern, text)
-    except confined.Exceeded as error:
-        raise Overrun(f"the pattern 'answer.gold.pattern' {error}") from None
-    return found if found is not None else text if text.strip() else None
-
-
-def _captured(pattern: str, text: str) -> str | None:
-    """What the first group (or all) of the first match is."""
-    match = re.search(pattern, text)
-    if match is None:
-        return None
-    return next((group for group in match.groups() if group is not None), match[0]).strip()
 
 
 def _refuse_equal_ids(problems: Iterable[Problem | BadRow], source: str) -> None:

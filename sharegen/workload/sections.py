@@ -171,14 +171,27 @@ Extract = Literal["number", "choice", "boxed", "text"]
 class Gold(Strict):
     """The known answer of a row.
 
-    field: which has it. pattern: its group finds the answer there; where it finds none, or there is
-    no pattern, it is all of the field. extract: what that is read by, as a completion is by
-    `answer.extract`: `boxed` takes the last box of a solution.
+    field: which has it; template: makes it of the row's fields instead, as `{{ 'ABCD'[answer] }}`
+    does of a number. A list of one is what stands in it; any other list is no answer.
+    pattern: its group finds the answer there; where it finds none, or there is no pattern, it is
+    all of the text. extract: what that is read by; null is `answer.extract`, as of completions:
+    `boxed` takes the last box of a solution, or all of a text without one.
     """
 
-    field: str
+    field: NonEmpty | None = None
+    template: Template | None = None
     pattern: Pattern | None = None
     extract: Extract | None = None
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Gold:
+        if self.field is None and self.template is None:
+            raise ValueError("say where it is: 'field', or 'template', which makes it")
+        if self.field is not None and self.template is not None:
+            raise ValueError("'field' and 'template' are both given: set one of them to null")
+        if self.field is not None and "{{" in self.field:
+            raise ValueError("'field' is a column's name; a template stands in 'template'")
+        return self
 
 
 class Answer(Strict):

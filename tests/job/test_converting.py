@@ -37,7 +37,7 @@ def make(tmp_path: Path) -> Make:
         job = resolve("self-consistency", str(rows), flags)
         records = [
             Record(
-                problem.id, sample, problem.prompt_hash, f" It is {answer}.", 3, "eos", -1.0,
+                problem.id, sample, problem.prompt_hash, f" Answer: {answer}.", 3, "eos", -1.0,
                 answer, problem.gold, prompt=problem.prompt.content if keep else None,
             )
             for problem, answers in zip(load_problems(job), DRAWN, strict=True)
@@ -61,7 +61,7 @@ def test_prompts_are_the_kept_ones_or_what_the_dataset_gives(make: Make, tmp_pat
     assert convert_journal(make(), "sft", output) == (3, 9)  # without the one that failed
     rendered = output.read_bytes()
     first = rows_of(output)[0]
-    assert first["prompt"].endswith("Tom? 0\nAnswer:") and first["completion"] == " It is 7."
+    assert first["prompt"].endswith("Tom? 0\nAnswer:") and first["completion"] == " Answer: 7."
     journal = make(keep=True)
     (tmp_path / "rows.jsonl").unlink()
     assert convert_journal(journal, "sft", output) == (3, 9)
@@ -72,7 +72,7 @@ def test_a_chat_stays_one(make: Make, tmp_path: Path) -> None:
     convert_journal(make(chat=True), "openai", tmp_path / "out.jsonl")
     (user, answer) = rows_of(tmp_path / "out.jsonl")[0]["messages"]
     assert user["role"] == "user" and "Tom? 0" in user["content"]
-    assert answer == {"role": "assistant", "content": " It is 7."}
+    assert answer == {"role": "assistant", "content": " Answer: 7."}
 
 
 def test_without_prompts_anywhere_it_says_what_keeps_them(make: Make, tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_the_samples_that_are_chosen(
 ) -> None:
     output = tmp_path / "out.jsonl"
     convert_journal(make(), "sft", output, choice)
-    assert [row["completion"] for row in rows_of(output)] == [f" It is {a}." for a in answers]
+    assert [row["completion"] for row in rows_of(output)] == [f" Answer: {a}." for a in answers]
     convert_journal(make(), "human-eval", output, Choice(only_right=True, per_problem=1))
     assert rows_of(output) == [
-        {"task_id": "0", "completion": " It is 7."},
-        {"task_id": "1", "completion": " It is 9."},
+        {"task_id": "0", "completion": " Answer: 7."},
+        {"task_id": "1", "completion": " Answer: 9."},
     ]
 
 
@@ -131,7 +131,7 @@ def test_a_choice_that_cannot_be_made_is_one_line(make: Make, tmp_path: Path) ->
     with pytest.raises(UsageError, match="would pass for all of them"):
         convert_journal(journal, "sharegen", output, Choice(per_problem=2))
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    wrong = [line | {"answer": "1"} for line in lines if "answer" in line]
+    wrong = [line | {"completion": "Answer: 1"} for line in lines if "answer" in line]
     journal.write_text("".join(json.dumps(line) + "\n" for line in wrong))
     with pytest.raises(DataError, match=r"no sample that is right \(--only-right\)"):
         convert_journal(journal, "sft", output, Choice(only_right=True))
@@ -148,7 +148,7 @@ def test_human_eval_reads_what_is_written_for_it(make: Make, tmp_path: Path) -> 
     output = tmp_path / "out.jsonl"
     convert_journal(make(), "human-eval", output)
     read = [(sample["task_id"], sample["completion"]) for sample in data.stream_jsonl(str(output))]
-    assert read[:2] == [("0", " It is 7."), ("0", " It is 8.")] and len(read) == 10
+    assert read[:2] == [("0", " Answer: 7."), ("0", " Answer: 8.")] and len(read) == 10
 
 
 def test_judges_formats_do_without_the_dataset_where_lines_say_enough(

@@ -27,10 +27,33 @@ def test_problems_have_id_prompt_and_gold(load: Any) -> None:
 
 
 def test_a_gold_answer_without_a_marker_is_taken_whole(load: Any) -> None:
-    answers = ["5", 5, " 5 apples", "so #### 5", "", ["5"], {"a": 5}, None]
-    problems = load([{"question": "?", "answer": answer} for answer in answers]).problems
-    wanted = ["5", "5", " 5 apples", "5", None, None, None, None]
-    assert [problem.gold for problem in problems] == wanted
+    answers = ["5", 5, " 5 apples", "so #### 5", ["5"], [5.0], "", ["5", "6"], {"a": 5}, None, []]
+    workload = load([{"question": "?", "answer": answer} for answer in answers])
+    wanted = ["5", "5", " 5 apples", "5", "5", "5.0", None, None, None, None, None]
+    assert [problem.gold for problem in workload.problems] == wanted
+    faults = [str(gold.fault) for gold in workload.unread]
+    assert "is empty" in faults[0] and "{{ answer[0] }}" in faults[1]
+    assert "a dict" in faults[2] and "{{ answer.a }}" in faults[2]
+    assert "--set dataset.fields.answer=COLUMN" in faults[3] and "a list of 0" in faults[4]
+    assert [gold.where.rpartition(" ")[2] for gold in workload.unread] == [*"789", "10", "11"]
+
+
+def test_a_template_makes_a_gold_answer_of_a_row(load: Any) -> None:
+    gold = {"field": None, "template": "{{ 'ABCD'[answer] }}", "pattern": None}
+    rows = [{"question": "?", "answer": answer} for answer in (2, 0, 7, "x")]
+    workload = load(rows, answer={"extract": "choice", "gold": gold})
+    assert [problem.gold for problem in workload.problems] == ["C", "A", None, None]
+    assert all("'answer.gold.template'" in str(gold.fault) for gold in workload.unread)
+
+
+def test_gold_answers_that_cannot_be_read_are_named_with_their_rows(
+    load: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    workload = load([{"question": "?", "answer": answer} for answer in ("1", None, "2", "")])
+    workload.name_odd_rows()
+    [line] = caplog.messages
+    assert line.startswith("gold answers are known of 2 of 4 problems: ")
+    assert "line 2: it has no field 'answer'" in line and "line 4: its gold answer is empty" in line
 
 
 def test_a_field_that_is_no_text_is_a_bad_row(load: Any) -> None:

@@ -38,3 +38,10 @@ def find(
         if found:
             return found
     return None
+
+
+def find_each(
+    texts: Sequence[str], patterns: Sequence[str], which: Literal["first", "last"] = "last"
+) -> list[Reading | None]:
+    """`find` in each text."""
+    return [find(text, patterns, which) for text in texts]

@@ -6,14 +6,14 @@ A recipe names the kind of answer that it asks for (`answer.extract`), or brings
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from sharegen.common import confined
 from sharegen.common.remarks import remark
 from sharegen.results.answers import boxed, choice, number, text
-from sharegen.results.answers.patterns import find
+from sharegen.results.answers.patterns import find, find_each
 from sharegen.results.answers.reading import Reading
 
 Extract: TypeAlias = Literal["number", "choice", "boxed", "text"]
@@ -48,8 +48,23 @@ class Reader:
         finish_reason: of a completion. One that ended by "length" is cut off: what touches its end
         may have gone on, and is no answer.
         """
+        return self._finish(text, finish_reason, self._by_patterns(text))
+
+    def read_each(self, texts: Sequence[tuple[str, str | None]]) -> list[Reading | None]:
+        """The answers in many texts, each with why it ended: patterns run over all in one call."""
+        if not self.patterns or len(texts) < 2:
+            return [self.read(*each) for each in texts]
+        try:
+            bare = [text for text, _ in texts]
+            by_patterns = confined.call(find_each, bare, self.patterns, self.match)
+        except confined.Exceeded:  # by one of them, or by all together
+            return [self.read(*each) for each in texts]
+        return [self._finish(*each, found) for each, found in zip(texts, by_patterns, strict=True)]
+
+    def _finish(
+        self, text: str, finish_reason: str | None, found: Reading | None
+    ) -> Reading | None:
         is_cut = finish_reason == "length"
-        found = self._by_patterns(text)
         if found is not None:
             return None if is_cut and found.end == len(text) else found
         return None if self.extract is None else _READERS[self.extract](text, is_cut)

@@ -205,6 +205,8 @@ def settings(runs: Sequence[Run]) -> list[tuple[str, list[str | None]]]:
 def _settings(run: Run) -> Iterator[tuple[str, str]]:
     file = run.file
     yield from _flatten(file.settings)
+    if "hash" in file.answers:
+        yield "answer.hash", str(file.answers["hash"])
     yield from _flatten(file.fingerprints, "fingerprints.")
     yield from _flatten(file.versions, "versions.")
     yield from _flatten(file.environment, "environment.")

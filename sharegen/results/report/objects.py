@@ -29,6 +29,7 @@ def _run(measured: Measured) -> dict[str, Any]:
         "samples": sum(len(outcome.samples) for outcome in run.outcomes),
         "bad_rows": run.bad_rows,
         "notes": list(measured.notes),
+        "answers": run.file.answers.get("hash"),
         "environment": run.file.environment,
         "curves": {name: _points(curve) for name, curve in curves if curve is not None},
     }

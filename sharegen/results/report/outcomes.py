@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -145,12 +145,16 @@ class Run:
         return replace(self, outcomes=tuple(outcomes))
 
 
-def read_runs(paths: Iterable[Path], pooled: bool = False) -> list[Run]:
+def read_runs(
+    paths: Iterable[Path], pooled: bool = False, reread: Callable[[Pool], Pool] | None = None
+) -> list[Run]:
     """Every journal, named by its file, with as much of the path as tells them apart.
 
-    pooled: journals of one job are one run, also where their names or seeds differ.
+    pooled: journals of one job are one run, also where their names or seeds differ. reread: has the
+    answers of a job read in another way.
     """
     pools = pool(paths, names=pooled, seeds=pooled)
+    pools = [reread(found) for found in pools] if reread is not None else pools
     names = _names([found.path for found in pools])
     runs = [_read_run(found, name) for found, name in zip(pools, names, strict=True)]
     return [replace(run, notes=(*run.notes, *_strangeness(run, runs[0]))) for run in runs]
