@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sharegen.common.vllm_names import OUTPUT_NOT_HERE, absent
 from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
 from sharegen.engine.text.detokenize import decode
+from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import UsageError
 
 _VLLM: dict[FinishReason, Literal["stop", "length", "error"]] = {
@@ -32,8 +33,8 @@ _shown.maxstring, _shown.maxother, _shown.maxlist = 120, 400, 6
 class Logprob:
     """One token at one position, under the model's raw distribution.
 
-    logprob: natural log. rank: its place among all tokens, 1 for the likeliest. decoded_token: its
-    text; None without a tokenizer.
+    logprob: natural log. rank: its place among all tokens, 1 for the likeliest. decoded_token: what
+    it adds to a text that it follows, with the space before a word; None without a tokenizer.
     """
 
     logprob: float
@@ -226,12 +227,10 @@ def mappings(
     entries: Iterable[TokenLogprobs | None], tokenizer: Any
 ) -> list[dict[int, Logprob] | None]:
     """For each entry the token's own Logprob and those of the likeliest, by token id."""
-    texts: dict[int, str | None] = {}
+    vocabulary = None if tokenizer is None else Vocabulary.of(tokenizer)
 
     def text(token: int) -> str | None:
-        if token not in texts:
-            texts[token] = None if tokenizer is None else tokenizer.decode([token])
-        return texts[token]
+        return None if vocabulary is None else vocabulary.text(token, special=True)
 
     found: list[dict[int, Logprob] | None] = []
     for entry in entries:

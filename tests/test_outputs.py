@@ -27,12 +27,21 @@ NOTED = [
 class Tokenizer:
     """Writes a token as its number, and counts how often it is asked."""
 
+    all_special_ids: tuple[int, ...] = ()
+    all_special_tokens: tuple[str, ...] = ()
+
     def __init__(self) -> None:
         self.asked = 0
 
-    def decode(self, tokens: list[int]) -> str:
+    def __len__(self) -> int:
+        return 10
+
+    def encode(self, text: str, **options: Any) -> list[int]:
+        return [1]
+
+    def decode(self, tokens: list[int], **options: Any) -> str:
         self.asked += 1
-        return f"<{tokens[0]}>"
+        return "".join(f"<{token}>" for token in tokens)
 
 
 def completion(sample: int = 0, **values: Any) -> Completion:

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "results": {"common", "errors"},
     "job": {
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/model", "engine/execute",
-        "engine/parallel", "kernels", "workload", "results", "common", "errors",
+        "engine/parallel", "engine/text", "kernels", "workload", "results", "common", "errors",
     },
     "llm": {
         "nouns", "engine", "engine/cache", "engine/model", "engine/parallel", "opening", "outputs",

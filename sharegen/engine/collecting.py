@@ -7,8 +7,6 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from sharegen.engine.cache.prompt_logprobs import note, of_prompt
 from sharegen.engine.config import EngineStats
 from sharegen.engine.ending import Endings, OfSample
@@ -18,7 +16,6 @@ from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 from sharegen.engine.searching import Searching, Seen
-from sharegen.engine.text.stopping import Stops
 
 
 class Collector:
@@ -125,16 +122,12 @@ class Collector:
     ) -> list[Completion]:
         """Completions of those whose newest token ended them; ended: by place, as the device saw.
 
-        Few of the sequences of a step end, so it is asked at once which ones may.
+        Few of the sequences of a step end, so it is asked first which ones may.
         """
-        last = np.array([sequence.tokens[-1] for _, sequence in grown], dtype=np.int64)
-        suspects: dict[Stops, list[bool]] = {}
         finished: list[Completion] = []
-        for i, (place, sequence) in enumerate(grown):
-            stops = self.endings.stops_of(sequence.group.request.params)
-            if stops is not None and stops not in suspects:
-                suspects[stops] = stops.may_complete(last).tolist()
-            may_stop = stops is not None and suspects[stops][i]
+        for place, sequence in grown:
+            stops = self.endings.stops_of(sequence.group)
+            may_stop = stops is not None and stops.may_complete(sequence.tokens[-1])
             full = len(sequence.tokens) >= sequence.group.limit
             if not (ended[place] or may_stop or full):
                 continue

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.engine.request import Completion, FinishReason, SamplingParams, TokenLogprobs
+from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
 from sharegen.engine.schedule.sequence import Group
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.engine.text.stopping import Stops, end_tokens
@@ -46,11 +46,12 @@ class Endings:
         """The tokens that end a sample of the group by themselves."""
         return tuple(end_tokens(group.request.params, self.tokenizer, self.eos_token_ids))
 
-    def stops_of(self, params: SamplingParams) -> Stops | None:
-        """What ends a sample with these parameters in its text, if something does."""
-        if not params.stop:
-            return None
-        return Stops.of(self.tokenizer, params.stop, not params.skip_special_tokens)
+    def stops_of(self, group: Group) -> Stops | None:
+        """What ends a sample of the group in its text, if something does."""
+        params = group.request.params
+        if group.stops is None and params.stop:
+            group.stops = Stops.of(self.tokenizer, params.stop, not params.skip_special_tokens)
+        return group.stops
 
     def find(self, group: Group, tokens: Seq[int], is_end: bool, may_stop: bool) -> Ending | None:
         """How a group's sample with these tokens has ended.
@@ -64,7 +65,7 @@ class Endings:
             reason, stop_reason = end_tokens(params, self.tokenizer, self.eos_token_ids)[tokens[-1]]
             return Ending(reason, stop_reason, hidden=not include)
         match = None
-        stops = self.stops_of(params) if may_stop else None
+        stops = self.stops_of(group) if may_stop else None
         if stops is not None:
             match = stops.match(
                 group.request.prompt_token_ids,

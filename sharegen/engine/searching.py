@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-import numpy as np
-
 from sharegen.engine.beam_search import BeamSearch, Choice, Ended
 from sharegen.engine.ending import Ending, Endings, OfSample
 from sharegen.engine.request import NO_DISTRIBUTION, Completion, TokenLogprobs
@@ -51,16 +49,12 @@ class Searching:
             return self._fail(group)
         ends = frozenset(self.endings.tokens_of(group))
         told = [beam.likeliest for beam in seen]
-        tokens = np.array([token for of_beam in told for token, _ in of_beam], dtype=np.int64)
-        stops = self.endings.stops_of(group.request.params)
-        stopping: frozenset[int] = frozenset()
-        if stops is not None:
-            may = stops.may_complete(tokens)
-            stopping = frozenset(tokens[may].tolist())
+        stops = self.endings.stops_of(group)
 
         def end_of(choice: Choice) -> _Text | None:
             text = [*beams[choice.parent].tokens, choice.token]
-            is_end, may_stop = choice.token in ends, choice.token in stopping
+            is_end = choice.token in ends
+            may_stop = stops is not None and stops.may_complete(choice.token)
             ending = self.endings.find(group, text, is_end, may_stop)
             if ending is None:
                 return None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import CapacityError, DataError, ModelError, UsageError
 from sharegen.job.machine import load
 from sharegen.job.outcome import Outcome
@@ -143,11 +143,7 @@ def _write(
     _, tokenizer = load(configuration, weights=False)
     tokens = _tokens(outcome, tokenizer)
     usages = _usages(asked, tokens, configuration.machine.block_size)
-
-    @cache
-    def spell(token: int) -> str:
-        return str(tokenizer.decode([token]))
-
+    spell = Vocabulary.of(tokenizer).utf8
     by = _answerer(configuration, outcome)
     lines: list[Mapping[str, Any]] = []
     for request in requests:

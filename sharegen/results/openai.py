@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,9 @@ from sharegen.common.json_values import JsonError
 from sharegen.results.record import Record
 
 Endpoint = Literal["chat", "text"]
+
+Spell = Callable[[int], bytes | None]
+"""The UTF-8 of a token, by its id; None where nobody knows it."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,12 @@ def answered(
     records: Sequence[Record],
     usage: Usage,
     by: Answerer,
-    spell: Callable[[int], str],
+    spell: Spell,
     metadata: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The line of a request whose choices are all there, in their order.
 
-    spell: a token's text, by its id.
+    spell: the bytes of tokens.
     """
     drawn = sum(record.num_tokens for record in records)
     body: dict[str, Any] = {
@@ -115,21 +118,20 @@ def _line(custom_id: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None}
 
 
-def _choice(
-    endpoint: Endpoint, index: int, record: Record, spell: Callable[[int], str]
-) -> dict[str, Any]:
+def _choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dict[str, Any]:
     reason = _ENDS.get(str(record.finish_reason), "stop")
     choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
     found = record.logprobs
+    said = _said(record, spell)
     if endpoint == "text":
-        logprobs = None if found is None else _text_logprobs(found, spell)
+        logprobs = None if found is None else _text_logprobs(found, said, spell)
         return {**choice, "logprobs": logprobs, "text": record.completion}
     if found is not None:
         content = [
-            {**_logprob(token, value, spell), "top_logprobs": [
-                _logprob(int(other), of_other, spell) for other, of_other in top.items()
+            {**_logprob(own, value), "top_logprobs": [
+                _logprob(spell(int(other)), of_other) for other, of_other in top.items()
             ]}
-            for token, value, top in found
+            for own, (_, value, top) in zip(said, found, strict=True)
         ]  # fmt: skip
         choice["logprobs"] = {"content": content, "refusal": None}
     message = {"role": "assistant", "content": record.completion, "refusal": None}
@@ -137,35 +139,77 @@ def _choice(
 
 
 _UNLIKELY = -9999.0  # OpenAI's own word for what is not finite
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
 
-def _logprob(token: int, value: float | None, spell: Callable[[int], str]) -> dict[str, Any]:
-    """A token's entry; a piece of a character is no text, and its bytes are not told."""
-    text = spell(token)
-    whole = None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "bytes": whole, "logprob": _UNLIKELY if value is None else value}
+def _said(record: Record, spell: Spell) -> list[bytes | None]:
+    """The bytes of the tokens that were drawn, where their log-probabilities are wanted."""
+    said = [spell(token) for token, *_ in record.logprobs or ()]
+    if said and (said[0] or b"")[:1] == b" " and record.completion[:1] not in ("", " "):
+        said[0] = (said[0] or b"")[1:]  # nothing comes before it, and decoders begin with a word
+    return said
+
+
+def _logprob(said: bytes | None, value: float | None) -> dict[str, Any]:
+    """A token's entry."""
+    found = {"token": _text(said), "bytes": None if said is None else list(said)}
+    return {**found, "logprob": _UNLIKELY if value is None else value}
+
+
+def _text(said: bytes | None) -> str:
+    """A token's text; bytes that are no character by themselves are written as OpenAI does."""
+    return _UNKNOWN if said is None else said.decode(errors="backslashreplace")
 
 
 def _text_logprobs(
-    found: Sequence[Sequence[Any]], spell: Callable[[int], str]
+    found: Sequence[Sequence[Any]], said: Sequence[bytes | None], spell: Spell
 ) -> dict[str, list[Any]]:
-    """The four lists of the legacy endpoint; of tokens that read alike the likeliest counts.
+    """The four lists of the legacy endpoint.
 
     The token that was drawn is among the likeliest, too, behind them where it is none of them.
     """
-    texts = [spell(token) for token, _, _ in found]
-    tops: list[dict[str, float]] = []
-    for drawn, its, top in found:
-        best: dict[str, float] = {}
-        for token, value in [*top.items(), (drawn, its)]:
-            best.setdefault(spell(int(token)), _UNLIKELY if value is None else value)
-        tops.append(best)
     return {
-        "tokens": texts,
+        "tokens": [_legacy_text(each) for each in said],
         "token_logprobs": [_UNLIKELY if value is None else value for _, value, _ in found],
-        "top_logprobs": tops,
-        "text_offset": [0, *accumulate(map(len, texts))][: len(texts)],
+        "top_logprobs": [
+            _legacy_top(own, each, spell) for own, each in zip(said, found, strict=True)
+        ],
+        "text_offset": _offsets(said),
     }
+
+
+def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[str, float]:
+    """By text, the likeliest first; of tokens that read alike, the further ones by their ids.
+
+    said: the bytes of the one that was drawn.
+    """
+    drawn, its, top = entry
+    values = {int(token): value for token, value in top.items()}
+    values.setdefault(drawn, its)
+    found: dict[str, float] = {}
+    for token, value in values.items():
+        text = _legacy_text(said if token == drawn else spell(token))
+        name = f"token_id:{token}" if text in found else text
+        found[name] = _UNLIKELY if value is None else value
+    return found
+
+
+def _legacy_text(said: bytes | None) -> str:
+    """As `_text`, with OpenAI's mark before what is no text."""
+    try:
+        return _UNKNOWN if said is None else said.decode()
+    except UnicodeDecodeError:
+        return f"bytes:{_text(said)}"
+
+
+def _offsets(said: Sequence[bytes | None]) -> list[int]:
+    """Where each token begins in the text, in characters; inside one: where that begins."""
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    offsets, length = [], 0
+    for each in said:
+        offsets.append(length)
+        length += len(decoder.decode(_UNKNOWN.encode() if each is None else each))
+    return offsets
 
 
 def _digest(*parts: str) -> str:

@@ -28,12 +28,13 @@ class Group:
     cancelled: samples of the request that are wanted no more. alive: from when the first tokens
     are drawn, the sequences that are not finished. place: among the groups that were drawn.
     search: where the request is a beam search, which is drawn as one sample, the first; beams:
-    then the sequences of that sample, one a beam, which run, wait and end together.
+    then the sequences of that sample, one a beam, which run, wait and end together. stops: the stop
+    strings of its request, from when somebody has looked for them.
     """
 
     __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
                  "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
-                 "unfinished")  # fmt: skip
+                 "stops", "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
@@ -53,6 +54,7 @@ class Group:
         if request.beam is not None:
             self.search = BeamSearch(request.beam, self.limit)
         self.beams: list[Sequence] = []
+        self.stops: Any = None
         self._prompt = request.tokens if request.params.reads_prompt else np.empty(0, np.int32)
         own = request.params.seed
         self._key = RequestKey(seed if own is None else own, request.key)

@@ -7,11 +7,19 @@ and break a character whose bytes the prompt began. Only a short tail of the pro
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 PROMPT_TAIL = 6
 """Prompt tokens decoded for context."""
+
+# What tokenizers written in Python are seen to raise for an id that they do not have.
+_RAISED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError,
+           AssertionError)  # fmt: skip
+
+_told: weakref.WeakSet[Any] = weakref.WeakSet()  # tokenizers of which it was said
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """What decoders write for bytes that are no character (yet)."""
@@ -20,11 +28,44 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 def decode(tokenizer: Any, token_ids: Sequence[int], special: bool = False) -> str:
     """The tokens' text, spaces left as the tokenizer's decoder has them.
 
-    special: whether special tokens are in it.
+    special: whether special tokens are in it. Ids without a token add nothing: a model's vocabulary
+    may be larger than the tokenizer's. Tokenizers in Rust leave them out, some in Python raise.
     """
-    return tokenizer.decode(
+    try:
+        return _decode(tokenizer, token_ids, special)
+    except _RAISED:
+        known = [token for token in token_ids if is_known(tokenizer, token)]
+        if len(known) == len(token_ids):
+            raise
+        _tell(tokenizer)
+        return _decode(tokenizer, known, special)
+
+
+def is_known(tokenizer: Any, token: int) -> bool:
+    """Whether the tokenizer has a token of this id."""
+    try:
+        _decode(tokenizer, [token], True)
+        return tokenizer.convert_ids_to_tokens(int(token)) is not None
+    except UnicodeDecodeError:
+        return True  # a piece of a character
+    except _RAISED:
+        return False
+
+
+def _decode(tokenizer: Any, token_ids: Sequence[int], special: bool) -> str:
+    text: str = tokenizer.decode(
         token_ids, skip_special_tokens=not special, clean_up_tokenization_spaces=False
     )
+    return text
+
+
+def _tell(tokenizer: Any) -> None:
+    if tokenizer not in _told:
+        _told.add(tokenizer)
+        warnings.warn(
+            "the model draws ids that the tokenizer has no token for: texts go on without them",
+            stacklevel=2,
+        )
 
 
 def completion_text(

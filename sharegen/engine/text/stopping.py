@@ -1,24 +1,22 @@
 """Why a sample ends: EOS and stop token ids, and stop strings in its text.
 
 Stop strings are found in text, not in tokens: they may begin inside one token and end inside a
-later one. Decoding every sample at every step would cost more than the step; so a table over the
-vocabulary tells which tokens could complete a stop at all (one look-up for a whole batch), and
-only for those is a short tail decoded.
+later one. Decoding every sample at every step would cost more than the step; so it is remembered
+which tokens could complete a stop at all, and only behind those is a short tail decoded. Whether a
+token could is found out when it is first drawn: a list of stops costs nothing to prepare, however
+long it is, and no two lists that run together get in each other's way.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from sharegen.engine.request import FinishReason, SamplingParams
 from sharegen.engine.text.detokenize import REPLACEMENT, decode, prompt_tail, text_after
+from sharegen.engine.text.vocabulary import Vocabulary
 
 End: TypeAlias = tuple[FinishReason, str | int | None]
 """Why a sample ended: (finish_reason, stop_reason)."""
@@ -33,26 +31,28 @@ def end_tokens(
     out, so that they are never found in text.
     """
     eos = () if params.ignore_eos else tuple(eos_token_ids)
-    return _end_tokens(tokenizer, tuple(params.stop), tuple(params.stop_token_ids), eos)
+    vocabulary = Vocabulary.of(tokenizer) if tokenizer is not None and params.stop else None
+    return _end_tokens(vocabulary, tuple(params.stop), tuple(params.stop_token_ids), eos)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _end_tokens(
-    tokenizer: Any | None, stop: tuple[str, ...], ids: tuple[int, ...], eos: tuple[int, ...]
+    vocabulary: Vocabulary | None, stop: tuple[str, ...], ids: tuple[int, ...], eos: tuple[int, ...]
 ) -> Mapping[int, End]:
-    special = {_special_token(tokenizer, text): text for text in stop if tokenizer is not None}
+    special = {} if vocabulary is None else {_special_token(vocabulary, s): s for s in stop}
     ends: dict[int, End] = {
         token: ("stop", text) for token, text in special.items() if token is not None
     }
     return ends | {token: ("stop", token) for token in ids} | dict.fromkeys(eos, ("eos", None))
 
 
-def _special_token(tokenizer: Any, text: str) -> int | None:
+def _special_token(vocabulary: Vocabulary, text: str) -> int | None:
     """The id of the special token with this text: one that decoding leaves out."""
-    token = tokenizer.convert_tokens_to_ids(text)
-    if token is None or decode(tokenizer, [token]):
+    token = vocabulary.tokenizer.convert_tokens_to_ids(text)
+    if token is None or vocabulary.text(token):
         return None
-    return token if tokenizer.decode([token]).strip() == text else None  # not one for unknown text
+    # Not one that stands for all unknown text.
+    return token if vocabulary.text(token, special=True).strip() == text else None
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,40 @@ class Stops:
     special: whether special tokens are in the text that they are found in.
     """
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str], special: bool = False) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], special: bool = False) -> None:
+        self.tokenizer = vocabulary.tokenizer
         self.stops = tuple(stops)
         self.special = special
+        self._vocabulary = vocabulary
         self._longest = max(len(stop) for stop in stops)
-        texts = token_texts(tokenizer, special)
-        # The last entry answers for ids that the tokenizer does not have.
-        self._completes = np.zeros(len(texts) + 1, dtype=bool)
-        self._completes[:-1] = [any(_completes(t, stop) for stop in stops) for t in texts]
+        self._all_ascii = all(stop.isascii() for stop in stops)
+        self._last_letters = frozenset(stop[-1] for stop in stops)
+        self._ended = "".join(stop + _END for stop in stops)
+        self._completes: dict[int, bool] = {}
 
     @staticmethod
     def of(tokenizer: Any, stops: Sequence[str], special: bool = False) -> Stops:
-        """The Stops of these; built once, it takes a moment for a large vocabulary."""
-        return _stops(tokenizer, tuple(stops), special)
+        """The Stops of these. Ask once for a request: what it has learnt of tokens stays with it,
+        and is shared with others who ask for the same meanwhile."""
+        return _stops(Vocabulary.of(tokenizer), tuple(stops), special)
 
-    def may_complete(self, tokens: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-        """Which of the tokens could be the one that completes a stop string. Any shape."""
-        return self._completes[np.minimum(tokens, len(self._completes) - 1)]
+    def may_complete(self, token: int) -> bool:
+        """Whether the token could be the one that completes a stop string."""
+        known = self._completes.get(token)
+        if known is None:
+            known = self._completes[token] = self._can(self._vocabulary.text(token, self.special))
+        return known
+
+    def _can(self, text: str) -> bool:
+        """Whether a token with this text can hold the end of a stop string."""
+        if REPLACEMENT in text and not self._all_ascii:
+            return True  # bytes of some character, perhaps one of a stop's
+        ends = [end for end, letter in enumerate(text, 1) if letter in self._last_letters]
+        if not ends:
+            return False
+        return any(text[:end] + _END in self._ended for end in ends) or any(
+            stop in text for stop in self.stops
+        )
 
     def match(
         self,
@@ -143,43 +159,11 @@ class Stops:
             count *= 2
 
 
-def _completes(text: str, stop: str) -> bool:
-    """Whether a token with this text can hold the end of the stop string."""
-    if REPLACEMENT in text and not stop.isascii():
-        return True  # bytes of some character, perhaps one of the stop's
-    if stop in text:
-        return True
-    return any(stop.endswith(text[:length]) for length in range(1, len(text) + 1))
+_END = "\0"
+"""Behind each of the stops that are looked through together. One that has it in it may hold up a
+look at the text, and changes no answer."""
 
 
 @lru_cache(maxsize=64)
-def _stops(tokenizer: Any, stops: tuple[str, ...], special: bool) -> Stops:
-    return Stops(tokenizer, stops, special)
-
-
-_texts: weakref.WeakKeyDictionary[Any, dict[bool, list[str]]] = weakref.WeakKeyDictionary()
-
-
-def token_texts(tokenizer: Any, special: bool = False) -> list[str]:
-    """The text of every token when it follows another; "" for special ones unless asked for.
-
-    Bytes that are no character by themselves read U+FFFD, also where the decoder leaves them out.
-    """
-    known = _texts.setdefault(tokenizer, {})
-    if special not in known:
-        anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
-        skip = len(decode(tokenizer, anchor, special))
-        pairs = [[*anchor, token] for token in range(len(tokenizer))]
-        without = set() if special else set(tokenizer.all_special_ids)
-        known[special] = [
-            text[skip:] or ("" if token in without else REPLACEMENT)
-            for token, text in enumerate(_decode_all(tokenizer, pairs, special))
-        ]
-    return known[special]
-
-
-def _decode_all(tokenizer: Any, token_lists: list[list[int]], special: bool) -> list[str]:
-    if getattr(tokenizer, "is_fast", False):
-        backend = tokenizer.backend_tokenizer
-        return backend.decode_batch(token_lists, skip_special_tokens=not special)
-    return [decode(tokenizer, tokens, special) for tokens in token_lists]
+def _stops(vocabulary: Vocabulary, stops: tuple[str, ...], special: bool) -> Stops:
+    return Stops(vocabulary, stops, special)

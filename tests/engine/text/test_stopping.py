@@ -1,13 +1,15 @@
 """Stop strings are found at the very token that completes them, and cut exactly."""
 
+import copy
 import random
 
-import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.text.detokenize import completion_text
-from sharegen.engine.text.stopping import Stops, end_tokens, token_texts
+from sharegen.engine.text.stopping import Stops, end_tokens
 from tests.engine.tokenizers_for_tests import TEXT, byte_level, python_bytes, sentence_piece
 
 TOKENIZERS = pytest.mark.parametrize("make", [byte_level, sentence_piece])
@@ -29,9 +31,8 @@ STOPS = [
 def walk(tokenizer, stops, prompt, output, **options):
     """Decode token by token as the engine does; (index of the last token, match) or None."""
     checker = Stops.of(tokenizer, stops)
-    flags = checker.may_complete(np.asarray(output))
-    for i, flag in enumerate(flags):
-        if flag:
+    for i, token in enumerate(output):
+        if checker.may_complete(token):
             match = checker.match(prompt, output[: i + 1], **options)
             if match:
                 return i, match
@@ -141,11 +142,10 @@ def test_min_tokens_exempts_what_ends_within_them(make):
 def test_the_table_lets_most_tokens_pass_unread(make):
     tokenizer = make()
     checker = Stops.of(tokenizer, ("\n\n",))
-    table = checker.may_complete(np.arange(len(tokenizer)))
-    assert 0 < table.sum() < len(tokenizer) // 20
-    assert not checker.may_complete(
-        np.array([tokenizer.bos_token_id, tokenizer.eos_token_id])
-    ).any()
+    suspects = sum(map(checker.may_complete, range(len(tokenizer))))
+    assert 0 < suspects < len(tokenizer) // 20
+    assert not checker.may_complete(tokenizer.bos_token_id)
+    assert not checker.may_complete(tokenizer.eos_token_id)
 
 
 @WITH_PYTHON
@@ -153,8 +153,8 @@ def test_ids_beyond_the_tokenizer_complete_nothing(make):
     """Models pad their vocabularies."""
     tokenizer = make()
     checker = Stops.of(tokenizer, ("a",))
-    assert not checker.may_complete(np.array([len(tokenizer), 10**6])).any()
-    assert checker.may_complete(np.array([[0, 1], [2, 3]])).shape == (2, 2)
+    assert not checker.may_complete(len(tokenizer))
+    assert not checker.may_complete(10**6)
 
 
 @WITH_PYTHON
@@ -165,7 +165,7 @@ def test_a_stop_that_holds_a_special_token_is_found_where_these_are_shown(make):
     output = [*tokenizer.encode("is 16", add_special_tokens=False), special]
     stops = (f"6{name}",)
     shown = Stops.of(tokenizer, stops, special=True)
-    assert shown.may_complete(np.asarray(output)).tolist()[-1]
+    assert shown.may_complete(output[-1])
     assert shown.match([], output).stop == stops[0]
     assert shown.match([], output, include_stop=True).text == "is 16" + name
     hidden = Stops.of(tokenizer, stops)
@@ -175,7 +175,39 @@ def test_a_stop_that_holds_a_special_token_is_found_where_these_are_shown(make):
 def test_stops_are_built_once():
     assert Stops.of(byte_level(), ["a", "b"]) is Stops.of(byte_level(), ("a", "b"))
     assert Stops.of(byte_level(), ("a",)) is not Stops.of(sentence_piece(), ("a",))
-    assert token_texts(byte_level()) is token_texts(byte_level())
+
+
+def test_ids_in_gaps_and_tokens_that_are_added_later_stop():
+    tokenizer = copy.deepcopy(byte_level())
+    vocab = {**tokenizer.get_vocab(), "END": 600}  # more than there are tokens
+    model = models.BPE(vocab=vocab, merges=[])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model))
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()
+    prompt = [tokenizer.convert_tokens_to_ids("x")]
+    assert len(tokenizer) < 600
+    assert walk(tokenizer, ("END",), prompt, [5, 600])[1].stop == "END"
+    added = len(tokenizer)
+    while added in tokenizer.get_vocab().values():
+        added += 1
+    assert walk(tokenizer, ("STOP",), prompt, [5, added]) is None
+    tokenizer.add_tokens(["STOP"])
+    [token] = tokenizer.encode("STOP", add_special_tokens=False)
+    assert walk(tokenizer, ("STOP",), prompt, [5, token])[1].stop == "STOP"
+    params = SamplingParams(stop="<end>")
+    assert end_tokens(params, tokenizer, ()) == {}
+    tokenizer.add_tokens([AddedToken("<end>", special=True)], special_tokens=True)
+    assert list(end_tokens(params, tokenizer, ()).values()) == [("stop", "<end>")]
+
+
+def test_a_list_costs_nothing_to_prepare_however_long_it_is():
+    """By the tokens that are looked at: those that were asked about, once each."""
+    tokenizer = byte_level()
+    stops = tuple(f"stop {i} of many" for i in range(100))
+    checker = Stops.of(tokenizer, stops)
+    for _ in range(3):
+        for token in range(5, 25):
+            checker.may_complete(token)
+    assert len(checker._completes) == 20
 
 
 def test_end_tokens():
