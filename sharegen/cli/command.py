@@ -19,7 +19,20 @@ _KIND = re.compile(r"<(?:list\[)?(\w+)[^>]*>|\b(INTEGER|FLOAT|PATH)\b(?: RANGE)?
 
 
 class Command(TyperCommand):
-    """A command whose help has a section for each `rich_help_panel`, in the order of the first."""
+    """A command whose help has a section for each `rich_help_panel`, in the order of the first.
+
+    An option whose metavar stands in brackets may go without a value: it has an empty one then.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        params = (param for param in self.get_params(ctx) if (param.metavar or "").startswith("["))
+        names = {name for param in params for name in param.opts}
+        following = [*args[1:], "--"] if args else []
+        args = [
+            f"{arg}=" if arg in names and after.startswith("-") else arg
+            for arg, after in zip(args, following, strict=True)
+        ]
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +15,11 @@ from sharegen.cli.options import JobOptions
 from sharegen.cli.parameters import with_options
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
-from sharegen.common.printable import visible
+from sharegen.common.printable import printable, visible
 from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
-    from sharegen.job.dry_run import CutPlan
+    from sharegen.job.dry_run import AskedPrompt, CutPlan
     from sharegen.job.plan import Branch, Plan, Reading
 
 
@@ -36,22 +37,35 @@ def plan(
             rich_help_panel="Output",
         ),
     ] = None,
+    show_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--show-prompt",
+            help="Print one whole prompt as it will be asked, and nothing else: that of the first "
+            "problem, or of ID.",
+            metavar="[ID]",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a recipe's prompts share and what that saves. Samples nothing.
 
-    Reads the dataset, the tokenizer and the model's config; no weights. With --shards it shows
-    the parts of the job instead: the work of one is its prompt tokens, each computed once, and
-    the tokens of its samples at their full length.
+    Reads the dataset, the tokenizer and the model's config; no weights. Says how many gold
+    answers are known, and of which rows they cannot be read. With --shards it shows the parts of
+    the job instead: the work of one is its prompt tokens, each computed once, and the tokens of
+    its samples at their full length.
 
     \b
     Examples:
       sharegen plan self-consistency
       sharegen plan self-consistency --dataset gsm8k --model ./model -n 40
+      sharegen plan ./mine.yaml --show-prompt
       sharegen plan self-consistency --shards 8
       sharegen plan self-consistency --json | jq .computed
     """
-    from sharegen.job.dry_run import plan_cut, plan_job
+    from sharegen.job.dry_run import asked_of, plan_cut, plan_job
     from sharegen.workload.configuration import resolve
 
     part = options.part
@@ -60,6 +74,11 @@ def plan(
     job = resolve(recipe, options.dataset, options.flags())
     if options.show_config:
         print_configuration(job)
+        return
+    if show_prompt is not None:
+        if as_json or shards is not None:
+            raise UsageError("--show-prompt prints a text: leave out --json and --shards")
+        _print_prompt(asked_of(job, show_prompt or None))
         return
     if shards is not None:
         made_cut = plan_cut(job, shards)
@@ -75,6 +94,16 @@ def plan(
     Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
 
 
+def _print_prompt(asked: AskedPrompt) -> None:
+    """The text on stdout, as it is where that is no terminal; what it is on stderr."""
+    said = f"problem {asked.problem}: {asked.tokens:,} prompt tokens"
+    if asked.begins_with:
+        said += f", of which {asked.begins_with} stands before the text"
+    said += "" if asked.gold is None else f"; gold answer: {asked.gold}"
+    print(printable(said), file=sys.stderr)
+    sys.stdout.write((printable(asked.text) if sys.stdout.isatty() else asked.text) + "\n")
+
+
 def plan_table(plan: Plan) -> Table:
     """The numbers of a plan, a line each."""
     table = Table.grid(padding=(0, 2))
@@ -83,6 +112,7 @@ def plan_table(plan: Plan) -> Table:
         per_wave += f" in each of {plan.workers:,} workers"
     rows = [
         _samples_row(plan),
+        *_gold_rows(plan),
         ("prompt tokens", f"{plan.asked:,} as asked, {plan.computed:,} computed"
          f" ({_times(plan.asked, plan.computed)} fewer)"),
         ("KV of the prompts", f"{size(plan.kv_unshared_bytes)} stored for every sample, "
@@ -94,7 +124,8 @@ def plan_table(plan: Plan) -> Table:
     if plan.state_bytes:
         rows[-1:-1] = _state_rows(plan)
     if plan.duplicated:
-        rows.insert(2, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
+        at = [name for name, _ in rows].index("prompt tokens") + 1
+        rows.insert(at, ("", f"{plan.duplicated:,} of these are shared in branches shorter than a "
                             "block, and duplicated"))  # fmt: skip
     if plan.weights_bytes and plan.ranks == 1:
         rows.insert(-1, ("weights", size(plan.weights_bytes)))
@@ -114,6 +145,13 @@ def plan_table(plan: Plan) -> Table:
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
     return table
+
+
+def _gold_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Of how many problems the gold answer is known, where the recipe looks for any."""
+    if plan.golds is None:
+        return []
+    return [("gold answers", f"known of {plan.golds:,} of {plan.problems:,} problems")]
 
 
 def _samples_row(plan: Plan) -> tuple[str, str]:

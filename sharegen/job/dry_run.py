@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.cores import available_cores
+from sharegen.common.names import listed, nearest
 from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
@@ -18,6 +19,7 @@ from sharegen.job.machine import (
     extents,
     kv_cache_limit,
     load,
+    load_job_tokenizer,
     max_sequences,
     single,
     state_slots,
@@ -27,6 +29,7 @@ from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
+from sharegen.workload.prompt import text_of, token_ids, tokenise
 from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -96,7 +99,42 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         weights_bytes=model.weights_bytes,
         readings=readings_on(device, model, tree, samples, plan.fit),
         saved_by_order=None if shard else saved_by_order(workload),
+        golds=sum(workload.problems[i].gold is not None for i in asked) if workload.golds else None,
     )
+
+
+@dataclass(frozen=True)
+class AskedPrompt:
+    """One prompt as it is asked.
+
+    text: with the examples and the chat template; begins_with: what the tokenizer puts before it.
+    """
+
+    problem: str
+    text: str
+    tokens: int
+    begins_with: str
+    gold: str | None
+
+
+def asked_of(configuration: Configuration, problem_id: str | None = None) -> AskedPrompt:
+    """The prompt of a problem, by default the first; reads the tokenizer, and of the model nothing.
+
+    Raises DataError for an id that no problem has, with the nearest.
+    """
+    workload = load_asked(configuration)
+    workload.name_odd_rows()
+    problems = {problem.id: problem for problem in workload.problems}
+    if problem_id is not None and problem_id not in problems:
+        near = nearest(problem_id, list(problems))
+        hint = f"did you mean {near!r}?" if near else f"there are {listed(problems, 3)}"
+        raise DataError(f"--show-prompt {problem_id}: no problem that can be asked has it: {hint}")
+    problem = problems[problem_id] if problem_id is not None else workload.problems[0]
+    tokenizer = load_job_tokenizer(configuration)
+    text, [ids] = text_of(problem.prompt, tokenizer), tokenise([problem.prompt], tokenizer)
+    bare = token_ids([text], tokenizer, begin=False)[0] if not problem.prompt.is_chat else ids
+    head = list(ids)[: len(ids) - len(bare)]
+    return AskedPrompt(problem.id, text, len(ids), tokenizer.decode(head), problem.gold)
 
 
 def _workers(configuration: Configuration, samplings: Sequence[Sampling]) -> int:

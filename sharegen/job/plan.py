@@ -80,6 +80,7 @@ class Plan:
     saved_by_order: prompt tokens that are not computed for `--reorder`; None without it.
     whole: problems that share nothing after all, for there are too few slots for the states of all
         nodes that their prompts are made of.
+    golds: problems whose gold answer is known; None where the recipe looks for none.
     """
 
     problems: int
@@ -109,6 +110,7 @@ class Plan:
     uneven: bool = False
     saved_by_order: int | None = None
     whole: int = 0
+    golds: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sharegen.common import confined
+from sharegen.common.names import listed
 from sharegen.workload import sections, template
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.items import Item
-from sharegen.workload.names import listed
 from sharegen.workload.template import Overrun, RenderError, is_text
 
 

@@ -235,6 +235,14 @@ def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> l
     return tokens
 
 
+def text_of(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
+    """A prompt as the text that is asked, token ids decoded; raises ModelError for a bad chat."""
+    found = _text(prompt, tokenizer)
+    if isinstance(found, ModelError):
+        raise found
+    return found if isinstance(found, str) else str(tokenizer.decode(list(found)))
+
+
 def tokenise_each(
     prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[array[int] | ModelError]:
