@@ -10,6 +10,7 @@ from typing import Self
 from sharegen.common.cores import available_cores
 from sharegen.errors import UsageError
 from sharegen.job.scoring import (
+    Mark,
     ProblemSet,
     Samples,
     dataset_of,
@@ -23,7 +24,7 @@ from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.score_file import ScoreFile
+from sharegen.results.score_file import ScoreFile, hash_of
 from sharegen.results.workers import Crew, Task
 from sharegen.workload.configuration import Configuration
 
@@ -50,18 +51,18 @@ def check_execution(configuration: Configuration, isolation: Isolation | None) -
 class Judge:
     """Verdicts on the samples of one journal, as they come; they go to its score file.
 
-    samples: the journal, which may be empty yet. overwrite: the verdicts on an earlier one go.
+    samples: the journal, which may be empty yet.
     Close it: what runs then ends, and is run again by the next one.
     """
 
-    def __init__(self, samples: Samples, isolation: Isolation, overwrite: bool = False) -> None:
+    def __init__(self, samples: Samples, isolation: Isolation) -> None:
         limits = Limits()
         self._samples = samples
         self._problems = ProblemSet(dataset_of(samples, None, None, None))
         self._running: dict[tuple[str, int], Record] = {}
         self._crew = Crew(isolation, limits, available_cores())
         settings = settings_of(samples, self._problems, limits)
-        self._file = ScoreFile(samples.path, settings, overwrite)
+        self._file = ScoreFile(samples.path, settings)
 
     def __enter__(self) -> Self:
         return self
@@ -82,8 +83,11 @@ class Judge:
         """Programs that were judged since, and whether they are right; wait: all that there are."""
         while self._crew.is_busy:
             for (problem_id, sample), score in self._crew.take(None if wait else 0.0):
-                keep(self._file, self._problems, problem_id, sample, score)
-                yield self._running.pop((problem_id, sample)), score.passed
+                record = self._running.pop((problem_id, sample))
+                tests = self._problems.tests_hash(problem_id)
+                mark = Mark(hash_of(record.completion), tests)
+                keep(self._file, self._problems, (problem_id, sample), mark, score)
+                yield record, score.passed
             if not wait:
                 return
 
@@ -94,12 +98,10 @@ def judging(
     others: Sequence[Path],
     run: RunFile,
     isolation: Isolation | None,
-    overwrite: bool = False,
 ) -> Iterator[Judge | None]:
     """What judges the programs of a run into the journal at `path`, if anything does.
 
-    others: journals beside it. overwrite: the journal was started anew. What earlier runs left
-    without a verdict is judged first.
+    others: journals beside it. What earlier runs left without a verdict is judged first.
     """
     if isolation is None:
         yield None
@@ -110,5 +112,5 @@ def judging(
             dataset = dataset_of(samples, None, None, None)
             score_programs(samples, dataset, lambda: isolation, Limits(), available_cores())
     samples = Samples(path, Configuration.from_settings(run.settings), run.identity)
-    with Judge(samples, isolation, overwrite) as judge:
+    with Judge(samples, isolation) as judge:
         yield judge

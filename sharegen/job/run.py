@@ -25,6 +25,7 @@ from sharegen.job.reordering import load_asked
 from sharegen.job.share import share_of
 from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
+from sharegen.results.score_file import discard_scores
 from sharegen.workload.configuration import Configuration
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def run_job(
             with closing(fork_server(configuration, samplings)) as server:
                 job = LoadedJob(content, path, watcher, verify, share, others, server)
                 with closing(job), job.open_journal(overwrite, command) as journal:
-                    with judging(path, others, journal.run, execute, overwrite) as judge:
+                    if overwrite:
+                        discard_scores(path)
+                    with judging(path, others, journal.run, execute) as judge:
                         drawn = job.sample(journal, strict, retry_failed, held, judge)
                     files = (path, *others)
                     reading, prompts = content.reading, job.prompts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ from sharegen.results.pool import Pool
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.score import Score
-from sharegen.results.score_file import ScoreFile, Verdict
+from sharegen.results.score import RULES, Score
+from sharegen.results.score_file import ScoreFile, Verdict, hash_of
 from sharegen.results.stopped import Stopped
 from sharegen.results.workers import Sample, Task, score_all
 from sharegen.workload.code import schema_named, schema_of_rows
@@ -180,41 +181,66 @@ def score_programs(
     Everything is checked before anything runs. Raises DataError, JournalError and SandboxError.
     """
     problems = ProblemSet(dataset)
-    keys = [(name, generation.sample) for name, generation in _of_dataset(samples, problems)]
-    if not keys:
+    marks = {
+        (name, generation.sample): Mark(hash_of(generation.text), problems.tests_hash(name))
+        for name, generation in _of_dataset(samples, problems)
+    }
+    if not marks:
         raise DataError(f"{samples.path}: holds no samples")
     with ScoreFile(samples.path, settings_of(samples, problems, limits), overwrite) as file:
-        file.refuse_changed(problems.tests_hash)
-        done = sum(key in file.verdicts for key in keys)
+        done = {key for key, mark in marks.items() if mark.verdict(file, key) is not None}
+        _name_changed(samples, sum(key in file.verdicts for key in marks.keys() - done))
         if planned is not None:
-            planned(len(keys), done)
-        if done < len(keys):
-            tasks = _tasks(samples, problems, set(file.verdicts))
+            planned(len(marks), len(done))
+        if len(done) < len(marks):
+            tasks = _tasks(samples, problems, done)
             with contextlib.closing(score_all(tasks, isolate(), limits, workers)) as scores:
-                for (problem_id, sample), score in scores:
-                    keep(file, problems, problem_id, sample, score)
+                for key, score in scores:
+                    keep(file, problems, key, marks[key], score)
                     if scored is not None:
                         scored(score)
-        verdicts = [file.verdicts[key] for key in keys]
-    _name_unscorable(verdicts, problems)
-    return verdicts
+        verdicts = [mark.verdict(file, key) for key, mark in marks.items()]
+    known = [verdict for verdict in verdicts if verdict is not None]
+    assert len(known) == len(marks)
+    _name_unscorable(known, problems)
+    return known
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a verdict stands for: hashes of a sample's text and of its problem's tests."""
+
+    completion: str
+    tests: str | None
+
+    def verdict(self, file: ScoreFile, key: Sample) -> Verdict | None:
+        return file.standing(*key, self.completion, self.tests)
 
 
 def settings_of(samples: Samples, problems: ProblemSet, limits: Limits) -> dict[str, Any]:
-    """What verdicts hang on: those of other settings are never mixed with them."""
+    """What verdicts depend on besides: those of other settings are never mixed with them."""
     return {
-        "samples": samples.identity,
-        "dataset": problems.fingerprint,
         "schema": problems.schema.name,
+        "chat": samples.is_chat,
         "timeout": limits.cpu_seconds,
         "memory": limits.memory,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "rules": RULES,
     }
 
 
-def keep(file: ScoreFile, problems: ProblemSet, problem_id: str, sample: int, score: Score) -> None:
-    """Write a verdict, with the problem's difficulty and a hash of the tests that decided it."""
-    difficulty, tests = problems.difficulty(problem_id), problems.tests_hash(problem_id)
-    file.append(problem_id, sample, score, difficulty, tests)
+def keep(file: ScoreFile, problems: ProblemSet, key: Sample, mark: Mark, score: Score) -> None:
+    """Write a verdict, with the problem's difficulty and what it stands for."""
+    file.append(*key, score, problems.difficulty(key[0]), mark.completion, mark.tests)
+
+
+def _name_changed(samples: Samples, number: int) -> None:
+    if number:
+        what = "sample is another one" if number == 1 else "samples are other ones"
+        remark(
+            f"{samples.path}: {number:,} {what} than when it was scored, or the tests are: "
+            "judged anew"
+        )
 
 
 def _of_dataset(samples: Samples, problems: ProblemSet) -> Iterator[tuple[str, Generation]]:

@@ -155,9 +155,16 @@ def _samples_in(found: Iterator[Generation | DataError]) -> Iterator[Generation]
 
 
 def _read_journal(path: Path) -> Iterator[Generation]:
+    """What was drawn: a sample that failed has no text, which is not an empty one."""
+    failed = 0
     for record in read(path):
-        if record.sample is not None:
+        if record.is_drawn:
+            assert record.sample is not None
             yield Generation(record.problem_id, record.sample, record.completion)
+        failed += record.is_sample and not record.is_drawn
+    if failed:
+        samples = "sample" if failed == 1 else "samples"
+        remark(f"{path}: {failed:,} {samples} failed, and cannot be scored: left out")
 
 
 def _read_human_eval(path: Path) -> Iterator[Generation | DataError]:

@@ -40,6 +40,9 @@ Result = Literal[
     "unscorable",
 ]
 
+RULES = 2
+"""Counts the changes of how programs are taken from texts and judged."""
+
 _FAILURES: dict[Status, Result] = {
     "error": "runtime error",
     "compile": "compile error",

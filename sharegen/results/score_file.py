@@ -1,18 +1,23 @@
-"""FILE.jsonl.scores.jsonl: a line a verdict, appended as programs finish, and continued."""
+"""FILE.jsonl.scores.jsonl: a line a verdict, appended as programs finish, and continued.
+
+A verdict stands for the text and the tests that it was reached on, and its line has a hash of both.
+Where the file of samples holds another text, or the dataset other tests, it says nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
-from sharegen.results.identity import differences, identity_of
+from sharegen.results.identity import differences
 from sharegen.results.lock import hold, let_go
 from sharegen.results.places import hidden, make_folder
 from sharegen.results.record import Record
@@ -24,7 +29,7 @@ from sharegen.results.score import Score
 class Verdict:
     """One line of the file, as far as pass@k needs it.
 
-    tests: a hash of the tests that decided it. Score files of early versions have none.
+    completion: a hash of the text that it is about (`hash_of`); tests: of the tests that decided.
     """
 
     problem_id: str
@@ -32,7 +37,13 @@ class Verdict:
     passed: bool
     result: str
     difficulty: str | None = None
+    completion: str | None = None
     tests: str | None = None
+
+
+def hash_of(completion: str) -> str:
+    """What a line says of the text that it is about."""
+    return hashlib.sha256(completion.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def scores_path(samples: Path) -> Path:
@@ -54,10 +65,20 @@ def _settings_path(samples: Path) -> Path:
     return hidden(samples.with_name(samples.name + ".scores.run.json"))
 
 
+def discard_scores(samples: Path) -> None:
+    """Remove what is kept of a file of samples that is started anew. Raises JournalError."""
+    path = scores_path(samples)
+    try:
+        for file in (path, _settings_path(samples)):
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be removed: {error.strerror}") from error
+
+
 class ScoreFile:
     """The scores of one file of samples, open for appending by one process at a time.
 
-    verdicts: by problem id and sample, what is on record.
+    verdicts: by problem id and sample, the last on record.
     Raises JournalError when it is held, cannot be written, holds a broken line, or was made with
     other settings.
     """
@@ -72,6 +93,7 @@ class ScoreFile:
         self._samples = samples
         self.path = scores_path(samples)
         self.verdicts: dict[tuple[str, int], Verdict] = {}
+        self._known: dict[tuple[str, int, str | None, str | None], Verdict] = {}
         try:
             make_folder(self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -106,6 +128,7 @@ class ScoreFile:
         sample: int,
         score: Score,
         difficulty: str | None,
+        completion: str | None = None,
         tests: str | None = None,
     ) -> None:
         """Write one line at once. Raises JournalError when it cannot be written whole."""
@@ -123,8 +146,7 @@ class ScoreFile:
             fields["message"] = score.message
         if difficulty is not None:
             fields["difficulty"] = difficulty
-        if tests is not None:
-            fields["tests"] = tests
+        fields |= {"completion": completion, "tests": tests}
         line = json.dumps(fields).encode() + b"\n"
         try:
             written = os.write(self._descriptor, line)
@@ -137,18 +159,11 @@ class ScoreFile:
             ) from error
         self._note(fields)
 
-    def refuse_changed(self, hash_of: Callable[[str], str | None]) -> None:
-        """Raises JournalError where a problem's tests are not those that its programs ran against.
-
-        hash_of: of the tests that a problem has now; None of one that is no longer asked.
-        """
-        decided = {v.problem_id: v.tests for v in self.verdicts.values() if v.tests is not None}
-        for problem_id, tests in decided.items():
-            if hash_of(problem_id) not in (None, tests):
-                raise JournalError(
-                    f"{self.path}: problem {problem_id!r}: its tests changed since it was scored:"
-                    " put them back, or start again with --overwrite"
-                )
+    def standing(
+        self, problem_id: str, sample: int, completion: str, tests: str | None
+    ) -> Verdict | None:
+        """The verdict on this text by these tests (hashes of both), if it is on record."""
+        return self._known.get((problem_id, sample, completion, tests))
 
     def _note(self, fields: Mapping[str, Any]) -> None:
         verdict = Verdict(
@@ -157,9 +172,12 @@ class ScoreFile:
             fields["passed"],
             fields["result"],
             fields.get("difficulty"),
+            fields.get("completion"),
             fields.get("tests"),
         )
-        self.verdicts.setdefault((verdict.problem_id, verdict.sample), verdict)
+        key = (verdict.problem_id, verdict.sample)
+        self.verdicts[key] = verdict
+        self._known[*key, verdict.completion, verdict.tests] = verdict
 
     def _read(self) -> None:
         """What is on record; a last line that was cut short is dropped from the file."""
@@ -186,10 +204,7 @@ class ScoreFile:
         path = _settings_path(self._samples)
         asked = RunFile(configuration=as_json(settings))
         recorded = RunFile.read(path, "start again with --overwrite") if self.verdicts else None
-        before, now = _settings(recorded or asked), _settings(asked)
-        if all(verdict.tests is not None for verdict in self.verdicts.values()):
-            before["dataset"] = now.get("dataset")  # rows may come and go: see `refuse_changed`
-        differ = differences(before, now)
+        differ = differences((recorded or asked).configuration, asked.configuration)
         if differ:
             raise JournalError(
                 f"{self.path}: was made with other settings: {'; '.join(differ)}: give the same "
@@ -205,16 +220,10 @@ def _fields_of(line: bytes) -> dict[str, Any]:
     for name, kind in _TYPES.items():
         if type(fields.get(name)) is not kind:
             raise ValueError(f"has no valid `{name}`")
-    for name in ("difficulty", "tests"):
+    for name in ("difficulty", "completion", "tests"):
         if not isinstance(fields.get(name), str | None):
             raise ValueError(f"has no valid `{name}`")
     return fields
-
-
-def _settings(run: RunFile) -> dict[str, Any]:
-    """What verdicts hang on; of the samples, what makes them those of one job."""
-    samples = run.configuration.get("samples") or {}
-    return run.configuration | {"samples": identity_of(samples)}
 
 
 _TYPES: dict[str, type] = {"problem_id": str, "sample": int, "passed": bool, "result": str}

@@ -81,8 +81,12 @@ class Stopped:
         verdicts: dict[Path, Mapping[SampleKey, bool]] = {}
         by_tests = _needs_tests(rule, found)
         for path in found.files if by_tests else ():
-            keys = {(e.key.problem_id, e.key.sample or 0) for e in entries if e.path == path}
-            scores = read_scores(path, keys) or {}
+            texts = {
+                (e.key.problem_id, e.key.sample or 0): e.record.completion
+                for e in entries
+                if e.path == path
+            }
+            scores = read_scores(path, texts) or {}
             verdicts[path] = {key: score.passed for key, score in scores.items()}
         for entry in entries:
             if entry.repeats or (known is not None and entry.record.key not in known):

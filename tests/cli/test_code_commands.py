@@ -90,6 +90,10 @@ def test_sample_then_score_then_convert(sharegen: Command, model: Path, apps: Pa
     assert {(s["problem_id"], s["sample"]) for s in scores} == {
         (str(n), i) for n in range(4) for i in range(2)
     }
+    Path(".sharegen/b.jsonl.scores.jsonl").write_text("of the former one")
+    assert sharegen("code-sample", apps, "--model", model, "--few-shot", 0, *SMALL, "-o", "b.jsonl",
+                    "--overwrite").code == 0  # fmt: skip
+    assert not Path(".sharegen/b.jsonl.scores.jsonl").exists()
     for kind, output in (("human-eval", "a.human-eval.jsonl"), ("monkeys", "a.monkeys")):
         ran = sharegen("convert", "a.jsonl", "--format", kind)
         assert (ran.code, ran.out) == (0, f"{output}\n")
@@ -180,8 +184,48 @@ def test_verdicts_stand_when_the_dataset_grows_and_not_when_their_tests_change(
     assert sharegen("score", journal, "--execute").code == 0
     assert scores.read_text().startswith(before) and len(lines(scores)) == 6
     write_jsonl(apps, [{**APPS[0], "input_output": APPS[1]["input_output"]}, *APPS[1:]])
-    changed = sharegen("score", journal, "--execute")
-    assert changed.code == 1 and "problem '0': its tests changed since" in changed.err
+    refused = sharegen("score", journal)
+    assert refused.code == 2 and "3 samples are other ones" in refused.err
+    assert sharegen("score", journal, "--execute").code == 0
+    assert scores.read_text().startswith(before) and len(lines(scores)) == 9
+    assert [line["passed"] for line in lines(scores)[-3:]] == [False, False, False]
+
+
+def test_other_programs_under_the_same_names_are_judged_anew(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    journal = journal_of(tmp_path / "a.jsonl", apps, {"0": RIGHT["0"][:1] * 2})
+    assert "100.0%" in sharegen("score", journal, "--execute").out
+    assert "100.0%" in sharegen("score", journal).out
+    journal_of(tmp_path / "a.jsonl", apps, {"0": [RIGHT["0"][0], "print(1)"]})
+    report = sharegen("report", journal)
+    assert "1 of 2 samples are not scored yet" in report.out + report.err
+    assert sharegen("score", journal).code == 2
+    anew = sharegen("score", journal, "--execute")
+    assert "50.0%" in anew.out and "1 sample is another one than when it was scored" in anew.err
+    assert len(lines(scores_path(tmp_path / "a.jsonl"))) == 3
+    journal_of(tmp_path / "a.jsonl", apps, {"0": RIGHT["0"][:1] * 2})
+    assert "100.0%" in sharegen("score", journal).out  # known from before
+
+
+def test_a_sample_that_failed_is_no_empty_program(
+    sharegen: Command, apps: Path, tmp_path: Path
+) -> None:
+    """`print()` of nothing would be right where nothing is to be written."""
+    empty = [{**APPS[0], "input_output": json.dumps({"inputs": ["1"], "outputs": [""]})}]
+    write_jsonl(apps, empty)
+    journal = journal_of(tmp_path / "a.jsonl", apps, {"0": ["print()", "print(1)"]})
+    path = Path(tmp_path / "a.jsonl")
+    other, drawn = path.read_text().splitlines()
+    failed = {k: v for k, v in json.loads(other).items() if k != "completion"} | {"error": "NaN"}
+    path.write_text(f"{drawn}\n{json.dumps(failed)}\n")
+    ran = sharegen("score", journal, "--execute")
+    assert "1 sample failed, and cannot be scored" in ran.err and "100.0%" in ran.out
+    assert len(lines(scores_path(path))) == 1
+    report = sharegen("report", journal)
+    assert "1 of 2 samples failed" in report.out + report.err
+    path.write_text(f"{drawn}\n{json.dumps(failed)}\n{other}\n")  # drawn again
+    assert "50.0%" in sharegen("score", journal, "--execute").out
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from sharegen.errors import JournalError
 from sharegen.results.score import Score
-from sharegen.results.score_file import ScoreFile, scores_path
+from sharegen.results.score_file import ScoreFile, discard_scores, hash_of, scores_path
 
-SETTINGS = {"dataset": "abc", "timeout": 4.0}
+SETTINGS = {"schema": "apps", "timeout": 4.0}
 
 
 @pytest.fixture
@@ -38,6 +38,8 @@ def test_lines_hold_what_they_should(samples: Path) -> None:
         "result": "wrong answer",
         "tests_passed": 0,
         "seconds": 0.25,
+        "completion": None,
+        "tests": None,
     }
     assert second["passed"] is True and second["difficulty"] == "easy"
 
@@ -61,17 +63,29 @@ def test_other_settings_are_refused_by_name(samples: Path) -> None:
         assert not file.verdicts
 
 
-def test_verdicts_that_name_their_tests_outlive_a_dataset_that_grew(samples: Path) -> None:
+def test_a_verdict_stands_for_its_text_and_its_tests(samples: Path) -> None:
+    """Another program, or other tests, have none; what was judged before is known again."""
     with ScoreFile(samples, SETTINGS) as file:
-        file.append("a", 0, Score("passed", 1, 0.1), None, tests="t")
-        file.append("gone", 0, Score("passed", 1, 0.1), None, tests="u")
-    with ScoreFile(samples, SETTINGS | {"dataset": "grown"}) as file:
-        file.refuse_changed({"a": "t", "b": "v"}.get)
-        with pytest.raises(JournalError, match="problem 'a': its tests changed since"):
-            file.refuse_changed({"a": "w"}.get)
-    fill(samples)  # as an early version would
-    with pytest.raises(JournalError, match='dataset was "abc" and is now "other"'):
-        ScoreFile(samples, SETTINGS | {"dataset": "other"})
+        file.append("a", 0, Score("passed", 1, 0.1), None, hash_of("one"), "t")
+        file.append("a", 0, Score("wrong answer", 0, 0.1), None, hash_of("two"), "t")
+    with ScoreFile(samples, SETTINGS) as file:
+        results = [
+            verdict and verdict.result
+            for completion, tests in (("one", "t"), ("two", "t"), ("three", "t"), ("one", "u"))
+            for verdict in [file.standing("a", 0, hash_of(completion), tests)]
+        ]
+        assert results == ["passed", "wrong answer", None, None]
+        assert file.standing("a", 1, hash_of("one"), "t") is None
+        assert file.verdicts["a", 0].result == "wrong answer"
+    for text in ("", "\ud800", "a\0"):
+        assert len(hash_of(text)) == 16
+
+
+def test_what_is_kept_of_samples_that_are_no_more_goes(samples: Path) -> None:
+    path = fill(samples)
+    discard_scores(samples)
+    assert not path.exists() and not list(path.parent.iterdir())
+    discard_scores(samples)
 
 
 def test_two_writers_are_refused(samples: Path) -> None:

@@ -179,7 +179,7 @@ def _read_run(found: Pool, name: str) -> Run:
     path = found.path
     stopped = Stopped.of(found)
     problems: dict[tuple[str, str | None], list[Record]] = {}
-    places: dict[Path, dict[SampleKey, SampleKey]] = {journal: {} for journal in found.files}
+    places: dict[Path, dict[SampleKey, Record]] = {journal: {} for journal in found.files}
     bad_rows = 0
     for entry in found.entries():
         record = entry.record
@@ -187,7 +187,7 @@ def _read_run(found: Pool, name: str) -> Run:
             if not entry.repeats and (stopped is None or stopped.counts(record)):
                 problems.setdefault((record.problem_id, record.prompt_hash), []).append(record)
             key = (entry.key.problem_id, entry.key.sample or 0)
-            places[entry.path][key] = (record.problem_id, record.sample or 0)
+            places[entry.path][key] = record
         else:
             bad_rows += 1
     if not problems:
@@ -210,16 +210,17 @@ def _read_run(found: Pool, name: str) -> Run:
 
 
 def _scores_of(
-    places: Mapping[Path, Mapping[SampleKey, SampleKey]],
+    places: Mapping[Path, Mapping[SampleKey, Record]],
 ) -> dict[SampleKey, Score] | None:
     """The scores of all journals by what a sample is called among all; None where there are none.
 
     places: of each journal its samples, by what they are called there.
     """
     scores: dict[SampleKey, Score] = {}
-    for path, names in places.items():
-        for key, score in (read_scores(path, names.keys()) or {}).items():
-            scores.setdefault(names[key], score)
+    for path, records in places.items():
+        texts = {key: record.completion for key, record in records.items()}
+        for key, score in (read_scores(path, texts) or {}).items():
+            scores.setdefault((records[key].problem_id, records[key].sample or 0), score)
     return scores or None
 
 
@@ -251,7 +252,10 @@ def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Ou
 def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> Iterable[str]:
     if scores is not None:
         samples = [sample for outcome in outcomes for sample in outcome.samples]
-        missing = sum(sample.score is None for sample in samples)
+        failed = sum(not sample.record.is_drawn for sample in samples)
+        if failed:
+            yield f"{failed:,} of {len(samples):,} samples failed and are left out"
+        missing = sum(s.score is None and s.record.is_drawn for s in samples)
         if missing:
             yield f"{missing:,} of {len(samples):,} samples are not scored yet and are left out"
         unscorable = sum(s.score is not None and s.right is None for s in samples)

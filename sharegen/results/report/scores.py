@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError
 from sharegen.errors import DataError
-from sharegen.results.score_file import scores_path
+from sharegen.results.score_file import hash_of, scores_path
 
 _UNSCORABLE = "unscorable"
 
@@ -39,8 +39,10 @@ class Score:
         return None if self.result == _UNSCORABLE else self.passed
 
 
-def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey, Score] | None:
+def read_scores(journal: Path, samples: Mapping[SampleKey, str]) -> dict[SampleKey, Score] | None:
     """The scores of a journal that holds `samples`; None where it has not been scored.
+
+    samples: the text of each; a score of another text is none of it.
 
     Raises DataError, naming file and line, for a line that is no score and for the score of a
     sample that the journal does not hold.
@@ -56,6 +58,8 @@ def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey
                     f" not hold: these are another journal's scores; remove {path.name} and score"
                     " again"
                 )
+            if fields.get("completion") not in (None, hash_of(samples[key])):
+                continue
             level = fields.get("difficulty")
             score = Score(
                 fields["result"],
@@ -65,7 +69,7 @@ def read_scores(journal: Path, samples: Collection[SampleKey]) -> dict[SampleKey
                 fields.get("tests_total"),
                 fields.get("message"),
             )
-            scores.setdefault(key, score)  # as for those who append: the first line counts
+            scores[key] = score  # the last one: its tests are the latest
     except FileNotFoundError:
         return None
     except OSError as error:
