@@ -1,22 +1,20 @@
 """Dataset rows -> items: what templates see of a row, under the names that the recipe gives.
 
-A row that its schema cannot read becomes a BadRow. Few-shot examples are items, too.
+A row that its schema cannot read becomes a BadRow. Few-shot examples (few_shot.py) are items, too.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sharegen.errors import DataError
-from sharegen.workload.configuration import Configuration
-from sharegen.workload.dataset import Row, Rows, has_one_split, read_rows
+from sharegen.workload.dataset import Row, Rows, read_rows
 from sharegen.workload.files.content import read_text
 from sharegen.workload.needle import needle_rows
-from sharegen.workload.sections import Dataset, FewShot
+from sharegen.workload.sections import Dataset
 
 
 @dataclass(frozen=True)
@@ -100,40 +98,3 @@ def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
         return f"row {row.index}" if str(row.index) in taken else str(row.index)
 
     return [by_index(row) if name is None else name for name, row in zip(given, rows, strict=True)]
-
-
-def examples(configuration: Configuration) -> list[Item]:
-    """The few-shot rows, in the order in which they stand in the prompt."""
-    wanted = configuration.few_shot
-    if wanted.k == 0:
-        return []
-    rows = _example_rows(configuration.dataset, wanted)
-    items, bad = items_of(rows.rows, configuration.dataset, wanted.where, None)
-    indices = wanted.indices
-    if indices is not None:
-        by_index = {item.row.index: item for item in items}
-        missing = [index for index in indices[: wanted.k] if index not in by_index]
-        if missing or len(indices) < wanted.k:
-            what = f"row {missing[0]} is not there" if missing else f"{len(indices)} indices"
-            raise DataError(f"few-shot: {wanted.k} examples are wanted, but {what}")
-        return [by_index[index] for index in indices[: wanted.k]]
-    if len(items) < wanted.k:
-        reason = f": {bad[0].error}" if bad else ""
-        raise DataError(
-            f"few-shot: {wanted.k} examples are wanted and {len(items)} are there{reason}: "
-            "use --few-shot"
-        )
-    if wanted.seed is not None:
-        return random.Random(wanted.seed).sample(items, wanted.k)
-    return items[: wanted.k]
-
-
-def _example_rows(dataset: Dataset, wanted: FewShot) -> Rows:
-    if wanted.file is not None:
-        return read_rows(wanted.file, None, wanted.split)
-    if dataset.source is not None and has_one_split(dataset.source):
-        raise DataError(
-            f"few-shot examples come from the split {wanted.split!r}, which "
-            f"{dataset.source} does not have: give --few-shot-file FILE or --few-shot 0"
-        )
-    return read_split(dataset, wanted.split)

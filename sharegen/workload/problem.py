@@ -20,9 +20,10 @@ from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Rows
+from sharegen.workload.few_shot import examples_of
 from sharegen.workload.files.content import file_hash
 from sharegen.workload.gold import Gold, golds_of
-from sharegen.workload.items import BadRow, Item, examples, items_of, name_of, read_split
+from sharegen.workload.items import BadRow, Item, items_of, name_of, read_split
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
 from sharegen.workload.requests import BatchRequest, Fault, read_requests
 from sharegen.workload.sampling import Sampling
@@ -79,7 +80,8 @@ class Workload:
 
     fingerprints: of the few-shot text, the document and, for information, the dataset and its
     commit on the hub. reordered: what `--reorder` did. golds: the gold answers that the recipe
-    looks for, by problem id, also of rows that cannot be asked.
+    looks for, by problem id, also of rows that cannot be asked. leaks: where the rows are that are
+    few-shot examples as well.
     """
 
     problems: list[Problem]
@@ -87,6 +89,7 @@ class Workload:
     fingerprints: dict[str, str]
     reordered: Reordered | None = None
     golds: Mapping[str, Gold] = field(default_factory=dict)
+    leaks: Sequence[str] = ()
 
     @property
     def unread(self) -> list[Gold]:
@@ -95,9 +98,15 @@ class Workload:
         return [gold for gold in found if gold is not None and gold.text is None]
 
     def name_odd_rows(self) -> None:
-        """Remark each row that cannot be asked, and how many lack a gold answer, with the first."""
+        """Remark each row that cannot be asked, and of how many more there is something to say."""
         for bad in self.bad_rows:
             remark(f"{bad.error}: it is left out")
+        if self.leaks:
+            also = f", and {len(self.leaks) - 1:,} more" if len(self.leaks) > 1 else ""
+            remark(
+                f"{self.leaks[0]}{also}: few-shot examples that are asked, too: each is left out "
+                "of its own examples, where the next row takes its place"
+            )
         unread = self.unread
         if unread:
             known = len(self.problems) - len(unread)
@@ -125,7 +134,8 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     rows = read_split(dataset, dataset.split)
     if dataset.requests:
         return _requested(configuration, rows)
-    template = PromptTemplate(configuration, [item.fields for item in examples(configuration)])
+    shown = examples_of(configuration)
+    template = PromptTemplate(configuration, [item.fields for item in shown.chosen])
     items, bad = items_of(rows.rows, dataset, dataset.where, dataset.limit)
     if not items and not bad:
         wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
@@ -136,10 +146,17 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     except Overrun as error:
         raise UsageError(f"the recipe {configuration.recipe}: {error}") from None
     problems: list[Problem] = []
+    leaks: list[str] = []
     overruns = 0
 
     def rendered(item: Item, order: Sequence[str] | None = None) -> Problem:
-        prompt = template.render(item.fields, order)
+        own = shown.before(item)
+        if own is shown.chosen:
+            prompt = template.render(item.fields, order)
+        else:
+            prompt = _with_examples(configuration, own).render(item.fields, order)
+            if order is None:
+                leaks.append(item.row.where)
         digest = content_hash([prompt.identity, tests_of(item.row.values)])
         gold = golds[item.id].text if item.id in golds else None
         return Problem(item.id, item.fields, prompt, gold, digest, configuration.sampling)
@@ -164,11 +181,19 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     if configuration.chat.template is not None:
         fingerprints["chat_template"] = file_hash(Path(configuration.chat.template))
     if arrange is None:
-        return Workload(problems, bad, fingerprints, golds=golds)
+        return Workload(problems, bad, fingerprints, golds=golds, leaks=leaks)
     items_by_id = {item.id: item for item in items}
     moved = arrange(problems, lambda problem, order: rendered(items_by_id[problem.id], order))
     fingerprints["order"] = moved.fingerprint
-    return Workload(moved.problems, bad, fingerprints, moved, golds)
+    return Workload(moved.problems, bad, fingerprints, moved, golds, leaks)
+
+
+def _with_examples(configuration: Configuration, examples: Sequence[Item]) -> PromptTemplate:
+    """The templates with the examples of one problem. Raises RenderError."""
+    try:
+        return PromptTemplate(configuration, [item.fields for item in examples])
+    except DataError as error:
+        raise RenderError(str(error)) from None
 
 
 def batch_requests(configuration: Configuration) -> list[BatchRequest]:
