@@ -157,7 +157,7 @@ def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedM
             model.check_prompt(prompt, problem.sampling.max_tokens)
         except RequestError as error:
             errors.append(str(error))
-            remark(f"problem {problem.id}: {error}: it is left out")
+            remark(f"problem {problem.id}: {error} (the problem is left out)")
         else:
             asked.append(i)
     if not asked:

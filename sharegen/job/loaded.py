@@ -293,7 +293,7 @@ class LoadedJob:
                 raise type(error)(f"problem {name}: {error} (--strict)")
             else:
                 first_error = first_error or error
-                remark(f"problem {name}: {error}: it is left out")
+                remark(f"problem {name}: {error} (the problem is left out)")
                 journal.append(Record(name, None, None, error=str(error)))
                 request = replace(request, samples=())
             if request.prompt_token_ids:

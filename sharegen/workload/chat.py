@@ -37,11 +37,19 @@ def chat_text(
         )  # no template: code of a class that was chosen to run
     try:
         template = tokenizer.get_chat_template(tools=options.tools)  # type: ignore[arg-type]
-        return confined.call(render, template, tokenizer.special_tokens_map, turns, options)
+        known = _known_roles(turns, template)
+        return confined.call(render, template, tokenizer.special_tokens_map, known, options)
     except ValueError as error:  # several templates, and none is the default
         raise ModelError(f"the tokenizer's chat template cannot be used: {said(error)}") from None
     except confined.Exceeded as error:
         raise ChatOverrun(f"the tokenizer's chat template {error}") from None
+
+
+def _known_roles(turns: Turns, template: str) -> Turns:
+    """A developer's turn is the system's to a template that does not know developers."""
+    if "developer" in template:
+        return turns
+    return [{**turn, "role": "system"} if turn["role"] == "developer" else turn for turn in turns]
 
 
 def render(

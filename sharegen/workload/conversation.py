@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,7 +57,7 @@ PLAIN = ChatOptions()
 
 
 def conversation(name: str, turns: Any) -> list[Turn]:
-    """The turns of a field; what is null in them is left out.
+    """The turns of a field; what is null or an empty list in them is left out.
 
     Raises RenderError that names the field and the turn which is none.
     """
@@ -67,25 +68,66 @@ def conversation(name: str, turns: Any) -> list[Turn]:
     return [_turn(f"{name}[{place}]", turn) for place, turn in enumerate(turns)]
 
 
+_READ_HERE = ("content", "tool_calls", "function_call", "refusal", "annotations", "weight")
+"""What a template gets in another form, and what OpenAI's turns hold that asks nothing."""
+
+
 def _turn(name: str, turn: Any) -> Turn:
-    has_calls = isinstance(turn, dict) and bool(turn.get("tool_calls"))
-    if not isinstance(turn, dict) or "role" not in turn or not ("content" in turn or has_calls):
+    """One turn as templates know it: a text of content, and calls of tools."""
+    if not isinstance(turn, dict) or "role" not in turn or not _says_something(turn):
         raise RenderError(
             f"{name} is of type {type(turn).__name__} and no turn of a conversation, which has a "
             "'role' and a 'content'"
         )
-    told = {key: value for key, value in turn.items() if value is not None}
-    calls = _tool_calls(f"{name}.tool_calls", told.pop("tool_calls")) if has_calls else None
-    if calls is None:
-        told["content"] = turn["content"]
-    if isinstance(told.get("content"), list):
-        told["content"] = _joined(f"{name}.content", told["content"])
-    for key, value in told.items():
-        if not isinstance(value, str):
-            raise RenderError(f"{name}.{key} is of type {type(value).__name__}: a turn holds text")
-        if half_character(value) is not None:
-            raise RenderError(f"{name}.{key} is no text: it holds half of a character")
-    return told if calls is None else {**told, "tool_calls": calls}
+    if not isinstance(turn["role"], str):
+        raise RenderError(f"{name}.role is of type {type(turn['role']).__name__}: it is a text")
+    calls = turn.get("tool_calls") or _former_calls(turn.get("function_call"))
+    told: Turn = {}
+    for key, value in turn.items():
+        if key == "content" and not (calls and value is None):
+            told[key] = _content(f"{name}.content", value, turn)
+        elif key not in _READ_HERE and value not in (None, [], {}):
+            told[key] = _value(f"{name}.{key}", value)
+    if calls:
+        told["tool_calls"] = _tool_calls(f"{name}.tool_calls", calls)
+    elif "content" not in told:
+        told["content"] = _content(f"{name}.content", None, turn)
+    if told["role"] == "function":  # which answers a `function_call`
+        told["role"] = "tool"
+    return told
+
+
+def _says_something(turn: Mapping[str, Any]) -> bool:
+    """Whether it has a content, or is the assistant's, who may say nothing, without any other."""
+    others = turn.keys() - {"role", "name", "audio", *_READ_HERE}
+    calls = turn.get("tool_calls") or turn.get("function_call")
+    return "content" in turn or bool(calls) or (turn["role"] == "assistant" and not others)
+
+
+def _content(name: str, value: Any, turn: Mapping[str, Any]) -> str:
+    """A content as text. An assistant's that is null is its refusal, or nothing said."""
+    if value is None and turn["role"] == "assistant":
+        value = turn.get("refusal") or ""
+    if isinstance(value, list):
+        value = _joined(name, value)
+    if not isinstance(value, str):
+        raise RenderError(f"{name} is of type {type(value).__name__}: a turn holds text")
+    return _value(name, value)
+
+
+def _value(name: str, value: Any) -> Any:
+    """What else a template may read: any JSON."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise RenderError(f"{name} is of type {type(value).__name__}: that is no JSON") from None
+    if half_character(text) is not None:
+        raise RenderError(f"{name} is no text: it holds half of a character")
+    return value
+
+
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Types of a content's parts that are text, and where a part has it."""
 
 
 def _joined(name: str, parts: list[Any]) -> str:
@@ -93,31 +135,42 @@ def _joined(name: str, parts: list[Any]) -> str:
     texts = []
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
+        text = part.get(_TEXTS[kind]) if isinstance(part, dict) and kind in _TEXTS else None
+        if not isinstance(text, str):
             raise RenderError(
                 f"{name}[{place}] is of type {kind}: only parts of type text are read"
             )
-        texts.append(part["text"])
+        texts.append(text)
     return "\n".join(texts)
+
+
+def _former_calls(call: Any) -> list[Any] | None:
+    """`function_call`, which was there before calls of tools were, as a list of these."""
+    return [{"type": "function", "function": call}] if call else None
 
 
 def _tool_calls(name: str, calls: Any) -> list[dict[str, Any]]:
     """Calls of functions, with their arguments as the mapping that chat templates write out."""
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise RenderError(f"{name} is of type {type(calls).__name__} and no list of calls")
-    return [{**call, "function": _function(name, call.get("function"))} for call in calls]
+    return [
+        {**_without_nulls(call), "function": _function(name, call.get("function"))}
+        for call in calls
+    ]
 
 
 def _function(name: str, function: Any) -> dict[str, Any]:
+    """A called function. Arguments that are no JSON, as a model wrote them, stay the text."""
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise RenderError(f"{name}: a call has a 'function' with a 'name' and its 'arguments'")
-    arguments = function.get("arguments", {})
+    arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:
-            arguments = json_values.parse(arguments or "{}")
-        except JsonError as error:
-            raise RenderError(f"{name}: the arguments of a call are not JSON: {error}") from None
-    return {**function, "arguments": arguments}
+            parsed = json_values.parse(arguments)
+        except JsonError:
+            parsed = arguments
+        arguments = parsed if isinstance(parsed, dict) else arguments
+    return {**_without_nulls(function), "arguments": arguments}
 
 
 def tools_of(name: str, value: Any) -> list[dict[str, Any]] | None:
@@ -131,7 +184,18 @@ def tools_of(name: str, value: Any) -> list[dict[str, Any]] | None:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
         raise RenderError(f"{name} is no list of schemas of functions")
-    return value
+    return [_tool(tool) for tool in value]
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool without what is null in it, as `strict` often is; the schema is as it is given."""
+    told = _without_nulls(tool)
+    function = told.get("function")
+    return {**told, "function": _without_nulls(function)} if isinstance(function, dict) else told
+
+
+def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: found for name, found in value.items() if found is not None}
 
 
 def kwargs_of(name: str, value: Any) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def _rows_of_table(table: Any, where: str) -> list[Row]:
     with arrow_errors(Path(where), "a table"):
         tables = table.with_format("arrow").iter(batch_size=1_000)
         batches = (batch for part in tables for batch in part.to_batches())
-        found = rows_of(table.data.schema, batches)
+        found = rows_of(where, table.data.schema, batches)
         return [_row(index, f"{where}, row {index}", values) for index, values in enumerate(found)]
 
 

@@ -28,10 +28,18 @@ class Item:
 
 @dataclass(frozen=True)
 class BadRow:
-    """One row that cannot be asked, and why in one line."""
+    """One row that cannot be asked, and why in one line; is_request: of a batch file."""
 
     id: str
     error: str
+    is_request: bool = False
+
+    @property
+    def told(self) -> str:
+        """The error, and what becomes of the row."""
+        if self.is_request:
+            return f"{self.error} (the request is not asked: this error is its answer)"
+        return f"{self.error} (the row is left out)"
 
 
 def read_split(dataset: Dataset, split: str) -> Rows:

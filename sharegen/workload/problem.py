@@ -100,7 +100,7 @@ class Workload:
     def name_odd_rows(self) -> None:
         """Remark each row that cannot be asked, and of how many more there is something to say."""
         for bad in self.bad_rows:
-            remark(f"{bad.error}: it is left out")
+            remark(bad.told)
         if self.leaks:
             also = f", and {len(self.leaks) - 1:,} more" if len(self.leaks) > 1 else ""
             remark(
@@ -213,7 +213,8 @@ def _requested(configuration: Configuration, rows: Rows) -> Workload:
     for request in read_requests(rows.rows[: configuration.dataset.limit], configuration):
         asked = request.asked
         if isinstance(asked, Fault):
-            bad.append(BadRow(request.custom_id, f"{request.where}: {asked.message}"))
+            error = f"{request.where}: {asked.message}"
+            bad.append(BadRow(request.custom_id, error, is_request=True))
             continue
         own = asked.sampling.model_dump(exclude_defaults=True, exclude={"samples"})
         for name, prompt in zip(request.problem_ids, asked.prompts, strict=True):
@@ -250,7 +251,7 @@ def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, Rag
                 bad.append(BadRow(problem.id, f"problem {problem.id}: {ids}"))
                 if len(bad) == len(workload.problems):
                     raise ids
-                remark(f"{bad[-1].error}: it is left out")
+                remark(bad[-1].told)
             else:
                 problems.append(problem)
                 yield ids

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from sharegen.workload.configuration import Configuration
 
 _BATCH = 4_000_000  # characters that are tokenised at once
+_QUESTION = "question"  # what recipes call that which is asked
+_NOT_ITS_OWN = {"document", "examples", template.FIELDS}  # which a row has in common with others
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class PromptTemplate:
             options.check(turns)
             own = turns[-1].get("content", "")
             return Prompt(self._after_examples(turns, fields), own, options)
+        self._refuse_empty(fields)
         if self._chat is not None:
             own = self._turn("user", fields)
             turns = self._after_examples([{"role": "user", "content": own}], fields)
@@ -152,6 +155,15 @@ class PromptTemplate:
             return Prompt(whole, whole.rpartition(self._examples)[2] if self._examples else whole)
         own = template.render("prompt", self._prompt, fields)
         return Prompt(self._examples + own, own)
+
+    def _refuse_empty(self, fields: Mapping[str, Any]) -> None:
+        """Raise RenderError for a row that asks nothing, as an empty cell of a CSV does."""
+        text = self._prompt if self._chat is None else self._chat.user
+        written = sorted(template.names(text or "") & fields.keys() - _NOT_ITS_OWN)
+        empty = [name for name in written if not str(fields[name]).strip()]
+        if _QUESTION in empty or (empty and empty == written):
+            name = _QUESTION if _QUESTION in empty else empty[0]
+            raise RenderError(f"the field {name!r} is empty: there is nothing to ask")
 
     def _with_free(
         self, fields: Mapping[str, Any], order: Sequence[str] | None = None

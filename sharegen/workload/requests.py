@@ -124,6 +124,8 @@ class _Body(BaseModel):
     response_format: Any = None
     seed: int | None = None
     stream: Literal[False] | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
 
@@ -150,12 +152,18 @@ class _Body(BaseModel):
 
 _SAMPLING = sorted(_Body.model_fields.keys() & Sampling.model_fields.keys())
 _FIELDS = {"samples": "n"}  # where the words of a recipe differ
-_INSTEAD = {
-    "best_of": "ask for n, and keep the best",
-    **dict.fromkeys(
-        ("guided_json", "guided_regex", "guided_choice", "guided_grammar"), "use structured_outputs"
-    ),
+_INSTEAD = dict.fromkeys(
+    ("guided_json", "guided_regex", "guided_choice", "guided_grammar"), "use structured_outputs"
+)
+_NOT_SERVED = {
+    "audio": "answers are text",
+    "moderation": "nothing is moderated",
+    "reasoning_effort": "where the chat template knows it, say so in chat_template_kwargs",
+    "stream_options": "a batch is not streamed",
+    "verbosity": "say it in the prompt",
+    "web_search_options": "nothing is searched",
 }
+"""What OpenAI takes and is refused here -> why, or what to do."""
 _MOST_LOGPROBS = 20
 _TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats have no such bound
 
@@ -170,6 +178,27 @@ class _ChatBody(_Body):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Literal["none", "auto"] | None = None
+    modalities: list[Literal["text"]] | None = None
+    # What changes nothing of what is drawn: where a request is kept, counted, cached, sped up.
+    parallel_tool_calls: bool | None = None
+    prediction: dict[str, Any] | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+
+    @property
+    def told_tools(self) -> list[Any] | None:
+        """The tools that are to be told to the model, under either of their names."""
+        if self.functions is None:
+            return self.tools
+        if self.tools is not None:
+            raise Refused("functions is the former name of tools: give tools", "functions")
+        return [{"type": "function", "function": function} for function in self.functions]
 
     @property
     def given(self) -> dict[str, Any]:
@@ -188,9 +217,15 @@ class _ChatBody(_Body):
 class _TextBody(_Body):
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
+    best_of: int | None = None
 
     @property
     def given(self) -> dict[str, Any]:
+        if self.best_of not in (None, self.n or 1):
+            raise Refused(
+                f"best_of is {self.best_of} and n {self.n or 1}: ask for n, and keep the best",
+                "best_of",
+            )
         found = super().given
         return found if self.logprobs is None else {**found, "logprobs": self.logprobs}
 
@@ -252,8 +287,8 @@ def _chat(body: _ChatBody, configuration: Configuration) -> Asked:
     turns = _part("messages", conversation, body.messages)
     kwargs = _part("chat_template_kwargs", kwargs_of, body.chat_template_kwargs or {})
     tools = None
-    if body.tool_choice != "none":
-        tools = _part("tools", tools_of, body.tools or own.tools)
+    if "none" not in (body.tool_choice, body.function_call):
+        tools = _part("tools", tools_of, body.told_tools or own.tools)
     begins, goes_on = body.add_generation_prompt, body.continue_final_message
     if begins is None and goes_on is None:
         begins, goes_on = own.add_generation_prompt, own.continue_final_message
@@ -338,8 +373,16 @@ Body = TypeVar("Body", bound=_Body)
 
 
 def _validated(model: type[Body], body: Mapping[str, Any]) -> Body:
+    given = {
+        name: value
+        for name, value in body.items()
+        if value is not None or name in model.model_fields
+    }
+    for name, reason in _NOT_SERVED.items():
+        if name in given:
+            raise Refused(f"{name} is not served: {reason}", name, "unsupported_parameter")
     try:
-        return model.model_validate(body)
+        return model.model_validate(given)
     except ValidationError as error:
         raise _refused(error, model) from None
 

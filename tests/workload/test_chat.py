@@ -93,3 +93,12 @@ def test_tools_choose_the_template_that_is_made_for_them() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = {"default": "a", "tool_use": "{{ tools | length }}"}
     assert chat_text(tokenizer, TURNS, ChatOptions(tools=[{"a": 1}])) == "1"
+
+
+def test_a_developer_is_the_system_to_a_template_that_knows_none() -> None:
+    tokenizer = tiny_tokenizer()
+    turns = [{"role": "developer", "content": "Be brief."}, *TURNS[:1]]
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {% endfor %}"
+    assert chat_text(tokenizer, turns) == "system user "
+    tokenizer.chat_template += "{# developer #}"
+    assert chat_text(tokenizer, turns) == "developer user "

@@ -99,3 +99,23 @@ def test_gsm8k_from_disk() -> None:
     first = workload.problems[0]
     assert first.gold == "18" and str(first.prompt).count("####") == 8
     assert str(first.prompt).endswith(f"Question: {first.fields['question']}\nAnswer:")
+
+
+def test_empty_cells_of_a_csv(tmp_path: Path) -> None:
+    """An empty question is a bad row by name, an empty answer none, an empty id the row's place."""
+    path = tmp_path / "a.csv"
+    path.write_text("id,question,answer\n007,NA?,#### NA\n,B?,\n3, ,6\n")
+    job = resolve("self-consistency", str(path), {"model": "a/b", "few_shot": {"k": 0}})
+    workload = load_workload(job)
+    assert [problem.id for problem in workload.problems] == ["007", "1"]
+    assert workload.problems[1].gold is None
+    (bad,) = workload.bad_rows
+    assert bad.id == "3"
+    assert bad.error == f"{path}, line 4: the field 'question' is empty: there is nothing to ask"
+    assert bad.told == f"{bad.error} (the row is left out)"
+
+
+def test_a_prompt_of_empty_fields_asks_nothing(load: Any) -> None:
+    workload = load([{"question": "a?"}, {"question": ""}, {"text": "b?", "answer": ""}])
+    assert [problem.fields["q"] for problem in workload.problems] == ["a?", "b?"]
+    assert "line 2: the field 'q' is empty" in workload.bad_rows[0].error

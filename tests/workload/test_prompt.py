@@ -200,6 +200,55 @@ def test_calls_of_tools_and_parts_of_text_are_turns() -> None:
     assert '"name": "add"' in str(said)
 
 
+def call_of(arguments: Any) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tool_calls": []}, {}),
+        ({"annotations": [], "audio": None, "refusal": None, "function_call": None}, {}),
+        ({"annotations": [{"type": "url_citation"}], "weight": 0}, {}),
+        ({"name": "Ann", "reasoning_content": "hm"}, {"name": "Ann", "reasoning_content": "hm"}),
+        ({"toxic": False, "turn": 3, "tags": [1]}, {"toxic": False, "turn": 3, "tags": [1]}),
+        ({"content": None}, {"content": ""}),
+        ({"content": None, "refusal": "No."}, {"content": "No."}),
+        ({"content": [{"type": "refusal", "refusal": "No."}]}, {"content": "No."}),
+        ({"content": [{"type": "output_text", "text": "a", "annotations": []}]}, {"content": "a"}),
+        ({"content": []}, {"content": ""}),
+        ({"tool_calls": [call_of({"a": 1})]}, {"tool_calls": [call_of({"a": 1})]}),
+        ({"tool_calls": [call_of('{"a": 1}')]}, {"tool_calls": [call_of({"a": 1})]}),
+        ({"tool_calls": [call_of('{"a": "Ro')]}, {"tool_calls": [call_of('{"a": "Ro')]}),
+        ({"tool_calls": [call_of("[1]")]}, {"tool_calls": [call_of("[1]")]}),
+        ({"tool_calls": [call_of("")]}, {"tool_calls": [call_of({})]}),
+        ({"tool_calls": [call_of(None) | {"custom": None}]}, {"tool_calls": [call_of({})]}),
+        (
+            {"function_call": {"name": "add", "arguments": "{}"}},
+            {"tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {}}}]},
+        ),
+    ],
+)  # fmt: skip
+def test_turns_as_openai_has_them(given: dict[str, Any], told: dict[str, Any]) -> None:
+    turns = [*TURNS, {"role": "assistant", "content": "Yes.", **given}, *TURNS]
+    wanted = {"role": "assistant", "content": "Yes.", **told}
+    assert chat({"messages": turns}).content == [*TURNS, wanted, *TURNS]
+
+
+def test_what_answers_a_call_has_one_role() -> None:
+    (turn,) = chat({"messages": [{"role": "function", "name": "add", "content": "1"}]}).content
+    assert turn == {"role": "tool", "name": "add", "content": "1"}
+
+
+def test_what_is_null_in_a_tool_is_not_there_but_its_schema_is_as_given() -> None:
+    schema = {"type": "object", "properties": {"a": {"default": None}}}
+    function = {"name": "add", "description": None, "strict": None, "parameters": schema}
+    told = chat({"messages": TURNS, "tools": [{"type": "function", "function": function}]})
+    assert told.options.tools == [
+        {"type": "function", "function": {"name": "add", "parameters": schema}}
+    ]
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -212,12 +261,11 @@ def test_calls_of_tools_and_parts_of_text_are_turns() -> None:
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
             "has a 'function' with a 'name'",
         ),
-        (
-            {"messages": [
-                {"role": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
-            ]},
-            "arguments of a call are not JSON",
-        ),
+        ({"messages": [{"role": 1, "content": "a"}]}, r"messages\[0\].role is of type int"),
+        ({"messages": [{"role": "assistant", "text": "a"}]}, "no turn of a conversation"),
+        ({"messages": [{**TURNS[0], "at": {1}}]}, r"messages\[0\].at is of type set: .* no JSON"),
+        ({"messages": [{**TURNS[0], "name": "\ud800"}]}, r"messages\[0\].name is no text"),
+        ({"messages": [{**TURNS[0], "content": 7}]}, r"messages\[0\].content is of type int"),
     ],
 )  # fmt: skip
 def test_what_cannot_go_with_a_conversation(row: dict[str, Any], said: str) -> None:

@@ -127,9 +127,101 @@ def test_response_format_is_a_spelling_of_structured_outputs(requests: Any) -> N
     assert none.asked.sampling.structured_outputs is None
 
 
+@pytest.mark.parametrize("url", [CHAT, TEXT])
+def test_every_parameter_of_openais_package_may_be_null(requests: Any, url: str) -> None:
+    pytest.importorskip("openai")
+    from openai.types import completion_create_params as text
+    from openai.types.chat import completion_create_params as chat
+
+    params = (chat if url == CHAT else text).CompletionCreateParamsNonStreaming
+    names = params.__required_keys__ | params.__optional_keys__
+    nulls = dict.fromkeys(names - {"messages", "prompt", "model"})
+    plain, full, typo = requests(
+        line("a", url), line("b", url, **nulls), line("c", url, temprature=None)
+    )
+    assert len(nulls) > 15 and plain.asked == full.asked == typo.asked
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"store": True, "service_tier": "flex", "parallel_tool_calls": False},
+        {"safety_identifier": "a", "prompt_cache_key": "b", "prompt_cache_retention": "24h"},
+        {"prediction": {"type": "content", "content": "x"}, "prompt_cache_options": {}},
+        {"modalities": ["text"], "user": "me", "stream": False},
+        {"stop": [], "logit_bias": {}, "tools": [], "logprobs": False},
+        {"response_format": {"type": "text"}, "function_call": "auto", "tool_choice": "auto"},
+    ],
+)
+def test_what_changes_nothing_of_what_is_drawn_is_taken(
+    requests: Any, body: dict[str, Any]
+) -> None:
+    plain, full = requests(line("a"), line("b", **body))
+    assert plain.asked == full.asked
+
+
+def test_completions_may_say_what_they_have_anyway(requests: Any) -> None:
+    body = {"echo": False, "suffix": "", "best_of": 3, "n": 3}
+    plain, full = requests(line("a", TEXT, n=3), line("b", TEXT, **body))
+    assert plain.asked == full.asked
+    (more,) = requests(line("c", TEXT, best_of=5, n=3))
+    assert more.asked.message == "best_of is 5 and n 3: ask for n, and keep the best"
+
+
+def test_functions_are_tools_by_their_former_name(requests: Any) -> None:
+    function = {"name": "add", "parameters": {"type": "object"}}
+    tool = {"type": "function", "function": function}
+    tools, functions, none, both = requests(
+        line("a", tools=[tool]),
+        line("b", functions=[function]),
+        line("c", functions=[function], function_call="none"),
+        line("d", functions=[function], tools=[tool]),
+    )
+    assert functions.asked == tools.asked and none.asked.prompts[0].options.tools is None
+    assert both.asked.message == "functions is the former name of tools: give tools"
+
+
+def test_a_history_as_the_api_itself_returns_it(requests: Any) -> None:
+    """With what OpenAI's own types dump of a message."""
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
+    blank = {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+    history = [
+        {"role": "developer", "content": [{"type": "text", "text": "Be brief."}], "name": "x"},
+        *TURNS,
+        {"role": "assistant", "content": None, "tool_calls": [call], **blank},
+        {"role": "tool", "content": "1", "tool_call_id": "1"},
+        {"role": "assistant", "content": "One.", "tool_calls": None, **blank, "weight": 0},
+        {"role": "assistant", "content": None, **blank},
+        *TURNS,
+    ]
+    (request,) = requests(line(messages=history))
+    assert isinstance(request.asked, Asked)
+    turns = request.asked.prompts[0].content
+    assert [turn.get("content") for turn in turns] == [
+        "Be brief.", "Tom?", None, "1", "One.", "", "Tom?"
+    ]  # fmt: skip
+    assert turns[3] == {"role": "tool", "content": "1", "tool_call_id": "1"}
+
+
+def test_a_request_that_is_not_asked_is_told_as_such(
+    workload: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    workload(line("a"), line("b", temprature=1)).name_odd_rows()
+    (said,) = caplog.messages
+    assert said.endswith(
+        "requests.jsonl, line 2: unknown field 'temprature': did you mean 'temperature'? "
+        "(the request is not asked: this error is its answer)"
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "said", "param"),
     [
+        ({"reasoning_effort": "low"}, "is not served: where the chat template", "reasoning_effort"),
+        ({"web_search_options": {}}, "web_search_options is not served", "web_search_options"),
+        ({"modalities": ["text", "audio"]}, "modalities is 'audio'", "modalities"),
+        ({"function_call": {"name": "add"}}, "function_call is {'name'", "function_call"),
+        ({"echo": True}, "echo is True", "echo"),
         ({"top_logprobs": 2}, "top_logprobs: needs logprobs: true", "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs is 21", "top_logprobs"),
         ({"logit_bias": {"a": 1}}, "logit_bias is 'a'", "logit_bias"),

@@ -47,7 +47,9 @@ def read_parquet(content: Content) -> Iterator[tuple[str, Found]]:
         file = pq.ParquetFile(pa.PythonFile(content.file, mode="r"))
         schema = file.schema_arrow
         wanted = [field.name for field in schema if not _is_bytes(field.type)]
-        for index, found in enumerate(rows_of(schema, file.iter_batches(_BATCH, columns=wanted))):
+        for index, found in enumerate(
+            rows_of(content.path, schema, file.iter_batches(_BATCH, columns=wanted))
+        ):
             yield f"row {index + 1}", found
 
 
@@ -57,7 +59,7 @@ def read_stream(content: Content) -> Iterator[tuple[str, Found]]:
 
     with arrow_errors(content.path, "an Arrow stream"):
         stream = pa.ipc.open_stream(pa.PythonFile(content.stream(), mode="r"))
-        for index, found in enumerate(rows_of(stream.schema, stream)):
+        for index, found in enumerate(rows_of(content.path, stream.schema, stream)):
             yield f"row {index + 1}", found
 
 
@@ -73,14 +75,14 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path}: is not {kind} that can be read: {lines[0]}") from None
 
 
-def rows_of(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Found]:
+def rows_of(where: object, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[Found]:
     """The rows of a table in which a column that the batches lack is one of bytes.
 
     Raises DataError where two columns have one name.
     """
     twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"two columns are called {twice!r:.80}: rename one")
+        raise DataError(f"{where}: two columns are called {twice!r:.80}: rename one")
     for batch in batches:
         columns: list[Sequence[Any]] = []
         for field in schema:
