@@ -7,38 +7,42 @@ import re
 from sharegen.results.answers.passage import Passage
 from sharegen.results.answers.reading import Reading
 
-_BOX = re.compile(r"\\(?:f?boxed|fbox)\s*\{|\\boxed\s+(?P<bare>[^\s{}$\\]+)")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?P<bare>[\w.,-]+))")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
-def read(text: str, is_cut: bool = False) -> Reading | None:
+def read(passage: Passage) -> Reading | None:
     """What stands in the last box; None where no box is closed."""
-    return last_box(Passage.of(text))
+    return last_box(passage, 0, len(passage.raw))
 
 
-def last_box(passage: Passage) -> Reading | None:
-    """The last box that is closed: of boxes in one another the outermost."""
+def last_box(passage: Passage, start: int, end: int) -> Reading | None:
+    """The last box that is closed in a part of a passage: of boxes in one another the outermost.
+
+    One that the completion's end cuts off is the last, and there is no answer.
+    """
     found = None
-    end = 0
-    for match in _BOX.finditer(passage.text, passage.start, passage.end):
-        if match.start() < end:
+    after = start
+    for match in _BOX.finditer(passage.raw, start, end):
+        if match.start() < after:
             continue
         if match["bare"] is not None:
-            found, end = Reading(match["bare"], "box", *match.span("bare")), match.end()
+            found, after = Reading(match["bare"], "box", *match.span("bare")), match.end()
             continue
-        close = _closing(passage, match.end())
+        close = _closing(passage.raw, match.end(), end)
         if close is None:
-            break
-        end = close + 1
-        if inside := passage.text[match.end() : close].strip():
-            found = Reading(inside, "box", match.end(), close)
+            return None if passage.is_cut and end == len(passage.raw) else found
+        after = close + 1
+        inside = passage.raw[match.end() : close]
+        if inside.strip():
+            found = Reading(inside.strip(), "box", match.end(), close)
     return found
 
 
-def _closing(passage: Passage, start: int) -> int | None:
+def _closing(text: str, start: int, end: int) -> int | None:
     """Where the brace that was opened before `start` is closed."""
     depth = 1
-    for match in _BRACE.finditer(passage.text, start, passage.end):
+    for match in _BRACE.finditer(text, start, end):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
         if depth == 0:
             return match.start()

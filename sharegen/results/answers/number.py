@@ -1,25 +1,161 @@
-"""A number: the answer of a word problem."""
+"""A number: how the answer of a word problem is read. docs/answers.md says the same in words.
+
+1. The last marked answer (marks.py) or box; what takes it back ("wait, ...") is read instead.
+2. The final sentence that holds a number.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from sharegen.results.answers import numerals, wording
 from sharegen.results.answers.boxed import last_box
+from sharegen.results.answers.clause import number_in
+from sharegen.results.answers.marks import Mark, is_heading, marks
 from sharegen.results.answers.passage import Passage
-from sharegen.results.answers.patterns import find
 from sharegen.results.answers.reading import Reading
+from sharegen.results.answers.sentences import Sentence, backwards
 
-_PATTERNS = (
-    r"####[^\n\d]*?([-−]?\s?[$€£]?\s?-?(?:\d[\d,]*)?\.?\d+(?:/\d+|:\d\d|\s\d+/\d+)?)",
-    r"[Aa]nswer(?: is|:)?\s*\$?(-?[\d,]*\.?\d+)",
-)
+_MOST = 20  # questions after which a completion's own answer is looked for
+_AHEAD = 2  # sentences at the end in which a refusal counts
 
 
-def read(text: str, is_cut: bool = False) -> Reading | None:
-    """The number that a completion ends in."""
-    passage = Passage.of(text)
-    found = find(passage.body, _PATTERNS)
-    if found is None:
-        return last_box(passage)
-    start, end = found.start + passage.start, found.end + passage.start
-    if is_cut and end == len(text):
+@dataclass(frozen=True)
+class _Verdict:
+    """What a mark comes to: a reading, or None where it says that there is no answer."""
+
+    reading: Reading | None
+
+
+def read(passage: Passage) -> Reading | None:
+    """The number that a completion answers with."""
+    for match in islice(wording.NEXT_QUESTION.finditer(passage.text), _MOST):
+        if passage.raw[: match.start()].strip():
+            own = _read(replace(passage.until(match.start()), is_cut=False))
+            if own is not None:
+                return own
+    return _read(passage)
+
+
+def _read(passage: Passage) -> Reading | None:
+    verdict = _last_mark(passage)
+    if verdict is not None:
+        found = verdict.reading
+        if found is None:
+            return None
+        after = _after(passage, found)
+        return found if after is None else after
+    return _final_sentence(passage)
+
+
+def _last_mark(passage: Passage) -> _Verdict | None:
+    box = last_box(passage, 0, len(passage.raw))
+    for mark in reversed(marks(passage)):
+        if box is not None and box.start >= mark.end:
+            break
+        verdict = _verdict(passage, mark)
+        if verdict is not None:
+            return _uncut(passage, verdict)
+    if box is None:
         return None
-    return Reading(found.answer, "marked answer", start, end)
+    found = number_in(passage, passage.raw.rfind("\\", 0, box.start), box.end + 1, leads=True)
+    return None if found is None else _Verdict(replace(found, rule="box"))
+
+
+def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
+    """What a mark comes to; None where it marks no answer."""
+    text = passage.text
+    if is_heading(text, mark):
+        return None
+    first, is_whole = _first_sentence(passage, mark)
+    content = text[first.start : first.end]
+    if wording.NOTHING.match(content) or (
+        wording.REFUSES.search(content) and not re.search(r"\d", content)
+    ):
+        return _Verdict(None)
+    if (
+        content.rstrip(" *_").endswith("?")
+        or wording.WRONG.search(content)
+        or wording.NOT.match(content)
+    ):
+        return None
+    found = number_in(passage, first.start, first.end, leads=True)
+    if found is None:
+        return None
+    named = _Verdict(replace(found, rule=_RULES[mark.kind]))
+    is_head = not re.search(r"[A-Za-z]{2}", text[first.start : found.start].replace("text", ""))
+    if mark.kind == "####":
+        words = len(re.findall(r"[A-Za-z]{2,}", text[found.end : first.end]))
+        if (not is_head or words > 4) and _goes_on(passage, mark.end):
+            return None
+    elif mark.kind == "label" and not is_head and not is_whole:
+        return None
+    return named
+
+
+_RULES = {"####": "after ####", "label": "after a label", "answer is": 'after "the answer is"'}
+
+
+def _first_sentence(passage: Passage, mark: Mark) -> tuple[Sentence, bool]:
+    """The first sentence of a mark's line, and whether there is no other."""
+    sentences = list(backwards(passage, mark.start, mark.end))
+    if not sentences:
+        return Sentence(mark.start, mark.end, passage.text[mark.start : mark.end]), True
+    return sentences[-1], len(sentences) == 1
+
+
+def _goes_on(passage: Passage, start: int) -> bool:
+    """Whether more numbers follow."""
+    return any(True for _ in numerals.numerals(passage.text, start, len(passage.text)))
+
+
+def _uncut(passage: Passage, verdict: _Verdict) -> _Verdict:
+    """No answer where the completion's end may have cut the number off."""
+    found = verdict.reading
+    return _Verdict(None) if found is not None and passage.cuts(found.end) else verdict
+
+
+def _after(passage: Passage, found: Reading) -> Reading | None:
+    """What a later sentence says instead: it takes the answer back, or concludes from a box."""
+    back = wording.TAKES_BACK.search(passage.text, found.end)
+    if back is None and found.rule != "box":
+        return None
+    start = found.end if back is None else back.start()
+    for sentence in backwards(passage, start):
+        if sentence.is_aside:
+            continue
+        is_said = sentence.concludes if back is None else sentence.states
+        if not is_said:
+            return None
+        later = number_in(passage, sentence.start, sentence.end, leads=False)
+        if later is None or passage.cuts(later.end):
+            return None
+        return replace(later, rule="final sentence")
+    return None
+
+
+def _final_sentence(passage: Passage) -> Reading | None:
+    """The last sentence that holds a number and is no question, courtesy, reason or check."""
+    in_words = None
+    for place, sentence in enumerate(_substance(passage)):
+        refusal = wording.REFUSES.search(sentence.text) if place < _AHEAD else None
+        if refusal is not None and not re.search(r"\bbut\b.*\d", sentence.text[refusal.end() :]):
+            return None
+        found = number_in(passage, sentence.start, sentence.end, leads=False)
+        if found is None:
+            continue
+        if passage.is_cut and (not sentence.concludes or passage.cuts(found.end)):
+            return None
+        if re.search(r"\d", passage.text[found.start : found.end]) or sentence.concludes:
+            return replace(found, rule="final sentence")
+        in_words = in_words or replace(found, rule="final sentence")
+    return in_words
+
+
+def _substance(passage: Passage) -> Iterator[Sentence]:
+    for sentence in backwards(passage):
+        if not (sentence.is_aside or wording.MERE_LABEL.match(sentence.text)):
+            yield sentence

@@ -1,49 +1,73 @@
 """The part of a completion in which its answer can stand.
 
 A reasoning model thinks first: what it thinks is no answer. A turn may end in a special token, and
-what a base model writes after it belongs to nobody's answer.
+what a model writes after it belongs to nobody's answer.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
+
+from sharegen.results.answers.numerals import PLAIN
+
+LONGEST = 100_000
+"""Characters, the last ones, in which an answer is looked for."""
 
 _THOUGHT = re.compile(
-    r"<(?P<close>/?)(?:think|thinking|thought|reasoning|reflection)>"
-    r"|(?P<open_mark>◁think▷|\[THINK\]|<\|channel\|>analysis<\|message\|>)"
-    r"|(?P<close_mark>◁/think▷|\[/THINK\]|<\|channel\|>final<\|message\|>)"
+    r"<(?P<close>/?)(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad)>"
+    r"|(?P<open_mark>◁think▷|\[THINK\]|<\|channel\|>analysis|<\|begin_of_thought\|>)"
+    r"|(?P<close_mark>◁/think▷|\[/THINK\]|<\|channel\|>final(?:<\|message\|>)?"
+    r"|<\|end_of_thought\|>)",
+    re.IGNORECASE,
 )
 _TURN_END = re.compile(
-    r"<\|(?:im_end|im_start|eot_id|eom_id|endoftext|end_of_text|end|eos|return|user|assistant"
-    r"|system|end_of_turn|END_OF_TURN_TOKEN|EOT|eot|endofassistant)\|>|</s>|<end_of_turn>|<eos>|<EOS>"
-    r"|<｜end▁of▁sentence｜>|\[/?INST\]"
+    r"<\|(?:im_end|im_start|eot_id|eom_id|start_header_id|endoftext|end_of_text|begin_of_text|end"
+    r"|eos|return|user|assistant|system|start|end_of_turn|END_OF_TURN_TOKEN|EOT|eot|tool_call"
+    r"|tool_calls_begin)\|>|</?s>|<(?:start|end)_of_turn>|<eos>|<EOS>|<｜[^<>｜]{1,30}｜>|\[/?INST\]"
 )
+_CALCULATED = re.compile(r"<<[^<>\n]{0,200}>>")  # GSM8K's calculator marks: 48/2=<<48/2=24>>24
 
 
 @dataclass(frozen=True)
 class Passage:
-    """text: all of the completion; start, end: where the answer's part of it begins and ends."""
+    """The part of a completion that is read.
 
-    text: str
-    start: int
-    end: int
+    raw: as it was written. offset: of its first character in the completion. is_cut: whether the
+    completion's end cuts it off.
+    """
+
+    raw: str
+    offset: int = 0
+    is_cut: bool = False
 
     @classmethod
-    def of(cls, text: str) -> Passage:
-        """The part after the model's thinking, up to the end of its turn; empty if it thinks on."""
+    def of(cls, text: str, is_cut: bool = False) -> Passage:
+        """What follows the model's thinking, up to the end of its turn; empty if it thinks on."""
         start = 0
         for match in _THOUGHT.finditer(text):
-            is_open = match["open_mark"] is not None or match["close"] == ""
-            start = len(text) if is_open else match.end()
+            is_close = match["close_mark"] is not None or match["close"] == "/"
+            start = match.end() if is_close else len(text)
         end = len(text)
         for match in _TURN_END.finditer(text, start):
             if text[start : match.start()].strip():
                 end = match.start()
                 break
             start = match.end()
-        return cls(text, start, end)
+        start = max(start, end - LONGEST)
+        return cls(text[start:end], start, is_cut and end == len(text))
 
-    @property
-    def body(self) -> str:
-        return self.text[self.start : self.end]
+    @cached_property
+    def text(self) -> str:
+        """The same in plain characters, each in its place, without a calculator's marks."""
+        plain = self.raw.translate(PLAIN)
+        return _CALCULATED.sub(lambda match: " " * len(match[0]), plain)
+
+    def until(self, end: int) -> Passage:
+        """Its beginning."""
+        return Passage(self.raw[:end], self.offset, self.is_cut and end == len(self.raw))
+
+    def cuts(self, end: int) -> bool:
+        """Whether what ends here may have gone on, were the completion not cut off."""
+        return self.is_cut and not self.raw[end:].strip(".,:'_/^-–−{\\eE")

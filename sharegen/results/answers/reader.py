@@ -7,18 +7,19 @@ A recipe names the kind of answer that it asks for (`answer.extract`), or brings
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sharegen.common import confined
 from sharegen.common.remarks import remark
 from sharegen.results.answers import boxed, choice, number, text
+from sharegen.results.answers.passage import Passage
 from sharegen.results.answers.patterns import find, find_each
 from sharegen.results.answers.reading import Reading
 
 Extract: TypeAlias = Literal["number", "choice", "boxed", "text"]
 
-_READERS: dict[str, Callable[[str, bool], Reading | None]] = {
+_READERS: dict[str, Callable[[Passage], Reading | None]] = {
     "number": number.read,
     "choice": choice.read,
     "boxed": boxed.read,
@@ -67,7 +68,14 @@ class Reader:
         is_cut = finish_reason == "length"
         if found is not None:
             return None if is_cut and found.end == len(text) else found
-        return None if self.extract is None else _READERS[self.extract](text, is_cut)
+        if self.extract is None:
+            return None
+        passage = Passage.of(text, is_cut)
+        found = _READERS[self.extract](passage)
+        if found is None or passage.cuts(found.end):
+            return None
+        start, end = found.start + passage.offset, found.end + passage.offset
+        return replace(found, start=start, end=end)
 
     def _by_patterns(self, text: str) -> Reading | None:
         if not self.patterns or (self.trusted and len(text) <= _SHORT):

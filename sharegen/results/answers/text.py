@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from sharegen.results.answers.boxed import last_box
+from sharegen.results.answers.marks import is_heading, marks
 from sharegen.results.answers.passage import Passage
-from sharegen.results.answers.patterns import find
 from sharegen.results.answers.reading import Reading
+from sharegen.results.answers.sentences import backwards
+
+_AROUND = " \t\r\n*_`"
 
 
-def read(text: str, is_cut: bool = False) -> Reading | None:
-    """The line that a completion answers with."""
-    passage = Passage.of(text)
-    found = find(passage.body, (r"(?m)^.*\S.*$",), "first")
-    if found is None:
-        return None
-    return Reading(found.answer, "line", found.start + passage.start, found.end + passage.start)
+def read(passage: Passage) -> Reading | None:
+    """What the last mark or box holds; else the last line, courtesies left out."""
+    box = last_box(passage, 0, len(passage.raw))
+    for mark in reversed(marks(passage)):
+        if box is not None and box.start >= mark.start:
+            return box
+        if not is_heading(passage.text, mark):
+            return _stripped(passage, mark.start, mark.end, "after a mark")
+    if box is not None:
+        return box
+    for sentence in backwards(passage):
+        if not sentence.is_aside:
+            end = passage.raw.find("\n", sentence.start)
+            start = passage.raw.rfind("\n", 0, sentence.start) + 1
+            return _stripped(passage, start, len(passage.raw) if end < 0 else end, "last line")
+    return None
+
+
+def _stripped(passage: Passage, start: int, end: int, rule: str) -> Reading | None:
+    raw = passage.raw[start:end]
+    inside = raw.strip(_AROUND)
+    begin = start + len(raw) - len(raw.lstrip(_AROUND))
+    return Reading(inside, rule, begin, begin + len(inside)) if inside else None

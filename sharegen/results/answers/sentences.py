@@ -1,0 +1,72 @@
+"""Sentences of a completion, from the last one backwards, and what kind each is of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sharegen.results.answers import wording
+from sharegen.results.answers.passage import Passage
+
+_LONGEST = 2_000  # characters of a line; of a longer one the last are read
+_MOST = 200  # sentences, the last ones
+
+_END = re.compile(r"(?<=[.!?])[\"'*_)\]$]*\s+(?=[A-Z0-9$\\*\"'(\[-])|(?<=[。！？])")
+_ABBREVIATED = re.compile(
+    r"(?:\b(?:approx|no|vs|mr|mrs|ms|dr|st|fig|eq|e\.g|i\.e|cf)\.|(?:^|\n)[\s*_>(]*\d{1,2}\.)$",
+    re.I,
+)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """start, end: in the passage. text: in plain characters."""
+
+    start: int
+    end: int
+    text: str
+
+    @property
+    def concludes(self) -> bool:
+        """Whether it says that it follows from what stands before."""
+        return wording.CONCLUDES.match(self.text) is not None
+
+    @property
+    def states(self) -> bool:
+        """Whether it says what something is."""
+        return self.concludes or wording.STATES.search(self.text) is not None
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it asks, thanks, offers, explains or checks."""
+        bare = self.text.rstrip(" *_\"')\n")
+        return (
+            bare.endswith(("?", "？"))
+            or wording.EXPLAINS.match(self.text) is not None
+            or wording.POLITE.search(self.text) is not None
+        )
+
+
+def backwards(passage: Passage, start: int = 0, end: int | None = None) -> Iterator[Sentence]:
+    """The sentences of a part of a passage that hold anything, the last one first."""
+    text = passage.text
+    stop = len(text) if end is None else end
+    left = _MOST
+    while stop > start and left:
+        begin = max(text.rfind("\n", start, stop) + 1, start)
+        for sentence in reversed(_of_line(text, max(begin, stop - _LONGEST), stop)):
+            if left and sentence.text.strip(" \t#*_`$|-=~\\[]()>"):
+                left -= 1
+                yield sentence
+        stop = begin - 1
+
+
+def _of_line(text: str, start: int, end: int) -> list[Sentence]:
+    found = []
+    at = start
+    for match in _END.finditer(text, start, end):
+        if not _ABBREVIATED.search(text, max(at, match.start() - 12), match.start()):
+            found.append(Sentence(at, match.start(), text[at : match.start()]))
+            at = match.end()
+    return [*found, Sentence(at, end, text[at:end])]
