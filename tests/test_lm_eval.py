@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,11 +168,116 @@ def test_what_cannot_be_asked(client: Any, tmp_path: Path) -> None:
         client.generate_until(asked(("Tom", {"num_beams": 3})))
     with pytest.raises(UsageError, match="max_gen_toks is 4000, and the context holds 2048"):
         client.generate_until(asked(("Tom", {"max_gen_toks": 4000})))
-    with pytest.raises(RequestError, match="cannot be scored"):
-        client._loglikelihood_tokens([(("", ""), [1], [5] * 3000)])
+    for odd in ([5] * 3000, []):
+        with pytest.raises(RequestError, match="cannot be scored"):
+            client._loglikelihood_tokens([(("", ""), [1], odd)])
     with pytest.raises(UsageError, match="max_length is 9999: it must be from 2 to 2048"):
         SharegenLM(str(save_tiny_model(tmp_path)), max_length=9999)
     with pytest.raises(
         UsageError, match=r"^model_args: nope: not known here: there are pretrained"
     ):
         SharegenLM("model", nope=1)
+
+
+TEXT = "Question: Tom has 3 apples and buys 4 more. How many apples does he have? 日本 é ü"
+
+
+def models(folder: Path, **options: Any) -> tuple[Any, Any]:
+    """sharegen and the harness's own model over one folder."""
+    from lm_eval.models.huggingface import HFLM
+
+    from sharegen.lm_eval import SharegenLM
+
+    own = SharegenLM(str(folder), journal=str(folder / "journal.jsonl"), **options)
+    return own, HFLM(str(folder), dtype="float32", device="cpu", batch_size=8, **options)
+
+
+def save(folder: Path, context: int, **generation: Any) -> Path:
+    save_tiny_model(folder, context=context)
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | generation))
+    return folder
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_scores_at_the_end_of_the_context(tmp_path: Path) -> None:
+    """`hf` feeds as many tokens as the context holds, and scores the one behind them."""
+    from lm_eval.api.instance import Instance
+
+    own, theirs = models(save(tmp_path, 32))
+    assert own.max_length == theirs.max_length == 32
+    rng = random.Random(0)
+    pairs = []
+    for context in (1, 2, 28, 30, 31, 32, 33, 40):
+        for length in (1, 2, 30, 31, 32):
+            tokens = [rng.randrange(10, 340) for _ in range(context + length)]
+            pairs.append((("a", "b"), tokens[:context], tokens[context:]))
+    found, expected = own._loglikelihood_tokens(pairs), theirs._loglikelihood_tokens(pairs)
+    for mine, other in zip(found, expected, strict=True):
+        assert mine[0] == pytest.approx(other[0], abs=1e-3)
+        assert mine[1] == other[1]
+    texts = [Instance("loglikelihood_rolling", {}, (TEXT[:end] * 2,), end) for end in (0, 9, 77)]
+    mine, other = own.loglikelihood_rolling(texts), theirs.loglikelihood_rolling(texts)
+    assert mine == pytest.approx(other, abs=1e-3)
+
+
+@pytest.mark.slow
+@needs_lm_eval
+@pytest.mark.parametrize(
+    "generation",
+    [
+        {"repetition_penalty": 1.3, "temperature": 0.7, "top_p": 0.8, "do_sample": True},
+        {"suppress_tokens": list(range(20, 200)), "bad_words_ids": [[300], [301]]},
+        {"min_new_tokens": 8, "begin_suppress_tokens": [2]},
+        {"no_repeat_ngram_size": 2},
+        {"num_beams": 3},
+        {"begin_suppress_tokens": [7]},
+        {"bad_words_ids": [[7, 8]]},
+    ],
+)
+def test_texts_by_the_model_s_generation_config(generation: Any, tmp_path: Path) -> None:
+    """As `hf` draws them, or refused by the name of what is not known here."""
+    from sharegen.errors import UsageError
+
+    own, theirs = models(save(tmp_path, 256, **generation))
+    asks = asked(*[(TEXT[:end], {"until": ["\n"], "max_gen_toks": 12}) for end in (9, 30, 77)])
+    name = next(iter(generation))
+    if len(generation) > 1:
+        assert own.generate_until(asks) == theirs.generate_until(asks)
+        return
+    with pytest.raises(UsageError, match=rf"^generation_config.json: {name} is .*, with which"):
+        own.generate_until(asks)
+    freed = type(own)(str(tmp_path), journal=str(tmp_path / "b"), ignore_generation_config=True)
+    assert len(freed.generate_until(asks)) == 3
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_a_run_that_goes_on_has_the_same_bits(tmp_path: Path) -> None:
+    """Splits are those of all requests, whatever is on record: they decide the last bits."""
+    from sharegen.lm_eval import SharegenLM
+
+    save_tiny_model(tmp_path / "model")
+    rng = random.Random(1)
+    shared = [rng.randrange(10, 340) for _ in range(150)]
+    pairs = []
+    for i in range(48):
+        context = shared[: 40 + 25 * (i % 5)] + [rng.randrange(10, 340) for _ in range(i)]
+        pairs.append((("a", str(i)), context, [rng.randrange(10, 340) for _ in range(1 + i % 3)]))
+
+    def scores(name: str, keep: int | None = None) -> Any:
+        journal = tmp_path / f"{name}.jsonl"
+        client = SharegenLM(str(tmp_path / "model"), journal=str(journal))
+        if keep is not None:
+            client._loglikelihood_tokens(pairs)
+            client._llm.close()
+            lines = journal.read_text().splitlines(keepends=True)
+            rng.shuffle(lines)
+            journal.write_text("".join(lines[:keep]))
+            client = SharegenLM(str(tmp_path / "model"), journal=str(journal))
+        return client._loglikelihood_tokens(pairs)
+
+    whole = scores("whole")
+    for keep in (1, 20, 47):
+        assert scores(f"cut-{keep}", keep) == whole

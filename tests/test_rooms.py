@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "prompts": {"nouns", "workload", "errors"},
     "version": set(),
     "sharegen": {"nouns", "llm", "outputs", "common", "version"},
-    "lm_eval": {"nouns", "llm", "workload", "results", "errors"},
+    "lm_eval": {"nouns", "llm", "engine/cache", "workload", "results", "common", "errors"},
     "bench": {
         "lm_eval",
         "nouns", "engine", "engine/cache", "engine/schedule", "engine/grammar", "engine/sample",

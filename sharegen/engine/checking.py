@@ -33,7 +33,7 @@ class Checks:
 
     def _check(self, request: Request, scheduler: Scheduler, runner: Runner) -> None:
         params = request.params
-        self._model.check_prompt(request.tokens, params.max_tokens)
+        self._model.check_prompt(request.tokens, params.max_tokens, request.fills_context)
         if params.stop and self._tokenizer is None:
             raise RequestError("stop strings need a tokenizer, and none is loaded")
         if request.rows > self._model.vocab_size:

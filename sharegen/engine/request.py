@@ -295,6 +295,8 @@ class Request:
         samples go on with, as a fork's do.
     splits: where the tree of the whole job splits its path, where that is known; alone: whether in
         that tree one sample alone reads its last node.
+    fills_context: whether what follows the prompt is never fed, so that the prompt may be as long
+        as the context; params then ask for one token.
     logprobs_from: the first prompt token whose log-probability is told where params asks for
         them, 1 at least; what comes before costs no logits.
     beam: where the samples are the best texts that a beam search finds, by their rank; params are
@@ -311,6 +313,7 @@ class Request:
     alone: bool = False
     logprobs_from: int = 1
     text_tokens: int = 0
+    fills_context: bool = False
     beam: BeamSearchParams | None = None
 
     @cached_property

@@ -119,18 +119,22 @@ class LoadedModel:
         return replace(self, _limits=[(length, f"max_model_len is {length}")])
 
     def check_prompt(
-        self, prompt: Sequence[int] | npt.NDArray[np.int32], max_tokens: int | None
+        self,
+        prompt: Sequence[int] | npt.NDArray[np.int32],
+        max_tokens: int | None,
+        may_fill: bool = False,
     ) -> None:
         """Raise RequestError, in one line, for a prompt that this model cannot go on from.
 
-        max_tokens: that are to follow it; None for as many as there is room for.
+        max_tokens: that are to follow it; None for as many as there is room for. may_fill: whether
+        it may be as long as the context, for what follows it is never fed.
         """
         if not len(prompt):
             raise RequestError("the prompt is empty: it needs at least one token")
         if max_tokens is not None:
             self.check_length(min(len(prompt) + max_tokens, self.declared_length))
         context = self.context_length
-        if len(prompt) >= context:
+        if len(prompt) >= context + may_fill:
             raise RequestError(
                 f"the prompt has {len(prompt)} tokens, but the model's context holds {context} "
                 "and needs room for a new one: shorten the prompt or use fewer few-shot examples"

@@ -98,7 +98,7 @@ class Group:
 
 def most_tokens(request: Request, context_length: int) -> int:
     """Output tokens of a sample at most: what is asked, or what the context has room for."""
-    room = context_length - len(request.prompt_token_ids)
+    room = context_length + request.fills_context - len(request.prompt_token_ids)
     asked = request.params.max_tokens
     return room if asked is None else min(asked, room)
 

@@ -1,21 +1,11 @@
-"""sharegen as a model of lm-evaluation-harness; importing this registers it there.
-
-    import sharegen.lm_eval
-    lm_eval.simple_evaluate(model="sharegen", model_args="pretrained=./model", tasks=["gsm8k"])
-
-All requests of a kind are one job, so that what contexts share (few-shot examples, the question of
-several choices) is computed once. Every result is a line of a journal, which a later run with the
-same model goes on from. Tokens, cuts and scores are those of the harness's own `hf` model.
-"""
+"""The harness's model: what it asks of one, as requests of an engine and lines of a journal."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from inspect import signature
 from itertools import chain
 from pathlib import Path
@@ -28,12 +18,17 @@ from lm_eval.models.utils import (
     has_bos_prefix,
     normalize_gen_kwargs,
     postprocess_generated_text,
+    resolve_max_length,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from transformers import AutoConfig, GenerationConfig
 
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.common.remarks import remark
+from sharegen.engine.request import SamplingParams
 from sharegen.errors import RequestError, UsageError
 from sharegen.llm import LLM
+from sharegen.lm_eval.asking import Ask, score_of, splits_of
+from sharegen.lm_eval.generation import sampling_values
 from sharegen.results.journal import Journal
 from sharegen.results.progress import Progress, longest_of
 from sharegen.results.record import Key, Record
@@ -43,30 +38,8 @@ from sharegen.workload.prompt import tokenizer_fingerprint
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-             "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos"}  # fmt: skip
 _UNSAID = "cuda:0"
-_SCORED = "score"  # how the journal's line of a log-likelihood ended
-_GREEDY = "greedy"  # its answer where greedy decoding would have said the same
-
-
-@dataclass(frozen=True)
-class _Ask:
-    """What one request of the harness comes to: tokens, and how to go on from them.
-
-    scored: of the prompt, tokens whose log-probability is wanted; 0 where it is to be continued.
-    """
-
-    prompt: list[int]
-    params: SamplingParams
-    scored: int = 0
-
-    @property
-    def digest(self) -> str:
-        """What tells it from others, in this process and in the next."""
-        values = {name: value for name, value in vars(self.params).items() if name != "n"}
-        text = json.dumps([self.prompt, self.scored, values], sort_keys=True, default=list)
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+_BLOCK_SIZE = 16
 
 
 @register_model("sharegen")
@@ -74,9 +47,12 @@ class SharegenLM(TemplateLM):
     """lm-eval's `--model sharegen`; its model_args are this class's arguments.
 
     pretrained: a local folder or a hub id. peft: a LoRA adapter. max_length: the most tokens of
-    context and output, the model's own by default. max_gen_toks: of an output for which the task
-    sets none. add_bos_token, prefix_token_id, enable_thinking, chat_template_args and
-    think_end_token: as for the harness's other models.
+        context and output, by default what the harness's `hf` model reads in the config.
+        max_gen_toks: of an output for which the task sets none.
+    ignore_generation_config: texts are drawn as the task says alone, whatever the model's
+        generation_config.json has beside it.
+    add_bos_token, prefix_token_id, enable_thinking, chat_template_args and think_end_token: as for
+        the harness's other models.
     journal: the file that results go to, by default one in runs/ for each model.
     revision, dtype, quantization, max_sequences, kv_cache_memory, gpu_memory_utilization, workers,
         tensor_parallel_size and seed: as for LLM. device, too; the harness says "cuda:0" where
@@ -103,7 +79,8 @@ class SharegenLM(TemplateLM):
         prefix_token_id: int | None = None,
         enable_thinking: bool | None = None,
         chat_template_args: dict[str, Any] | None = None,
-        think_end_token: str | None = None,
+        think_end_token: str | int | None = None,
+        ignore_generation_config: bool = False,
         journal: str | None = None,
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
@@ -136,14 +113,24 @@ class SharegenLM(TemplateLM):
             workers=workers,
             tensor_parallel_size=tensor_parallel_size,
             seed=seed,
+            block_size=_BLOCK_SIZE,
         )
         self.tokenizer = self._llm.tokenizer
         if self.tokenizer is None:
             raise UsageError(f"{pretrained}: has no tokenizer: give tokenizer=... in model_args")
+        place = {"revision": revision or "main", "trust_remote_code": bool(trust_remote_code)}
+        config = AutoConfig.from_pretrained(str(pretrained), **place)
         context = self._llm.context_length
         if max_length is not None and not 2 <= int(max_length) <= context:
             raise UsageError(f"max_length is {max_length}: it must be from 2 to {context}")
-        self.max_length = int(max_length or context)
+        wanted = int(max_length or resolve_max_length(config, self.tokenizer))
+        if wanted > context:
+            remark(f"the context holds {context:,} tokens, where `hf` takes it for {wanted:,}")
+        self.max_length = min(wanted, context)
+        self._vocab_size = config.get_text_config().vocab_size
+        own = _generation_config(str(pretrained), config, place)
+        self._ends = _listed(own.pop("eos_token_id", None))
+        self._generation = {} if ignore_generation_config else own
         self._max_gen_toks = int(max_gen_toks)
         self._add_bos = add_bos_token
         self._prefix = prefix_token_id
@@ -152,7 +139,7 @@ class SharegenLM(TemplateLM):
         self._think_end = think_end_token
         self._seed = seed
         self._identity = {
-            "program": "lm-eval", "dtype": self._llm.dtype, "quantization": quantization,
+            "program": "lm-eval by tokens", "dtype": self._llm.dtype, "quantization": quantization,
             "sampling": {"seed": seed},
         }  # fmt: skip
         self._fingerprints = {
@@ -217,10 +204,19 @@ class SharegenLM(TemplateLM):
             stops.append(until)
         texts = []
         for request, until, record in zip(requests, stops, self._answers(asks), strict=True):
-            text = postprocess_generated_text(record.completion, until, self._think_end)
-            self.cache_hook.add_partial("generate_until", request.args, text)
-            texts.append(text)
+            texts.append(self._text(record, until))
+            self.cache_hook.add_partial("generate_until", request.args, texts[-1])
         return texts
+
+    def _text(self, record: Record, until: list[str]) -> str:
+        """What `hf` makes of the tokens: it decodes them by themselves, and cuts then."""
+        tokens, think_end = list(record.token_ids or ()), self._think_end
+        if isinstance(think_end, int):
+            after = len(tokens) - tokens[::-1].index(think_end) if think_end in tokens else 0
+            text = self.tokenizer.decode(tokens[after:], skip_special_tokens=True).lstrip()
+            return postprocess_generated_text(text, until, None)
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return postprocess_generated_text(text, until, think_end)
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -234,7 +230,7 @@ class SharegenLM(TemplateLM):
                     get_rolling_token_windows(
                         token_list=self.tok_encode(request.args[0]),
                         prefix_token=self.prefix_token_id,
-                        max_seq_len=self.max_length - 2,  # one of context, room for a new one
+                        max_seq_len=self.max_length,
                         context_len=1,
                     ),
                 )
@@ -252,17 +248,16 @@ class SharegenLM(TemplateLM):
         self, requests: Seq[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
         """(log-probability, whether greedy decoding says the same) of each continuation."""
-        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
         asks = []
         for _, context, continuation in requests:
-            if len(continuation) >= self.max_length - 1:
+            if not 0 < len(continuation) <= self.max_length:
                 raise RequestError(
                     f"a continuation has {len(continuation)} tokens, and the context holds "
                     f"{self.max_length}: it cannot be scored"
                 )
-            prompt = (context + continuation)[-(self.max_length - 1) :]
-            asks.append(_Ask(prompt, params, len(continuation)))
-        scores = [_score(record) for record in self._answers(asks)]
+            tokens = (context + continuation)[-(self.max_length + 1) :]
+            asks.append(Ask.score(tokens, len(continuation)))
+        scores = [score_of(record) for record in self._answers(asks)]
         for (cache_key, _, _), score in zip(requests, scores, strict=True):
             if cache_key != (None, None):
                 self.cache_hook.add_partial("loglikelihood", cache_key, score)
@@ -272,35 +267,28 @@ class SharegenLM(TemplateLM):
 
     def _continuation(
         self, context: str, options: dict[str, Any], eos: str
-    ) -> tuple[_Ask, list[str]]:
+    ) -> tuple[Ask, list[str]]:
         """What is asked, and the strings at which the text is to be cut."""
         values = dict(normalize_gen_kwargs(options, self._max_gen_toks))
         until = [stop for stop in handle_stop_sequences(values.pop("until", None), eos) if stop]
         most = values.pop("max_gen_toks")
-        if not values.pop("do_sample"):
-            values["temperature"] = 0.0
-        unknown = set(values) - _SAMPLING
-        if unknown:
-            raise UsageError(
-                f"generation_kwargs: {', '.join(sorted(unknown))}: not known here: use "
-                f"{', '.join(sorted(_SAMPLING))}"
-            )
         room = self.max_length - most
         if room < 1:
             raise UsageError(
                 f"max_gen_toks is {most}, and the context holds {self.max_length}: ask for fewer"
             )
-        # The stops of a task may occur in the thoughts before an answer.
-        stop = [eos] if self._think_end else until
-        ask = _Ask(
-            self.tok_encode(context)[-room:], SamplingParams(max_tokens=most, stop=stop, **values)
+        prompt = self.tok_encode(context)[-room:]
+        drawn = sampling_values(
+            values, self._generation, len(prompt), most, self._ends, self._vocab_size
         )
-        return ask, until
+        # The stops of a task may occur in the thoughts before an answer.
+        stop = [eos] if self._think_end is not None else until
+        return Ask(prompt, SamplingParams(max_tokens=most, stop=stop, **drawn)), until
 
-    def _answers(self, asks: Seq[_Ask]) -> Iterator[Record]:
+    def _answers(self, asks: Seq[Ask]) -> Iterator[Record]:
         """The record of each, drawn or from the journal; equal asks are samples of one request."""
         counts: dict[str, int] = {}
-        by_digest: dict[str, _Ask] = {}
+        by_digest: dict[str, Ask] = {}
         keys = []
         for ask in asks:
             digest = ask.digest
@@ -323,12 +311,16 @@ class SharegenLM(TemplateLM):
             journal.close()
         return (found[key] for key in keys)
 
-    def _drawn(self, asks: Mapping[str, _Ask], left: Mapping[str, list[int]]) -> Iterator[Record]:
+    def _drawn(self, asks: Mapping[str, Ask], left: Mapping[str, list[int]]) -> Iterator[Record]:
         """Records of the samples left of each ask, as they finish."""
-        digests = {random_key(digest): digest for digest in left}
-        requests = [_request(key, asks[digest], left[digest]) for key, digest in digests.items()]
-        if not requests:
+        if not left:
             return
+        splits = splits_of(asks, _BLOCK_SIZE)
+        digests = {random_key(digest): digest for digest in left}
+        requests = [
+            asks[digest].request(key, left[digest], splits[digest])
+            for key, digest in digests.items()
+        ]
         engine = self._llm.engine
         engine.check(*requests)
         remaining = {digest: len(samples) for digest, samples in left.items()}
@@ -337,7 +329,7 @@ class SharegenLM(TemplateLM):
         with Progress(engine.stats, total, len(requests), None, longest) as progress:
             for completion in engine.generate(requests, seed=self._seed):
                 digest = digests[completion.request.key]
-                yield _record(digest, asks[digest], completion)
+                yield asks[digest].record(digest, completion)
                 remaining[digest] -= 1
                 progress.advance(len(completion.token_ids), remaining[digest] == 0)
 
@@ -347,53 +339,17 @@ class SharegenLM(TemplateLM):
         return Path("runs") / f"lm-eval-{digest}.jsonl"
 
 
-def _request(key: int, ask: _Ask, samples: Seq[int]) -> Request:
-    first = max(1, len(ask.prompt) - ask.scored)
-    return Request(key, ask.prompt, ask.params, samples, logprobs_from=first)
+def _generation_config(name: str, config: Any, place: dict[str, Any]) -> dict[str, Any]:
+    """What `generate()` reads of the model, as transformers finds it when it loads one."""
+    try:
+        found = GenerationConfig.from_pretrained(name, revision=place["revision"])
+    except OSError:
+        found = GenerationConfig.from_model_config(config)
+    values: dict[str, Any] = found.to_dict()
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _record(digest: str, ask: _Ask, completion: Completion) -> Record:
-    """One line of the journal."""
-    if completion.error is not None:
-        raise RequestError(f"a sample failed: {completion.error}")
-    if not ask.scored:
-        return Record(
-            digest,
-            completion.sample,
-            digest,
-            completion=completion.text or "",
-            num_tokens=len(completion.token_ids),
-            finish_reason=completion.finish_reason,
-            cumulative_logprob=completion.cumulative_logprob,
-        )
-    assert completion.prompt_logprobs is not None
-    entries = [entry for entry in completion.prompt_logprobs[-ask.scored :] if entry is not None]
-    assert len(entries) == ask.scored
-    greedy = all(next(iter(entry.top)) == entry.token_id for entry in entries)
-    return Record(
-        digest,
-        completion.sample,
-        digest,
-        num_tokens=ask.scored,
-        finish_reason=_SCORED,
-        cumulative_logprob=sum(entry.logprob for entry in entries),
-        answer=_GREEDY if greedy else None,
-    )
-
-
-def _score(record: Record) -> tuple[float, bool]:
-    logprob = record.cumulative_logprob
-    return (float("-inf") if logprob is None else logprob), record.answer == _GREEDY
-
-
-def main(arguments: Seq[str]) -> None:
-    """lm-eval's own command line, with this model unless --model names another."""
-    from lm_eval.__main__ import cli_evaluate
-
-    given = list(arguments)
-    command = given.pop(0) if given and given[0] in ("run", "ls", "validate") else "run"
-    named = any(word in ("--model", "-M") or word.startswith("--model=") for word in given)
-    if command == "run" and not named and not {"-h", "--help"} & set(given):
-        given = ["--model", "sharegen", *given]
-    sys.argv = ["lm-eval", command, *given]
-    cli_evaluate()
+def _listed(value: int | list[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, int) else list(value)
