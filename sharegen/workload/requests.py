@@ -21,10 +21,16 @@ from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
 from sharegen.workload.dataset import Row
 from sharegen.workload.prompt import Prompt
-from sharegen.workload.sampling import MAX_SAMPLES, Sampling
+from sharegen.workload.sampling import Sampling
 from sharegen.workload.template import RenderError, half_character
 
 _MAX_TOKEN_ID = 2**31 - 1
+
+MAX_CHOICES = 10_000
+"""Choices of one request, whose answer is one line of a file; OpenAI's bound is 128."""
+
+MAX_STOPS, MAX_STOP = 256, 1_000
+"""Stop strings of one request, and characters of each; OpenAI's bound is 4 of them."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     model: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -133,7 +139,7 @@ class _Body(BaseModel):
     def given(self) -> dict[str, Any]:
         """The sampling parameters that are said, in a recipe's words."""
         values = {name: getattr(self, name) for name in _SAMPLING}
-        values |= {"samples": self.n, "stop": _listed(self.stop)}
+        values |= {"samples": self.n, "stop": _stops(self.stop)}
         found = {name: value for name, value in values.items() if value is not None}
         return found if self.response_format is None else found | self._format
 
@@ -324,7 +330,14 @@ def _text(body: _TextBody, configuration: Configuration) -> Asked:
         prompts = [_prompt(given)]
     else:
         prompts = [_prompt(one) for one in given]
-    return Asked(tuple(prompts), _sampling(body, configuration))
+    sampling = _sampling(body, configuration)
+    if len(prompts) * sampling.samples > MAX_CHOICES:
+        raise Refused(
+            f"{len(prompts):,} prompts with {sampling.samples:,} choices each are more than "
+            f"{MAX_CHOICES:,}: make it several requests",
+            "prompt",
+        )
+    return Asked(tuple(prompts), sampling)
 
 
 def _prompt(value: Any) -> Prompt:
@@ -365,8 +378,18 @@ def _sampling(body: _Body, configuration: Configuration) -> Sampling:
     return sampling
 
 
-def _listed(value: str | Sequence[str] | None) -> list[str] | None:
-    return [value] if isinstance(value, str) else None if value is None else list(value)
+def _stops(value: str | Sequence[str] | None) -> list[str] | None:
+    if value is None:
+        return None
+    stops = [value] if isinstance(value, str) else list(value)
+    longest = max(map(len, stops), default=0)
+    if len(stops) > MAX_STOPS or longest > MAX_STOP:
+        raise Refused(
+            f"stop has {len(stops):,} texts of up to {longest:,} characters: it may have "
+            f"{MAX_STOPS} of up to {MAX_STOP:,}",
+            "stop",
+        )
+    return stops
 
 
 Body = TypeVar("Body", bound=_Body)

@@ -217,6 +217,10 @@ def test_a_request_that_is_not_asked_is_told_as_such(
 @pytest.mark.parametrize(
     ("body", "said", "param"),
     [
+        ({"n": 1_000_000}, "n is 1000000: it must be at most 10000", "n"),
+        ({"stop": ["x"] * 257}, "stop has 257 texts of up to 1 char", "stop"),
+        ({"stop": ["x" * 1_001]}, "stop has 1 texts of up to 1,001 characters: it may", "stop"),
+        ({"stop": "x" * 1_001}, "stop has 1 texts of up to 1,001 characters", "stop"),
         ({"reasoning_effort": "low"}, "is not served: where the chat template", "reasoning_effort"),
         ({"web_search_options": {}}, "web_search_options is not served", "web_search_options"),
         ({"modalities": ["text", "audio"]}, "modalities is 'audio'", "modalities"),
@@ -288,6 +292,15 @@ def test_what_is_wrong_in_a_body_is_that_requests_error(
     assert isinstance(good.asked, Asked) and isinstance(bad.asked, Fault)
     assert said in bad.asked.message and bad.asked.param == param
     assert bad.problem_ids == ["bad"]
+
+
+def test_the_choices_of_all_prompts_have_a_bound(requests: Any) -> None:
+    good, bad = requests(
+        line("a", TEXT, prompt=["x"] * 100, n=100), line("b", TEXT, prompt=["x"] * 101, n=100)
+    )
+    assert isinstance(good.asked, Asked)
+    assert bad.asked.message.startswith("101 prompts with 100 choices each are more than 10,000")
+    assert bad.asked.param == "prompt"
 
 
 @pytest.mark.parametrize(
