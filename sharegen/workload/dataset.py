@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sharegen.errors import DataError
 from sharegen.workload.files.arrow import arrow_errors, read_parquet, read_stream, rows_of
 from sharegen.workload.files.content import Content, opened, suffix_of
-from sharegen.workload.files.csv_table import read_table
+from sharegen.workload.files.csv_table import read_csv, read_table, read_tsv
 from sharegen.workload.files.lines import Found, read_json, read_jsonl, read_text_lines
 from sharegen.workload.files.saved import is_one_split, is_saved, saved_files
 from sharegen.workload.files.splits import split_files
@@ -30,8 +31,8 @@ READERS: dict[str, Reader] = {
     ".ndjson": read_jsonl,
     ".json": read_json,
     ".txt": read_text_lines,
-    ".csv": read_table,
-    ".tsv": read_table,
+    ".csv": read_csv,
+    ".tsv": read_tsv,
     ".parquet": read_parquet,
 }
 """What reads a file, by the end of its name."""
@@ -161,6 +162,9 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
             is_pinned = cached is not None and revision is not None
             place = str(cached) if is_pinned else source
             at = commit if reachable else None
+            tables = _delimited_files(place, config, split, at)
+            if tables is not None:
+                return replace(_read_files(*tables), commit=commit)
             table = datasets.load_dataset(place, config, split=split, revision=at)
             found = _rows_of_table(table, f"{source} {split}")
         except RevisionNotFoundError:
@@ -175,6 +179,29 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([source, config, split, commit, len(table)]).encode())
     return Rows(found, digest.hexdigest(), commit)
+
+
+def _delimited_files(
+    place: str, config: str | None, split: str, revision: str | None
+) -> tuple[list[Path], Reader] | None:
+    """The files of a split that is CSV, here by now, with what reads their cells as text.
+
+    None where it is anything else, which `datasets` reads: CSV it would take for numbers, dates
+    and missing values.
+    """
+    import datasets
+    from datasets.packaged_modules.csv.csv import CsvConfig
+
+    builder = datasets.load_dataset_builder(place, config, revision=revision)
+    how, files = builder.config, builder.config.data_files or {}
+    plain = CsvConfig(sep=getattr(how, "sep", ","))
+    ways = ("names", "header", "skiprows", "quotechar", "quoting", "escapechar", "encoding")
+    if not isinstance(how, CsvConfig) or split not in files or len(how.sep) != 1:
+        return None
+    if any(getattr(how, way) != getattr(plain, way) for way in ways):
+        return None
+    found = datasets.DownloadManager().download_and_extract(list(files[split]))
+    return [Path(path) for path in found], partial(read_table, delimiter=how.sep)
 
 
 def _rows_of_table(table: Any, where: str) -> list[Row]:

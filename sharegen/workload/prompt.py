@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.names import listed
 from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.workload import template
 from sharegen.workload.conversation import (
@@ -178,10 +179,9 @@ class PromptTemplate:
 
     def _line_of(self, name: str, fields: Mapping[str, Any]) -> str:
         if name not in fields:
-            has = ", ".join(fields) or "none"
             raise RenderError(
                 f"'prompt.free' names the field {name!r}, which the row does not have (it has "
-                f"{has})"
+                f"{listed(fields)})"
             )
         value = fields[name]
         if not template.is_text(value):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from sharegen.errors import DataError, UsageError
+from sharegen.workload.files.content import marked
 
 NAME = "-"
 _FOLDER = Path("runs") / ".sharegen"
@@ -37,5 +38,6 @@ def keep_rows() -> Path:
 
 
 def _suffix(content: bytes) -> str:
-    begins = content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    return {b"{": ".jsonl", b"[": ".json"}.get(begins, ".txt")
+    mark, encoding = marked(content)
+    text = content[len(mark) :].decode(encoding, errors="replace")
+    return {"{": ".jsonl", "[": ".json"}.get(text.lstrip()[:1], ".txt")

@@ -21,6 +21,7 @@ from jinja2 import Template as Compiled
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sharegen.common import confined
+from sharegen.common.names import listed
 
 MAX_SOURCE = 2**18
 """Characters of a template."""
@@ -129,10 +130,9 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
         missing = sorted(names(text) - set(fields) - set(_ENVIRONMENT.globals))
         if not missing:
             raise RenderError(f"the template '{key}' fails: {error}") from None
-        has = ", ".join(fields) or "none"
         raise RenderError(
             f"the template '{key}' uses the field '{missing[0]}', which the row does not have "
-            f"(it has {has})"
+            f"(it has {listed(fields)})"
         ) from None
     except RenderError as error:
         raise RenderError(f"the template '{key}' {error}") from None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +141,34 @@ def test_rows_that_cannot_be_read_cost_no_other(tmp_path: Path) -> None:
     assert [row.fault for row in rows] == [None, "malformed JSON: not UTF-8 text at byte 7"]
     with pytest.raises(DataError, match=r"c\.jsonl, line 1: malformed JSON: nested too deeply"):
         read(write(tmp_path / "c.jsonl", deep))
+
+
+def test_a_csv_of_the_hub_is_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the hub's local cache, at a revision; with another file beside it for another split."""
+    from huggingface_hub import constants
+
+    from sharegen.common import hub
+
+    repository = tmp_path / "datasets--some--table"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "v1").write_text("0" * 40)
+    (snapshot / "train.csv").write_text("id,question,answer\n1,a,2\n")
+    (snapshot / "test.csv").write_text("id,question,answer\n007,Country of Namibia?,NA\n,null,\n")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hub.hub_is_reachable.cache_clear()
+    rows = read_rows("some/table", None, "test", "v1")
+    hub.hub_is_reachable.cache_clear()
+    assert rows.commit == "0" * 40 and [row.values for row in rows.rows] == [
+        {"id": "007", "question": "Country of Namibia?", "answer": "NA"},
+        {"id": "", "question": "null", "answer": ""},
+    ]
+
+
+def test_the_fields_of_a_row_are_named_within_bounds(load: Any) -> None:
+    """An object that is keyed by ids is a row with as many fields."""
+    with pytest.raises(DataError, match=r"and [0-9,]+ more") as error:
+        load([{f"problem/{n}": {"question": "a?"} for n in range(3_000)}])
+    assert len(str(error.value)) < 700

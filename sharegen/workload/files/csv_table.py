@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from sharegen.errors import DataError
-from sharegen.workload.files.content import Content, suffix_of
+from sharegen.workload.files.content import Content
 from sharegen.workload.files.lines import NULS, Found
 
 _LONE_RETURN = "\ud800"
@@ -21,7 +21,15 @@ _MANY_NULS = 8
 """As a file with a hole has in a line, or one in two encodings; a cell may hold a few."""
 
 
-def read_table(content: Content) -> Iterator[tuple[str, Found]]:
+def read_csv(content: Content) -> Iterator[tuple[str, Found]]:
+    return read_table(content, ",")
+
+
+def read_tsv(content: Content) -> Iterator[tuple[str, Found]]:
+    return read_table(content, "\t")
+
+
+def read_table(content: Content, delimiter: str) -> Iterator[tuple[str, Found]]:
     """The rows by the names in the first line; where is the line that a row begins in.
 
     Raises DataError where the names cannot be read or two are equal, and where a quote is opened
@@ -29,7 +37,6 @@ def read_table(content: Content) -> Iterator[tuple[str, Found]]:
     """
     csv.field_size_limit(sys.maxsize)
     lines = _Lines(content)
-    delimiter = "\t" if suffix_of(content.path) == ".tsv" else ","
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     names: Sequence[str] | None = None
     for where, cells in _records(reader, lines, content):
