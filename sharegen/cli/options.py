@@ -48,8 +48,8 @@ class JobOptions:
         str | None,
         _data(
             "--dataset",
-            "A preset of the recipe, a file (JSONL, JSON, CSV, Parquet, text), a folder, a hub id, "
-            "or - for rows that are piped in.",
+            "A preset of the recipe, a file (JSONL, JSON, CSV, TSV, Parquet, text), a folder, a "
+            "hub id, or - for rows that are piped in.",
             "DATASET",
         ),
     ] = None
