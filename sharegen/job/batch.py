@@ -16,6 +16,7 @@ from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import CapacityError, DataError, ModelError, UsageError
+from sharegen.job.clock import recorded_clock
 from sharegen.job.machine import load
 from sharegen.job.outcome import Outcome
 from sharegen.job.plan import shared_lengths
@@ -163,7 +164,8 @@ def _tokens(outcome: Outcome, tokenizer: Any) -> dict[str, Sequence[int]]:
     problems = outcome.workload.problems
     found: Iterable[Sequence[int] | ModelError] | None = outcome.prompts
     if found is None:
-        found = tokenise_each([problem.prompt for problem in problems], tokenizer)
+        prompts = [problem.prompt for problem in problems]
+        found = tokenise_each(prompts, tokenizer, recorded_clock(outcome.run))
     pairs = zip(problems, found, strict=True)
     return {problem.id: ids for problem, ids in pairs if not isinstance(ids, ModelError)}
 

@@ -13,7 +13,7 @@ from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.share import Share
 from sharegen.results.family import family, shard_named, whole_path
-from sharegen.results.journal import BESIDE, OTHER, note_row, refuse_other_job
+from sharegen.results.journal import BESIDE, OTHER, note_row, note_text, refuse_other_job
 from sharegen.results.keys import Key
 from sharegen.results.lock import refuse_held
 from sharegen.results.record import read
@@ -84,12 +84,15 @@ def finished_beside(
                 raise
             continue
         rows: dict[str, str | None] = {}
+        texts: dict[str, str] = {}
         for record in read(path):
             if record.is_sample:
                 note_row(rows, record)
+                note_text(texts, record)
             if record.is_drawn or (record.is_sample and not retry_failed):
                 yield record.key
         content.refuse_changed_rows(path, rows)
+        content.refuse_changed_texts(path, texts)
 
 
 def _is_of_cut(run: RunFile, share: Share) -> bool:

@@ -12,8 +12,10 @@ from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
+from sharegen.job.clock import clock_of, tell_clock
 from sharegen.job.cut import Cut
 from sharegen.job.engines import Staff
+from sharegen.job.identity import Content
 from sharegen.job.machine import (
     blocks_of,
     extents,
@@ -24,9 +26,11 @@ from sharegen.job.machine import (
     single,
     state_slots,
 )
+from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
+from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
 from sharegen.workload.prompt import text_of, token_ids, tokenise
@@ -51,14 +55,16 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
     alone: Sequence[bool] | None
+    clock = _clock(configuration, workload)
     if shard is None:
-        workload, tokens = tokenise_problems(workload, tokenizer)
+        workload, tokens = tokenise_problems(workload, tokenizer, clock)
         alone = single(configuration, [problem.sampling for problem in workload.problems])
     else:
-        share = share_of(configuration, workload, shard)
+        share = share_of(configuration, workload, shard, clock)
         workload, tokens, splits = share.workload, share.prompts, share.splits
         alone = share.alone
     workload.name_odd_rows()
+    tell_clock(clock, configuration)
     asked = _askable(workload, tokens, model)
     ids = [workload.problems[i].id for i in asked]
     samplings = [workload.problems[i].sampling for i in asked]
@@ -131,7 +137,10 @@ def asked_of(configuration: Configuration, problem_id: str | None = None) -> Ask
         raise DataError(f"--show-prompt {problem_id}: no problem that can be asked has it: {hint}")
     problem = problems[problem_id] if problem_id is not None else workload.problems[0]
     tokenizer = load_job_tokenizer(configuration)
-    text, [ids] = text_of(problem.prompt, tokenizer), tokenise([problem.prompt], tokenizer)
+    clock = _clock(configuration, workload)
+    text = text_of(problem.prompt, tokenizer, clock)
+    [ids] = tokenise([problem.prompt], tokenizer, clock)
+    tell_clock(clock, configuration)
     bare = token_ids([text], tokenizer, begin=False)[0] if not problem.prompt.is_chat else ids
     head = list(ids)[: len(ids) - len(bare)]
     return AskedPrompt(problem.id, text, len(ids), tokenizer.decode(head), problem.gold)
@@ -163,6 +172,13 @@ def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedM
     if not asked:
         raise DataError(f"no row can be asked: {errors[-1]}")
     return asked
+
+
+def _clock(configuration: Configuration, workload: Workload) -> Clock:
+    """What chat templates would hear: as the journal has it that `run` finds by itself."""
+    if not any(problem.prompt.is_chat for problem in workload.problems):
+        return Clock.now()
+    return clock_of(configuration, find_output(Content.of(configuration, workload)))
 
 
 @dataclass(frozen=True)
@@ -201,8 +217,10 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     """How the job would be cut into so many parts; nothing is sampled or loaded."""
     workload = load_asked(configuration)
     model, tokenizer = load(configuration, weights=False)
-    workload, prompts = tokenise_problems(workload, tokenizer)
+    clock = _clock(configuration, workload)
+    workload, prompts = tokenise_problems(workload, tokenizer, clock)
     workload.name_odd_rows()
+    tell_clock(clock, configuration)
     problems = workload.problems
     _, found = cut_job(configuration, problems, prompts, model.context_length, num_parts)
     if found.prompt_tokens == 0:

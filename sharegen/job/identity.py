@@ -16,6 +16,7 @@ from sharegen.errors import JournalError
 from sharegen.results.journal import OTHER
 from sharegen.results.rereading import Rereading
 from sharegen.results.run_file import RunFile, as_json
+from sharegen.workload.clock import like
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Workload
 from sharegen.workload.prompt import tokenizer_fingerprint
@@ -79,6 +80,9 @@ class Content:
         elif model is None:
             model = "+".join(name for name in names if name is not None)
         unloaded = {"model": model, "tokenizer": recorded.fingerprints.get("tokenizer")}
+        clock = recorded.fingerprints.get("clock")
+        if clock is not None:
+            unloaded["clock"] = like(asked.chat.date, clock) if asked.chat.date else clock
         return RunFile(identity, unloaded | self.workload.fingerprints, asked.extent)
 
     def refuse_changed_rows(self, path: Path, sampled: Mapping[str, str | None]) -> None:
@@ -104,6 +108,21 @@ class Content:
                 " names another) and"
             )
         raise JournalError(f"{path}: {what} it was sampled: {to_do} {OTHER}")
+
+    def refuse_changed_texts(self, path: Path, sampled: Mapping[str, str]) -> None:
+        """Raises JournalError where the chat template makes another text of the same turns.
+
+        sampled: `Record.text_hash` by problem id. The workload is one whose prompts are tokens.
+        """
+        texts = {problem.id: problem.text_hash for problem in self.workload.problems}
+        changed = [name for name, text in sampled.items() if texts.get(name, text) != text]
+        if changed:
+            more = f", and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+            raise JournalError(
+                f"{path}: problem {changed[0]!r}{more}: its chat template makes another text of "
+                "the same turns than when it was sampled (the tokenizer's own code may write the "
+                f"time, or another version of transformers renders it): {OTHER}"
+            )
 
 
 def of_ranks(configuration: Configuration, dtype: str | None) -> dict[str, int]:

@@ -18,6 +18,7 @@ from sharegen.engine.lengths import Lengths
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
 from sharegen.job.beside import finished_beside
+from sharegen.job.clock import clock_of, tell_clock
 from sharegen.job.counts import added
 from sharegen.job.engines import Staff, sampling_params, start
 from sharegen.job.environment import environment
@@ -45,6 +46,7 @@ from sharegen.results.pace import Pace
 from sharegen.results.pool import Pool
 from sharegen.results.progress import longest_of
 from sharegen.results.stopped import Stopped
+from sharegen.workload.clock import Clock
 from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.sampling import Sampling
 
@@ -74,13 +76,15 @@ class LoadedJob:
         share: Share | None = None,
         others: Sequence[Path] = (),
         server: ForkServer | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """server: what workers on a CPU are copies of, where it runs already."""
+        """server: what workers on a CPU are copies of, where it runs already. clock: what chat
+        templates hear, and heard where the prompts of a share are tokens already."""
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
-        self.content = content
+        self.clock = clock = clock or clock_of(content.configuration, path)
         self.configuration = configuration = content.configuration
         self.workload = workload = content.workload
         self.path = path
@@ -100,7 +104,7 @@ class LoadedJob:
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         self.alone: Sequence[bool]
         if share is None:
-            self.workload, self.prompts = tokenise_problems(workload, self.tokenizer)
+            self.workload, self.prompts = tokenise_problems(workload, self.tokenizer, clock)
             asked = [prompt for prompt in self.prompts if prompt]
             self.tree = PrefixTree.build(
                 asked,
@@ -112,6 +116,8 @@ class LoadedJob:
             self.prompts, self.splits, self.alone = share.prompts, share.splits, share.alone
             paths = zip(self.prompts, self.splits, self.alone, strict=True)
             self.tree = self._tree_of([path for path in paths if path[0]])
+        tell_clock(clock, configuration)
+        self.content = replace(content, workload=self.workload)
         machine = configuration.machine
         self.blocks = blocks_of(configuration, self.model)
         limit = None
@@ -139,7 +145,8 @@ class LoadedJob:
         return Journal.open(
             self.path,
             self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
-            fingerprints=self.content.fingerprints(self.model, self.tokenizer),
+            fingerprints=self.content.fingerprints(self.model, self.tokenizer)
+            | self.clock.fingerprint,
             extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
             versions=versions(),
             environment=environment(self.staff.device, self.configuration, command),
@@ -261,6 +268,7 @@ class LoadedJob:
         from sharegen.engine.request import Request
 
         self.content.refuse_changed_rows(self.path, journal.rows)
+        self.content.refuse_changed_texts(self.path, journal.texts)
         for bad in self.workload.bad_rows:
             if strict:
                 raise DataError(f"{bad.error} (--strict)")
@@ -323,6 +331,9 @@ class LoadedJob:
             ranks=self.staff.ranks,
             weights_bytes=self.model.weights_bytes,
             saved_by_order=None if self.share else saved_by_order(self.workload),
+            golds=sum(item.problem.gold is not None for item in asked)
+            if self.workload.golds
+            else None,
         )
 
     def _samplings(self) -> list[Sampling]:

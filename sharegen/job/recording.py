@@ -56,6 +56,7 @@ def record_of(
         ),
         error=error,
         row_hash=problem.row_hash,
+        text_hash=problem.text_hash,
         prompt=_as_json(problem.prompt.content) if keep.prompt else None,
         tools=_as_json(problem.prompt.options.tools) if keep.prompt else None,
         fields=kept_fields(problem, keep.fields),

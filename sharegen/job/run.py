@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sharegen.common.shard import Shard
 from sharegen.errors import CapacityError, DataError, JournalError, UsageError
 from sharegen.job.beside import journals_beside, refuse_other_shards, refuse_overwriting
+from sharegen.job.clock import clock_of
 from sharegen.job.engines import fork_server
 from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted, interrupts
@@ -76,7 +77,8 @@ def run_job(
             path = path or journal_path(find_output(content), shard)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
-            share = None if shard is None else share_of(configuration, workload, shard)
+            clock = clock_of(configuration, None if overwrite else path)
+            share = None if shard is None else share_of(configuration, workload, shard, clock)
             own = workload if share is None else share.workload
             content = replace(content, workload=own)
             own.name_odd_rows()
@@ -93,7 +95,7 @@ def run_job(
             _make_folder(path)
             samplings = [problem.sampling for problem in own.problems]
             with closing(fork_server(configuration, samplings)) as server:
-                job = LoadedJob(content, path, watcher, verify, share, others, server)
+                job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
                 with closing(job), job.open_journal(overwrite, command) as journal:
                     if overwrite:
                         discard_scores(path)

@@ -17,6 +17,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import NothingToDo
 from sharegen.job.cut import Cut, cut
 from sharegen.job.machine import load, single
+from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Workload, tokenise_problems
 
@@ -78,14 +79,14 @@ def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged
     return Ragged(leaf.splits() if leaf else () for leaf in found), alone
 
 
-def share_of(configuration: Configuration, workload: Workload, shard: Shard) -> Share:
+def share_of(configuration: Configuration, workload: Workload, shard: Shard, clock: Clock) -> Share:
     """The share of a shard in the job; reads the tokenizer and the model's config, no weights.
 
     Rows that cannot be asked are told by the first shard. Raises NothingToDo where there is
     nothing for this one.
     """
     model, tokenizer = load(configuration, weights=False)
-    workload, prompts = tokenise_problems(workload, tokenizer)
+    workload, prompts = tokenise_problems(workload, tokenizer, clock)
     tree, found = cut_job(
         configuration, workload.problems, prompts, model.context_length, shard.count
     )

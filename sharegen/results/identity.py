@@ -24,6 +24,7 @@ _WORDS = {
     "fingerprints.tokenizer": "another tokenizer or chat template",
     "fingerprints.few_shot": "other few-shot examples",
     "fingerprints.document": "another document",
+    "fingerprints.clock": "another time, which the chat template writes",
     "fingerprints.chat_template": "another chat template",
     "fingerprints.order": "another order of fields, which all rows that are asked decide",
     "prompt": "another template",

@@ -51,8 +51,8 @@ class Journal:
     finished: keys of the samples on record, those that failed included; a bad row is in `failed`
         instead, by problem id, until a later run has samples of it.
     undrawn: keys of the samples that failed, until a later run draws them.
-    rows: of the samples on record, what each row is known by (`Record.row`), by problem id; golds:
-        the gold answers in their lines.
+    rows: of the samples on record, what each row is known by (`Record.row`), by problem id; texts:
+        of those that are chats, `Record.text_hash`; golds: the gold answers in their lines.
     lengths: how many samples on record have so many tokens and such a finish reason.
     recovered: bytes of a line cut short that were truncated on opening.
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
@@ -72,6 +72,7 @@ class Journal:
         self.undrawn = Keys()
         self.failed: dict[str, str | None] = {}
         self.rows: dict[str, str | None] = {}
+        self.texts: dict[str, str] = {}
         self.golds = Golds()
         self.lengths: Counter[tuple[int, str | None]] = Counter()
         for record in reader:
@@ -245,6 +246,7 @@ class Journal:
             if record.is_drawn:
                 self.lengths[record.num_tokens, record.finish_reason] += 1
             note_row(self.rows, record)
+            note_text(self.texts, record)
             self.golds.note(record)
         else:
             self.failed[record.problem_id] = record.error
@@ -400,3 +402,9 @@ def note_row(rows: dict[str, str | None], record: Record) -> None:
     """Keep what the row of a sample is known by; a hash of the whole row tells more."""
     if record.row_hash is not None or record.problem_id not in rows:
         rows[record.problem_id] = record.row
+
+
+def note_text(texts: dict[str, str], record: Record) -> None:
+    """Keep what the text of a sample's chat is known by."""
+    if record.text_hash is not None:
+        texts.setdefault(record.problem_id, record.text_hash)

@@ -41,6 +41,7 @@ class Record:
         log-probability, and those of the likeliest tokens by their ids. Null is not finite.
     prompt_logprobs: the same of the prompt's tokens, null for the first, with its first sample.
     row_hash: of all that a row brings to its samples: prompt, tests.
+    text_hash: of a chat, of the text that the chat template made of it.
     prompt: the text, the turns or the token ids that were asked; tools: what a chat was given with
         them; fields: of the row, by name. Where they were asked for (`--keep-prompt`, `--keep`).
     """
@@ -63,6 +64,7 @@ class Record:
     tools: list[dict[str, Any]] | None = None
     fields: dict[str, Any] | None = None
     score: float | None = None
+    text_hash: str | None = None
 
     @property
     def row(self) -> str | None:
@@ -96,6 +98,8 @@ class Record:
         }
         if self.row_hash is not None:
             fields["row_hash"] = self.row_hash
+        if self.text_hash is not None:
+            fields["text_hash"] = self.text_hash
         if self.is_sample:
             logprob = self.cumulative_logprob
             finite = logprob is not None and math.isfinite(logprob)
@@ -176,6 +180,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "prompt_logprobs": (list, type(None)),
     "error": (str, type(None)),
     "row_hash": (str, type(None)),
+    "text_hash": (str, type(None)),
     "prompt": (str, list, type(None)),
     "tools": (list, type(None)),
     "fields": (dict, type(None)),

@@ -6,13 +6,17 @@ through transformers' own code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import chat_template_utils
 
 from sharegen.common import confined
 from sharegen.errors import ModelError
+from sharegen.workload.clock import Clock
 from sharegen.workload.conversation import PLAIN, ChatOptions
 from sharegen.workload.template import FAILURES, MAX_TEXT, said
 
@@ -24,9 +28,15 @@ class ChatOverrun(ModelError):
 
 
 def chat_text(
-    tokenizer: PreTrainedTokenizerBase, turns: Turns, options: ChatOptions = PLAIN
+    tokenizer: PreTrainedTokenizerBase,
+    turns: Turns,
+    options: ChatOptions = PLAIN,
+    clock: Clock | None = None,
 ) -> str:
     """The text of a conversation up to where the model answers.
+
+    clock: what the template hears the time to be, by default now. A tokenizer's class with code of
+    its own in the place of a template hears its own.
 
     Raises ModelError when the template refuses the conversation or fails, ChatOverrun when it goes
     over its limits.
@@ -38,7 +48,11 @@ def chat_text(
     try:
         template = tokenizer.get_chat_template(tools=options.tools)  # type: ignore[arg-type]
         known = _known_roles(turns, template)
-        return confined.call(render, template, tokenizer.special_tokens_map, known, options)
+        clock = clock or Clock.now()
+        tokens = tokenizer.special_tokens_map
+        text, formats = confined.call(render, template, tokens, known, options, clock.moment)
+        clock.note(formats)
+        return text
     except ValueError as error:  # several templates, and none is the default
         raise ModelError(f"the tokenizer's chat template cannot be used: {said(error)}") from None
     except confined.Exceeded as error:
@@ -53,13 +67,47 @@ def _known_roles(turns: Turns, template: str) -> Turns:
 
 
 def render(
-    template: str, special_tokens: Mapping[str, str], turns: Turns, options: ChatOptions
-) -> str:
-    """What a tokenizer with this template and these tokens makes of a conversation."""
-    text = _applied(_StandIn(template, special_tokens), turns, options)
+    template: str,
+    special_tokens: Mapping[str, str],
+    turns: Turns,
+    options: ChatOptions,
+    moment: datetime,
+) -> tuple[str, set[str]]:
+    """What a tokenizer with this template and these tokens makes of a conversation at a moment.
+
+    With it the formats in which the template wrote the time.
+    """
+    with _stopped(moment) as formats:
+        text = _applied(_StandIn(template, special_tokens), turns, options)
     if len(text) > MAX_TEXT:
         raise ModelError(f"the tokenizer's chat template gives more than {MAX_TEXT:,} characters")
-    return text
+    return text, formats
+
+
+@contextmanager
+def _stopped(moment: datetime) -> Iterator[set[str]]:
+    """Let transformers' `strftime_now` write this moment; the formats that it was asked for."""
+    clock, stopped = chat_template_utils.datetime, _StoppedClock(moment)
+    chat_template_utils.datetime = stopped  # type: ignore[assignment,misc]
+    try:
+        yield stopped.formats
+    finally:
+        chat_template_utils.datetime = clock  # type: ignore[misc]
+
+
+class _StoppedClock:
+    """As much of `datetime` as transformers gives templates, always at one moment."""
+
+    def __init__(self, moment: datetime) -> None:
+        self._moment = moment
+        self.formats: set[str] = set()
+
+    def now(self) -> _StoppedClock:
+        return self
+
+    def strftime(self, format: str) -> str:
+        self.formats.add(format)
+        return self._moment.strftime(format)
 
 
 class _StandIn:

@@ -123,6 +123,7 @@ class Configuration(Job):
         chat = values["chat"]
         chat.pop("stop")  # those in use are the sampling's
         chat.pop("template")  # its content counts
+        chat.pop("date")  # if its template asks for it, the journal has it
         if self.chat.enabled:
             del values["prompt"], values["example"]
             if self.prompt.free:

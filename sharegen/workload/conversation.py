@@ -217,7 +217,7 @@ _RESERVED = frozenset({
     "self", "conversation", "messages", "tools", "documents", "chat_template", "tokenize",
     "add_generation_prompt", "continue_final_message", "sanitize_control_tokens", "padding",
     "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
-    "tokenizer_kwargs",
+    "tokenizer_kwargs", "strftime_now",
 })  # fmt: skip
 """What transformers' `apply_chat_template` takes by name for itself."""
 

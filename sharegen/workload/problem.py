@@ -18,13 +18,14 @@ from typing import Any
 from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
+from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Rows
 from sharegen.workload.few_shot import examples_of
 from sharegen.workload.files.content import file_hash
 from sharegen.workload.gold import Gold, golds_of
 from sharegen.workload.items import BadRow, Item, items_of, name_of, read_split
-from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise_each
+from sharegen.workload.prompt import Prompt, PromptTemplate, asked_each
 from sharegen.workload.requests import BatchRequest, Fault, read_requests
 from sharegen.workload.sampling import Sampling
 from sharegen.workload.sections import Dataset
@@ -41,6 +42,7 @@ class Problem:
     row_hash: of all that it brings to its samples: prompt, tests, own parameters. Not its gold
         answer, which is read anew, as the recipe says.
     sampling: how many samples are drawn, and how: as all of the job, or as its row says.
+    text_hash: of the text that a chat template makes of the prompt, once it has.
     """
 
     id: str
@@ -49,6 +51,7 @@ class Problem:
     gold: str | None
     row_hash: str
     sampling: Sampling
+    text_hash: str | None = None
 
     @cached_property
     def prompt_hash(self) -> str:
@@ -236,29 +239,28 @@ def _nothing_to_ask(bad: Sequence[BadRow]) -> DataError:
     return DataError(f"no row can be asked: {bad[0].error}{more}")
 
 
-def tokenise_problems(workload: Workload, tokenizer: Any) -> tuple[Workload, Ragged]:
+def tokenise_problems(workload: Workload, tokenizer: Any, clock: Clock) -> tuple[Workload, Ragged]:
     """Token ids of the problems; those whose conversation the chat template refuses are bad rows.
 
-    Raises ModelError where that is all of them.
+    clock: what chat templates hear the time to be. Raises ModelError where that is all of them.
     """
     problems: list[Problem] = []
     bad: list[BadRow] = []
 
     def tokens() -> Iterator[array[int]]:
-        found = tokenise_each([problem.prompt for problem in workload.problems], tokenizer)
-        for problem, ids in zip(workload.problems, found, strict=True):
-            if isinstance(ids, ModelError):
-                bad.append(BadRow(problem.id, f"problem {problem.id}: {ids}"))
+        found = asked_each([problem.prompt for problem in workload.problems], tokenizer, clock)
+        for problem, asked in zip(workload.problems, found, strict=True):
+            if isinstance(asked, ModelError):
+                bad.append(BadRow(problem.id, f"problem {problem.id}: {asked}"))
                 if len(bad) == len(workload.problems):
-                    raise ids
-                remark(bad[-1].told)
-            else:
-                problems.append(problem)
-                yield ids
+                    raise asked
+                remark(f"{bad[-1].error}: it is left out")
+                continue
+            text_hash = None if asked.text is None else content_hash(asked.text)
+            problems.append(replace(problem, text_hash=text_hash))
+            yield asked.ids
 
     prompts = Ragged(tokens())
-    if not bad:
-        return workload, prompts
     return replace(workload, problems=problems, bad_rows=[*workload.bad_rows, *bad]), prompts
 
 
@@ -290,10 +292,8 @@ def _refuse_idle_chat(problems: Iterable[Problem], configuration: Configuration)
     chat = configuration.chat
     if chat.enabled or any(problem.prompt.is_chat for problem in problems):
         return
-    given = next(
-        (name for name in ("template", *OF_CONVERSATIONS) if getattr(chat, name) not in _UNSAID),
-        None,
-    )
+    names = ("template", "date", *OF_CONVERSATIONS)
+    given = next((name for name in names if getattr(chat, name) not in _UNSAID), None)
     if given is not None:
         raise UsageError(
             f"chat.{given}: no prompt is a chat: give --chat, rows of messages, or leave it out"

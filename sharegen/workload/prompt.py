@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sharegen.common.names import listed
 from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.workload import template
+from sharegen.workload.clock import Clock
 from sharegen.workload.conversation import (
     COLUMN,
     KWARGS,
@@ -237,42 +238,65 @@ class PromptTemplate:
         return template.render(f"chat.{role}", text, fields)
 
 
-def tokenise(prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase) -> list[array[int]]:
+def tokenise(
+    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, clock: Clock | None = None
+) -> list[array[int]]:
     """Token ids of whole prompts; raises the first ModelError of `tokenise_each`."""
     tokens: list[array[int]] = []
-    for found in tokenise_each(prompts, tokenizer):
+    for found in tokenise_each(prompts, tokenizer, clock):
         if isinstance(found, ModelError):
             raise found
         tokens.append(found)
     return tokens
 
 
-def text_of(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str:
+def text_of(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, clock: Clock) -> str:
     """A prompt as the text that is asked, token ids decoded; raises ModelError for a bad chat."""
-    found = _text(prompt, tokenizer)
+    found = _text(prompt, tokenizer, clock)
     if isinstance(found, ModelError):
         raise found
     return found if isinstance(found, str) else str(tokenizer.decode(list(found)))
 
 
 def tokenise_each(
-    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, clock: Clock | None = None
 ) -> Iterator[array[int] | ModelError]:
     """Token ids of whole prompts, with BOS once where the tokenizer begins a text with it.
 
     A chat prompt is what the tokenizer's chat template makes of it, which brings its own special
     tokens. Special tokens that a tokenizer appends (EOS) are left out: a prompt goes on. In the
     place of a chat that there is no template for, or that it refuses, comes the error.
+
+    clock: what templates hear the time to be, by default now.
     """
+    for asked in asked_each(prompts, tokenizer, clock or Clock.now()):
+        yield asked if isinstance(asked, ModelError) else asked.ids
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The token ids of a prompt, and of a chat the text that its template made."""
+
+    ids: array[int]
+    text: str | None
+
+
+def asked_each(
+    prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, clock: Clock
+) -> Iterator[Asked | ModelError]:
+    """`tokenise_each`, with the texts of chats."""
     for batch in _batches(prompts):
-        texts = [_text(prompt, tokenizer) for prompt in batch]
+        texts = [_text(prompt, tokenizer, clock) for prompt in batch]
+        is_chat = batch[0].is_chat
         good = [text for text in texts if isinstance(text, str)]
-        ids = iter(token_ids(good, tokenizer, begin=not batch[0].is_chat) if good else ())
+        ids = iter(token_ids(good, tokenizer, begin=not is_chat) if good else ())
         for text in texts:
             if isinstance(text, ModelError):
                 yield text
+            elif isinstance(text, str):
+                yield Asked(array("i", next(ids)), text if is_chat else None)
             else:
-                yield array("i", next(ids) if isinstance(text, str) else text)
+                yield Asked(array("i", text), None)
 
 
 def token_ids(
@@ -314,7 +338,9 @@ def _batches(prompts: Sequence[Prompt]) -> Iterator[list[Prompt]]:
         yield batch
 
 
-def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | tuple[int, ...] | ModelError:
+def _text(
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, clock: Clock
+) -> str | tuple[int, ...] | ModelError:
     """The prompt as text; token ids as they are."""
     if not isinstance(prompt.content, list):
         return prompt.content
@@ -326,7 +352,7 @@ def _text(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> str | tuple[int
     from sharegen.workload.chat import ChatOverrun, chat_text
 
     try:
-        return chat_text(tokenizer, prompt.content, prompt.options)
+        return chat_text(tokenizer, prompt.content, prompt.options, clock)
     except ChatOverrun:
         raise
     except ModelError as error:

@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema
 
 from sharegen.workload import conversation
 from sharegen.workload.validation import Strict
-from sharegen.workload.values import Names, NonEmpty, Pattern, Place, Revision, Template
+from sharegen.workload.values import Moment, Names, NonEmpty, Pattern, Place, Revision, Template
 
 _MAX_WORDS = 10_000_000  # of a document that is made: more than any context holds
 
@@ -147,6 +147,8 @@ class Chat(Strict):
     place of the tokenizer's. template_kwargs: variables of the template's own, such as
     `enable_thinking`. tools: schemas of functions, which the template writes out; a row's `tools`
     replace them.
+    date: what a template that writes the date hears it to be, as 2026-11-26 (or, of one that writes
+    the time, 2026-11-26T09:30:00); null is the time of the job's first run.
     add_generation_prompt: whether an answer begins a turn of its own; unless it is said, a
     conversation must not end with the assistant. continue_final_message: whether an answer goes on
     within the last turn.
@@ -159,6 +161,7 @@ class Chat(Strict):
     stop: list[NonEmpty] = []
     template: Place | None = None
     template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_kwargs)] = {}
+    date: Moment | None = None
     tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import date, datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -34,6 +35,20 @@ def _check_place(text: str) -> str:
         raise ValueError("neither a path nor a hub id: a name in it is too long or holds a NUL")
     return text
 
+
+def _check_moment(value: Any) -> Any:
+    """A date or a date with a time, in ISO's spelling; YAML reads some as such already."""
+    text = value.isoformat() if isinstance(value, date) else value
+    if isinstance(text, str):
+        try:
+            datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError("neither a date as 2026-11-26, nor with a time behind it") from None
+    return text
+
+
+Moment = Annotated[str, BeforeValidator(_check_moment), WithJsonSchema({"type": "string"})]
+"""A date, or a date with a time."""
 
 Place = Annotated[str, Field(max_length=4_000), AfterValidator(_check_place)]
 """A file, a folder or a hub id."""

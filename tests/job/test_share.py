@@ -14,6 +14,7 @@ from sharegen.errors import NothingToDo, UsageError
 from sharegen.job.dry_run import plan_cut, plan_job
 from sharegen.job.run import run_job
 from sharegen.job.share import share_of
+from sharegen.workload.clock import Clock
 from sharegen.workload.problem import load_workload
 from sharegen.workload.prompt import tokenise
 from tests.job.parts import configure, records
@@ -27,7 +28,7 @@ def test_the_data_has_what_makes_it_hard(folder: Path) -> None:
     tree = PrefixTree.build(prompts, 16)
     levels = [len(node.path()) for node in tree.nodes() if node.requests]
     assert max(levels) >= 3 and len(tree.root_nodes) == 1
-    share = share_of(configure(folder), workload, Shard(1, 3))
+    share = share_of(configure(folder), workload, Shard(1, 3), Clock.now())
     alone = PrefixTree.build(share.prompts, 16)
     own = PrefixTree.build(share.prompts, 16, splits=share.splits)
     assert [node.splits() for node in alone.nodes()] != [node.splits() for node in own.nodes()]
