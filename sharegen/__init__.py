@@ -1,13 +1,17 @@
 """sharegen: offline batch generation for language models when prompts share text."""
 
+from __future__ import annotations
+
 import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING, Any
 
 from sharegen.version import __version__
 
+TYPE_CHECKING = False  # typing's, without the time in which Ctrl-C would end in a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from sharegen.common.structured import StructuredOutputsParams
     from sharegen.engine.request import BeamSearchParams, SamplingParams
     from sharegen.llm import LLM

@@ -1,5 +1,33 @@
-"""`python -m sharegen`."""
+"""The command, as `sharegen` and as `python -m sharegen`: what must stand before anything else.
 
-from sharegen.cli import main
+Importing the command line takes a third of a second, in which Ctrl-C ends the process quietly.
+Neither this process nor those that it starts import from the current folder: with `--model .` that
+is a model's, where anything may lie.
+"""
 
-main()
+import os
+import sys
+
+
+def main() -> None:
+    """Run a command and exit with its code."""
+    from sharegen.common import ctrl_c
+
+    ctrl_c.quiet_imports()
+    try:
+        from sharegen.common.import_path import SAFE_PATH
+
+        os.environ[SAFE_PATH] = "1"
+        from sharegen.cli import main as command
+
+        command()
+    except KeyboardInterrupt:  # before the command line handles it, or as it ends
+        ctrl_c.leave()
+    finally:
+        ctrl_c.quiet_end()
+
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the current folder, by `python -m`
+    main()

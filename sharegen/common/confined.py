@@ -26,6 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NoReturn, ParamSpec, TypeVar
 
+from sharegen.common.import_path import import_path
+
 SECONDS = 2.0
 """Of CPU time, for one call."""
 
@@ -79,9 +81,9 @@ class _Process:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        start = json.dumps([SECONDS, MEMORY, [_PACKAGES, *sys.path]])
+        start = json.dumps([SECONDS, MEMORY, [*import_path(), _PACKAGES]])
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _START, start],
+            [sys.executable, "-P", "-S", "-c", _START, start],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

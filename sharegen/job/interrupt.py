@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from sharegen.errors import SharegenError
+from sharegen.common.ctrl_c import EXIT_CODE, leave_if_importing
+from sharegen.errors import JournalError, SharegenError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ECHO = 0.2
@@ -23,7 +24,7 @@ _SOON = 0.02  # seconds
 class Interrupted(SharegenError):
     """The user stopped the job; what was finished is on record."""
 
-    exit_code = 130
+    exit_code = EXIT_CODE
 
 
 class Interrupts:
@@ -53,7 +54,20 @@ class Interrupts:
             os._exit(Interrupted.exit_code)
         self._asked = now
         if not self._held:
+            leave_if_importing(frame)
             raise KeyboardInterrupt
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """What fails inside after an interrupt fails for that: a library made an error of it."""
+        try:
+            yield
+        except (Interrupted, JournalError):
+            raise
+        except Exception:
+            if self._asked is not None:
+                raise KeyboardInterrupt from None
+            raise
 
     @contextmanager
     def none_lost(self) -> Iterator[None]:
@@ -87,7 +101,7 @@ def interrupts() -> Iterator[Interrupts]:
         return
     before = {number: signal.signal(number, handler._on_signal) for number in _SIGNALS}
     try:
-        with handler.none_lost():
+        with handler.none_lost(), handler.translated():
             yield handler
     finally:
         for number, previous in before.items():

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from sharegen.job.interrupt import interrupts
+from sharegen.errors import JournalError
+from sharegen.job.interrupt import Interrupted, interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -73,3 +74,26 @@ def test_other_threads_leave_the_signals_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+def test_what_a_library_makes_of_an_interrupt_is_still_one() -> None:
+    """dill, asked for its version: No module named 'version'."""
+    with pytest.raises(KeyboardInterrupt), interrupts():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ModuleNotFoundError("No module named 'version'") from None
+
+
+@pytest.mark.parametrize("error", [Interrupted("told"), JournalError("not written")])
+def test_what_must_be_told_all_the_same(error: Exception) -> None:
+    with pytest.raises(type(error)), interrupts():
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise error from None
+
+
+def test_errors_without_an_interrupt_are_what_they_are() -> None:
+    with pytest.raises(ValueError, match="wrong"), interrupts():
+        raise ValueError("wrong")

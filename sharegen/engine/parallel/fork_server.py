@@ -1,14 +1,10 @@
-"""The process that workers on a CPU are copies of.
-
-`python -m sharegen.engine.parallel.fork_server FD`, with its driver at the other end of FD.
-"""
+"""The process that workers on a CPU are copies of."""
 
 from __future__ import annotations
 
 import gc
 import os
 import socket
-import sys
 from multiprocessing.connection import Connection
 
 from sharegen.engine.parallel.copies import COPY, NUMBER, RUNS
@@ -34,7 +30,8 @@ def _copy(line: socket.socket) -> int | None:
         line.sendall(NUMBER.pack(pid))
 
 
-def main() -> None:
+def main(descriptor: int) -> None:
+    """The process: its driver is at the other end of its descriptor."""
     gc.disable()  # an import makes a million objects that stay: looking at them takes a second
     import transformers.modeling_utils  # noqa: F401 - what loading any model begins with
 
@@ -43,10 +40,6 @@ def main() -> None:
 
     gc.freeze()  # what looks for garbage in a copy would else touch, and so copy, all of this
     gc.enable()
-    descriptor = _copy(socket.socket(fileno=int(sys.argv[1])))
-    if descriptor is not None:
-        serve(Line(Connection(descriptor)))
-
-
-if __name__ == "__main__":
-    main()
+    worker = _copy(socket.socket(fileno=descriptor))
+    if worker is not None:
+        serve(Line(Connection(worker)))

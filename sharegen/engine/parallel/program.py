@@ -1,23 +1,57 @@
-"""Our own modules as programs beside the one that the user has begun."""
+"""Our own modules as programs beside the one that the user has begun.
+
+`python -P -m sharegen.engine.parallel.program MODULE FD` runs `MODULE.main(FD)`.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import os
+import select
+import signal
 import subprocess
 import sys
+
+from sharegen.common.import_path import SAFE_PATH, import_path
 
 
 def begin(module: str, descriptor: int) -> subprocess.Popen[bytes]:
     """Run a module with the number of a descriptor that it is handed.
 
     It is a program of its own, not a fork, so that it may use a GPU, and a user's script needs no
-    guard around its first line. It hears no Ctrl-C, which is for the driver.
+    guard around its first line. It hears no Ctrl-C, which is for the driver. Its standard input is
+    a pipe that nobody writes to: it ends with this process.
     """
+    imports = {"PYTHONPATH": os.pathsep.join(import_path()), SAFE_PATH: "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", module, str(descriptor)],
+        [sys.executable, "-P", "-m", __name__, module, str(descriptor)],
         pass_fds=[descriptor],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=2,  # stdout is for data
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=os.environ | imports,
         process_group=0,
     )
+
+
+def _end_with_parent() -> None:
+    """Have the system end this process when nobody holds the other end of its standard input.
+
+    Without it a process whose driver was killed goes on until it has imported what it needs: what
+    a library does in one go no thread interrupts. Elsewhere than on Linux that is so.
+    """
+    if sys.platform != "linux":
+        return
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    ended = select.poll()
+    ended.register(0, 0)
+    if ended.poll(0):  # it was closed before
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    _, _module, _descriptor = sys.argv
+    importlib.import_module(_module).main(int(_descriptor))

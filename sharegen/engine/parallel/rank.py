@@ -1,7 +1,4 @@
-"""A rank above 0, in a process of its own: it runs what rank 0 does, as long as that lives.
-
-`python -m sharegen.engine.parallel.rank FD`, with rank 0 at the other end of FD.
-"""
+"""A rank above 0, in a process of its own: it runs what rank 0 does, as long as that lives."""
 
 from __future__ import annotations
 
@@ -78,7 +75,8 @@ def _step(runner: Runner, batch: Batch) -> None:
         runner.spare_memory()  # as rank 0 does before it goes on
 
 
-if __name__ == "__main__":
-    follow(Line(Connection(int(sys.argv[1]))))
+def main(descriptor: int) -> None:
+    """The process: rank 0 is at the other end of its descriptor."""
+    follow(Line(Connection(descriptor)))
     sys.stderr.flush()
     os._exit(0)  # taking torch apart takes seconds, for which rank 0 would wait

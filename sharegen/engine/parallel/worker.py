@@ -1,7 +1,4 @@
-"""One engine in a process of its own: requests in, completions out, as long as the driver lives.
-
-`python -m sharegen.engine.parallel.worker FD`, with the driver at the other end of FD.
-"""
+"""One engine in a process of its own: requests in, completions out, as long as the driver lives."""
 
 from __future__ import annotations
 
@@ -131,5 +128,6 @@ def _resident() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-if __name__ == "__main__":
-    serve(Line(Connection(int(sys.argv[1]))))
+def main(descriptor: int) -> None:
+    """The process: the driver is at the other end of its descriptor."""
+    serve(Line(Connection(descriptor)))

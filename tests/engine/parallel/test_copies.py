@@ -17,7 +17,7 @@ import pytest
 
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.launch import Process, Processes
-from sharegen.engine.parallel.messages import Failed, Setting
+from sharegen.engine.parallel.messages import Alive, Failed, Setting
 from sharegen.errors import SharegenError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are Linux's")
@@ -38,10 +38,10 @@ def setting(model: Path) -> Setting:
 def test_a_copy_is_a_worker_whose_end_is_told(server: ForkServer, tmp_path: Path) -> None:
     """What it cannot do comes as an error, and then its silence."""
     worker = Process(setting(tmp_path / "nowhere"), server=server)
-    failed = worker.connection.recv()
+    failed = _said(worker.connection)
     assert isinstance(failed, Failed) and "nowhere" in str(failed.error)
     with pytest.raises(EOFError):
-        worker.connection.recv()
+        _said(worker.connection)
     assert worker.why() == "it ended with code 0"
     worker.end()
     assert not psutil.pid_exists(worker.pid)
@@ -52,7 +52,7 @@ def test_one_that_is_killed(server: ForkServer) -> None:
     one, other = (_waiting(server) for _ in range(2))
     os.kill(one[0].pid, signal.SIGKILL)
     with pytest.raises(EOFError):  # though the other was begun while its connection was open
-        one[1].recv()
+        _said(one[1])
     assert one[0].wait() == -signal.SIGKILL
     one[0].kill()  # nothing: the number may be another's by now
     assert psutil.Process(other[0].pid).status() != psutil.STATUS_ZOMBIE
@@ -89,10 +89,17 @@ def test_the_process_is_gone(tmp_path: Path) -> None:
         server._process.wait()
         with pytest.raises(SharegenError, match="no worker can be started"):
             server.copy(Pipe()[1])
-        assert isinstance(worker.connection.recv(), Failed)
+        assert isinstance(_said(worker.connection), Failed)
         assert worker.why() == "it no longer answers"
         worker.end()
     server.close()  # twice does nothing
+
+
+def _said(connection: Connection[Any, Any]) -> object:
+    """The next that a worker says besides that it lives."""
+    while isinstance(message := connection.recv(), Alive):
+        pass
+    return message
 
 
 def _waiting(server: ForkServer) -> tuple[Any, Connection[Any, Any]]:
