@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
         "engine/execute", "engine/parallel", "kernels", "job", "workload", "results", "common",
         "errors",
     },
-    "__main__": {"cli"},
+    "__main__": {"cli", "common"},
     "cli": {
         "engine", "bench", "job", "lm_eval", "workload", "results", "common", "sharegen", "errors",
     },
