@@ -159,11 +159,16 @@ class PromptTemplate:
         return Prompt(self._examples + own, own)
 
     def _refuse_empty(self, fields: Mapping[str, Any]) -> None:
-        """Raise RenderError for a row that asks nothing, as an empty cell of a CSV does."""
-        text = self._prompt if self._chat is None else self._chat.user
-        written = sorted(template.names(text or "") & fields.keys() - _NOT_ITS_OWN)
+        """Raise RenderError for a row that asks nothing, as an empty cell of a CSV does.
+
+        A template of one field alone is another matter: whoever samples from nothing but BOS asks
+        an empty text.
+        """
+        text = self._prompt if self._chat is None else self._chat.user or ""
+        written = sorted(template.names(text) & fields.keys() - _NOT_ITS_OWN)
         empty = [name for name in written if not str(fields[name]).strip()]
-        if _QUESTION in empty or (empty and empty == written):
+        is_all = empty == written and (self._chat is not None or not template.only_field(text))
+        if _QUESTION in empty or (empty and is_all):
             name = _QUESTION if _QUESTION in empty else empty[0]
             raise RenderError(f"the field {name!r} is empty: there is nothing to ask")
 

@@ -119,3 +119,13 @@ def test_a_prompt_of_empty_fields_asks_nothing(load: Any) -> None:
     workload = load([{"question": "a?"}, {"question": ""}, {"text": "b?", "answer": ""}])
     assert [problem.fields["q"] for problem in workload.problems] == ["a?", "b?"]
     assert "line 2: the field 'q' is empty" in workload.bad_rows[0].error
+
+
+def test_an_empty_text_alone_is_a_prompt_and_no_turn(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('prompt\n""\nb\n')
+    plain = load_workload(resolve("prompts", str(path), {"model": "a/b"}))
+    assert [problem.prompt.content for problem in plain.problems] == ["", "b"]
+    chat = load_workload(resolve("prompts", str(path), {"model": "a/b", "chat": {"enabled": True}}))
+    assert len(chat.problems) == 1
+    assert "line 2: the field 'prompt' is empty" in chat.bad_rows[0].error
