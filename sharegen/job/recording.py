@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.names import listed
 from sharegen.errors import UsageError
 from sharegen.results.answers.reader import Reader
 from sharegen.results.record import Record
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.files.arrow import BINARY
 from sharegen.workload.problem import Problem
 
 if TYPE_CHECKING:
@@ -81,8 +83,10 @@ def refuse_unknown_fields(configuration: Configuration, problems: Sequence[Probl
     """Raises UsageError where a field is to be kept that no row has."""
     for name in configuration.keep.fields:
         if problems and not any(name in problem.fields for problem in problems):
-            has = ", ".join(problems[0].fields) or "none"
+            has = listed(problems[0].fields)
             raise UsageError(f"--keep {name}: no row has this field (the first has {has})")
+        if any(problem.fields.get(name) is BINARY for problem in problems):
+            raise UsageError(f"--keep {name}: the field is binary, and journals hold text")
 
 
 def kept_fields(problem: Problem, names: Sequence[str]) -> dict[str, Any] | None:

@@ -188,10 +188,24 @@ def tools_of(name: str, value: Any) -> list[dict[str, Any]] | None:
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool without what is null in it, as `strict` often is; the schema is as it is given."""
-    told = _without_nulls(tool)
-    function = told.get("function")
-    return {**told, "function": _without_nulls(function)} if isinstance(function, dict) else told
+    """A tool without nulls, which are keys of other tools' schemas that Arrow wrote into it.
+
+    As values of their own they stand where a schema may have any value.
+    """
+    return {
+        name: value if name in _ANY_VALUE else _told(value)
+        for name, value in tool.items()
+        if value is not None or name in _ANY_VALUE
+    }
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_told(part) for part in value]
+    return _tool(value) if isinstance(value, dict) else value
+
+
+_ANY_VALUE = ("default", "const", "enum", "examples")
 
 
 def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:

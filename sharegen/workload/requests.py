@@ -213,7 +213,7 @@ class _ChatBody(_Body):
             if self.max_tokens not in (None, self.max_completion_tokens):
                 raise Refused("max_tokens and max_completion_tokens differ: give one", "max_tokens")
             found["max_tokens"] = self.max_completion_tokens
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise Refused("top_logprobs: needs logprobs: true", "top_logprobs")
         if self.logprobs:
             found["logprobs"] = self.top_logprobs or 0

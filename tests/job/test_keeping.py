@@ -14,6 +14,7 @@ from sharegen.job.run import run_job
 from sharegen.results.record import Record, read
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.files.arrow import BINARY
 from sharegen.workload.problem import Problem, load_problems
 from sharegen.workload.prompt import Prompt
 from sharegen.workload.sampling import Sampling
@@ -59,6 +60,8 @@ def test_a_field_that_no_row_has_is_an_error(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"--keep level: no row .* \(the first has question"):
         refuse_unknown_fields(job, [problem_with(question="?")])
     refuse_unknown_fields(job, [problem_with(question="?"), problem_with(level=1)])
+    with pytest.raises(UsageError, match="--keep level: the field is binary"):
+        refuse_unknown_fields(job, [problem_with(level=1), problem_with(level=BINARY)])
 
 
 def test_a_kept_value_is_read_back_whatever_it_is() -> None:

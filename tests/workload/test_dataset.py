@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +145,10 @@ def test_rows_that_cannot_be_read_cost_no_other(tmp_path: Path) -> None:
         read(write(tmp_path / "c.jsonl", deep))
 
 
-def test_a_csv_of_the_hub_is_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the hub's local cache, at a revision; with another file beside it for another split."""
+@pytest.fixture
+def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The dataset some/table at the revision v1 in the hub's local cache; the hub is far."""
+    import datasets
     from huggingface_hub import constants
 
     from sharegen.common import hub
@@ -154,17 +158,39 @@ def test_a_csv_of_the_hub_is_text_too(tmp_path: Path, monkeypatch: pytest.Monkey
     snapshot.mkdir(parents=True)
     (repository / "refs").mkdir()
     (repository / "refs" / "v1").write_text("0" * 40)
-    (snapshot / "train.csv").write_text("id,question,answer\n1,a,2\n")
-    (snapshot / "test.csv").write_text("id,question,answer\n007,Country of Namibia?,NA\n,null,\n")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
     hub.hub_is_reachable.cache_clear()
+    yield snapshot
+    hub.hub_is_reachable.cache_clear()
+
+
+def test_a_csv_of_the_hub_is_text_too(snapshot: Path) -> None:
+    (snapshot / "train.csv").write_text("id,question,answer\n1,a,2\n")
+    (snapshot / "test.csv").write_text("id,question,answer\n007,Country of Namibia?,NA\n,null,\n")
     rows = read_rows("some/table", None, "test", "v1")
-    hub.hub_is_reachable.cache_clear()
     assert rows.commit == "0" * 40 and [row.values for row in rows.rows] == [
         {"id": "007", "question": "Country of Namibia?", "answer": "NA"},
         {"id": "", "question": "null", "answer": ""},
     ]
+
+
+def test_images_of_the_hub_are_not_looked_at(
+    snapshot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from sharegen.workload.files.arrow import BINARY
+
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    features = {"q": {"dtype": "string", "_type": "Value"}, "image": {"_type": "Image"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"q": ["a"], "image": [{"bytes": b"no image", "path": None}]})
+    pq.write_table(table.replace_schema_metadata(metadata), snapshot / "test.parquet")
+    (row,) = read_rows("some/table", None, "test", "v1").rows
+    assert row.values == {"q": "a", "image": BINARY}
 
 
 def test_the_fields_of_a_row_are_named_within_bounds(load: Any) -> None:

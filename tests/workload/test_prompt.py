@@ -240,9 +240,12 @@ def test_what_answers_a_call_has_one_role() -> None:
     assert turn == {"role": "tool", "name": "add", "content": "1"}
 
 
-def test_what_is_null_in_a_tool_is_not_there_but_its_schema_is_as_given() -> None:
-    schema = {"type": "object", "properties": {"a": {"default": None}}}
+def test_what_is_null_in_a_tool_is_not_there_but_for_values() -> None:
+    """As in the JSONL that was written of a table of tools."""
+    schema = {"type": "object", "properties": {"a": {"default": None, "enum": [None, 1]}}}
     function = {"name": "add", "description": None, "strict": None, "parameters": schema}
+    properties = {"b": None, "a": {**schema["properties"]["a"], "items": None}}  # type: ignore[index]
+    function["parameters"] = {**schema, "properties": properties, "required": None}
     told = chat({"messages": TURNS, "tools": [{"type": "function", "function": function}]})
     assert told.options.tools == [
         {"type": "function", "function": {"name": "add", "parameters": schema}}

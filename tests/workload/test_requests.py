@@ -149,7 +149,7 @@ def test_every_parameter_of_openais_package_may_be_null(requests: Any, url: str)
         {"safety_identifier": "a", "prompt_cache_key": "b", "prompt_cache_retention": "24h"},
         {"prediction": {"type": "content", "content": "x"}, "prompt_cache_options": {}},
         {"modalities": ["text"], "user": "me", "stream": False},
-        {"stop": [], "logit_bias": {}, "tools": [], "logprobs": False},
+        {"stop": [], "logit_bias": {}, "tools": [], "logprobs": False, "top_logprobs": 0},
         {"response_format": {"type": "text"}, "function_call": "auto", "tool_choice": "auto"},
     ],
 )

@@ -116,8 +116,9 @@ def _cells(cells: list[str]) -> list[str] | str:
 
 def _is_broken(text: str) -> bool:
     """Whether the NULs of a line are no characters: every second one is of UTF-16."""
-    every_second = (text[start::2].strip("\0") == "" for start in (0, 1))
-    return text.count("\0") >= _MANY_NULS or (len(text) >= _MANY_NULS and any(every_second))
+    count = text.count("\0")
+    is_utf16 = count > 2 and count in (text[::2].count("\0"), text[1::2].count("\0"))
+    return count >= _MANY_NULS or (is_utf16 and count >= len(text) // 2)
 
 
 def _names(where: str, cells: list[str] | str) -> list[str]:

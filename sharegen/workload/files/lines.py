@@ -26,6 +26,8 @@ def read_json(content: Content) -> Iterator[tuple[str, Found]]:
     text = text_of(content.path, whole)
     if not text.strip():
         return
+    if "\0" in text:
+        raise DataError(f"{content.path}: {NULS}")
     found: list[Found]
     try:
         values = json_values.parse(text)
@@ -59,6 +61,8 @@ def _row_of(text: str | bytes) -> Found:
     try:
         values = json_values.parse(text)
     except JsonError as error:
+        if isinstance(text, bytes) and b"\0" in text:
+            return NULS
         return f"malformed JSON: {error}"
     return values if isinstance(values, dict) else _NO_OBJECT
 

@@ -44,7 +44,10 @@ def test_a_byte_order_mark_tells_the_encoding(
     [
         ("a.txt", "é one".encode("latin-1"), "line 1: is not UTF-8 text at byte 0"),
         ("a.txt", "one two".encode("utf-16-le"), "line 1: holds NUL bytes: it is UTF-16 without"),
-        ("a.jsonl", '{"q": 1}'.encode("utf-16-be"), "line 1: malformed JSON"),
+        ("a.jsonl", '{"q": 1}'.encode("utf-16-be"), "line 1: holds NUL bytes"),
+        ("a.json", '[{"q": 1}]'.encode("utf-16-le"), "a.json: holds NUL bytes"),
+        ("a.csv", "q,a\n1,2\n".encode("utf-16-le"), "line 1: holds NUL bytes"),
+        ("a.tsv", "q\ta\n1\t2\n".encode("utf-16-be"), "line 1: holds NUL bytes"),
         ("a.json", b'[{"q": 1},\n{"q": "\xe9"}]', "line 2: is not UTF-8 text at byte 18"),
         ("a.txt", b"\xff\xfeo\0n\0e", "begins as UTF-16, and not all of it is"),
         ("a.txt", b"\xff\xfe" + b"\x00\xd8a\x00", "begins as UTF-16, and not all of it is"),
