@@ -69,6 +69,11 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return result  # type: ignore[no-any-return]
 
 
+def is_inside() -> bool:
+    """Whether this is the process with limits."""
+    return _is_inside
+
+
 def prepare(function: Callable[..., object]) -> None:
     """Let the process start and import what `function` needs, while this one does other things."""
     if not _is_inside:

@@ -63,9 +63,9 @@ _NUMERAL = rf"""
       | (?:(?P<latex_whole> \d+ ) (?:\s|{_GAP}|\ and\ )*)? \\[dtc]?frac\s*
             (?: \{{\s* (?P<latex_over> -?{_NUMBER} ) \s*\}} | (?P<short_over> \d ) ) \s*
             (?: \{{\s* (?P<latex_under> -?{_NUMBER} ) \s*\}} | (?P<short_under> \d ) )
-      | (?P<whole> \d+ ) (?:\ (?:and\ )?|\ ?-) (?P<part_over> \d+ ) / (?P<part_under> \d+ )
+      | (?P<whole> \d+ ) \ (?:and\ )? (?P<part_over> \d+ ) / (?P<part_under> \d+ )
             (?![\d/])
-      | (?P<over> {_NUMBER} ) \ ?/\ ? (?P<under> {_NUMBER} ) (?!\d | \.\d | \ ?/)
+      | (?P<over> {_NUMBER} ) \ ?/\ ? (?P<under> (?!0\d) {_NUMBER} ) (?!\d | \.\d | \ ?/)
       | (?P<base> {_NUMBER} ) \s? (?:\\times|×|\\cdot|·|\*|x)
             \s? 10 \s? (?: (?:\^|\*\*) \{{? \s? (?P<ten> [-+]?\d{{1,3}} ) (?!\d) \s? \}}?
             | (?P<raised_ten> [⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+ ) )

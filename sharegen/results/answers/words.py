@@ -45,7 +45,7 @@ _NUMBER = re.compile(
     rf"(?<![\w-])(?:(?P<minus>minus|negative)\s)?"
     rf"(?:(?P<number>(?:an?\s(?=hundred|dozen|thousand|million|billion))?(?:{_WORD})s?"
     rf"(?:(?:\s|-|\sand\s)(?:{_WORD}))*)(?:[\s-](?P<part>{_PART})s?)?"
-    rf"|(?:an?\s)?(?P<lone>half|quarter|third))(?![\w-])",
+    rf"|(?P<lone>half|an?\s(?:half|third|quarter)))(?![\w-])",
     re.IGNORECASE,
 )
 
@@ -72,7 +72,7 @@ def _written(value: Fraction, is_part: bool) -> str:
 
 def _value(match: re.Match[str]) -> Fraction | None:
     if match["lone"]:
-        value = Fraction(1, _PARTS[match["lone"].lower()])
+        value = Fraction(1, _PARTS[match["lone"].lower().split()[-1]])
     else:
         whole = _sum(re.findall(_WORD, match["number"].lower()))
         if whole is None:
