@@ -12,10 +12,10 @@ import typer
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path
 from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
+from sharegen.common.files import replace_file
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.results.output import refuse_journal
-from sharegen.results.run_file import replace_file
 
 if TYPE_CHECKING:
     from sharegen.results.report.outcomes import Run

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from sharegen.cli.parameters import parse_path
 from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
+from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError
 from sharegen.results.accuracy import accuracy
@@ -23,7 +24,7 @@ from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.record import Record
-from sharegen.results.run_file import replace_file, run_file_path
+from sharegen.results.run_file import run_file_path
 from sharegen.results.show import describe, select
 from sharegen.results.stopped import Stopped, counted
 

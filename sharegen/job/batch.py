@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.files import replace_file
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.text.vocabulary import Vocabulary
@@ -26,7 +27,6 @@ from sharegen.results.openai import Answerer, Usage, answered, as_lines, failed,
 from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool
 from sharegen.results.record import Record
-from sharegen.results.run_file import replace_file
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import batch_requests
 from sharegen.workload.prompt import tokenise_each
@@ -129,7 +129,7 @@ def _write_errors(requests: Sequence[BatchRequest], journals: Sequence[Path], pa
     lines = [recorded.error_of(request) for request in requests]
     known = [line for line in lines if line is not None]
     if len(known) == len(requests):
-        _replace(path, known)
+        _replace(path, known, journal_beside(path))
 
 
 def _write(
@@ -155,7 +155,7 @@ def _write(
                 request.custom_id, request.endpoint, records, usage, by, spell, request.metadata
             )
         lines.append(line)
-    _replace(path, lines)
+    _replace(path, lines, journal_beside(path))
     return Answers(path, len(asked), len(requests) - len(asked))
 
 
@@ -200,7 +200,12 @@ def _name(configuration: Configuration) -> str:
     return model.name if model.is_absolute() else configuration.model
 
 
-def _replace(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+def _replace(path: Path, lines: Sequence[Mapping[str, Any]], journal: Path) -> None:
+    if path.exists() and not is_answers(path):  # which it was not when the job began
+        raise DataError(
+            f"{path}: somebody wrote something else to it meanwhile: move it away and run the same "
+            f"command again, which makes the answers of {journal}"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, as_lines(lines))

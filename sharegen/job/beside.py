@@ -6,98 +6,110 @@ number of shards had; shards of one cut have no problem in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.share import Share
-from sharegen.results.family import family, shard_named, whole_path
-from sharegen.results.journal import BESIDE, OTHER, note_row, note_text, refuse_other_job
+from sharegen.results.appended import AppendedFile
+from sharegen.results.family import shard_named
+from sharegen.results.journal import BESIDE, refuse_other_job
+from sharegen.results.journal_family import FoundJournal, JournalFamily
 from sharegen.results.keys import Key
-from sharegen.results.lock import refuse_held
-from sharegen.results.record import read
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.lock import refuse_held, starting
+from sharegen.results.run_file import RunFile
 
 
-def journals_beside(path: Path, share: Share | None) -> list[Path]:
-    """The other journals that may hold samples of what a run into `path` asks.
+def journals_beside(family: JournalFamily, share: Share | None) -> list[FoundJournal]:
+    """The other journals that may hold samples of what a run asks; some may be empty yet."""
+    return [journal for journal in family.others() if not _is_of_cut(journal, share)]
 
-    Raises JournalError for one that another process writes: both would draw the same.
+
+def refuse_writers(journals: Iterable[FoundJournal]) -> None:
+    """Raises JournalError for one that another process writes: both would draw the same."""
+    for journal in journals:
+        refuse_held(journal.path)
+
+
+@contextmanager
+def held(family: JournalFamily, share: Share | None, follow: bool) -> Iterator[AppendedFile]:
+    """Hold a run's journal, while nobody else writes one that may have the same samples.
+
+    follow: whether the journal may be a symbolic link. Where nothing is written to a journal that
+    was not there, there is none afterwards. Raises JournalError for a journal beside it that
+    another process writes: both would draw the same. Who comes later is refused: each holds its
+    own before it looks at the others'.
     """
-    found = []
-    for other in family(whole_path(path)):
-        if other == path or not other.exists():
-            continue
-        if share is not None and shard_named(other) is not None:
-            run = RunFile.read(run_file_path(other), OTHER)
-            if run is None or _is_of_cut(run, share):
-                continue
-        refuse_held(other)
-        if other.stat().st_size:
-            found.append(other)
-    return found
-
-
-def refuse_other_shards(path: Path, share: Share | None, content: Content) -> None:
-    """Raises JournalError where a shard of the same cut, with samples, is of another job."""
-    if share is None:
-        return
-    for other in family(whole_path(path)):
-        if other == path or shard_named(other) is None or not other.exists():
-            continue
-        run = RunFile.read(run_file_path(other), OTHER)
-        if run is None or not _is_of_cut(run, share):
-            continue
+    with starting(family.whole):
+        file = AppendedFile.open(family.own.path, follow=follow)
         try:
-            refuse_other_job(other, run, content.before_loading(run), BESIDE)
-        except JournalError:
-            if any(record.is_drawn for record in read(other)):
-                raise
+            refuse_writers(journals_beside(family, share))
+        except BaseException:
+            file.discard()
+            raise
+    try:
+        yield file
+    finally:
+        file.discard()
 
 
-def refuse_overwriting(path: Path, others: Sequence[Path]) -> None:
+def refuse_other_shards(family: JournalFamily, share: Share | None, content: Content) -> None:
+    """Raises JournalError where a shard of the same cut, with samples, is of another job."""
+    for journal in family.others():
+        if share is None or not _is_of_cut(journal, share) or journal.run is None:
+            continue
+        _is_of_job(journal, content.before_loading(journal.run))
+
+
+def refuse_overwriting(path: Path, others: Sequence[FoundJournal]) -> None:
     """Raises JournalError where `--overwrite` would leave samples that count as this run's."""
     if others:
         raise JournalError(
-            f"{others[0]}: has samples of the same job, which --overwrite of {path} would leave: "
-            "remove it with its run.json, or choose another --output"
+            f"{others[0].path}: has samples of the same job, which --overwrite of {path} would "
+            "leave: remove it with its run.json, or choose another --output"
         )
 
 
 def finished_beside(
-    journals: Sequence[Path], content: Content, asked: RunFile, retry_failed: bool
+    journals: Sequence[FoundJournal], content: Content, asked: RunFile, retry_failed: bool
 ) -> Iterator[Key]:
     """The samples on record there; those that failed count unless they are to be drawn again.
 
     asked: the identity of what is being run. Raises JournalError for a journal of another job, and
     where a row has changed since it was sampled.
     """
-    for path in journals:
-        recorded = RunFile.read(run_file_path(path), OTHER)
-        if recorded is None:
-            raise JournalError(f"{path}: exists without its run.json: move it away")
-        try:
-            refuse_other_job(path, recorded, asked, BESIDE)
-        except JournalError:
-            if any(record.is_drawn for record in read(path)):
-                raise
-            continue
-        rows: dict[str, str | None] = {}
-        texts: dict[str, str] = {}
-        for record in read(path):
-            if record.is_sample:
-                note_row(rows, record)
-                note_text(texts, record)
-            if record.is_drawn or (record.is_sample and not retry_failed):
-                yield record.key
-        content.refuse_changed_rows(path, rows)
-        content.refuse_changed_texts(path, texts)
+    for journal in journals:
+        if journal.run is None:
+            raise JournalError(f"{journal.path}: exists without its run.json: move it away")
+        if _is_of_job(journal, asked):
+            found = journal.on_record()
+            yield from found.samples(with_failed=not retry_failed)
+            content.refuse_changed_rows(journal.path, found.rows)
+            content.refuse_changed_texts(journal.path, found.texts)
 
 
-def _is_of_cut(run: RunFile, share: Share) -> bool:
-    recorded = run.extent.get("shard")
-    mine = share.extent["shard"]
+def _is_of_job(journal: FoundJournal, asked: RunFile) -> bool:
+    """Whether it is of the job that is asked; another one's journal with samples is refused."""
+    assert journal.run is not None
+    try:
+        refuse_other_job(journal.path, journal.run, asked, BESIDE)
+    except JournalError:
+        if journal.on_record().drawn:
+            raise
+        return False
+    return True
+
+
+def _is_of_cut(journal: FoundJournal, share: Share | None) -> bool:
+    """Whether it is another shard's, of the same cut; one that was just begun is taken to be."""
+    shard = shard_named(journal.path)
+    if share is None or shard is None or shard.count != share.shard.count:
+        return False
+    if journal.run is None:
+        return True
+    recorded, mine = journal.run.extent.get("shard"), share.extent["shard"]
     return isinstance(recorded, dict) and all(
         recorded.get(name) == mine[name] for name in ("count", "cut")
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sharegen.common.files import replace_file
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
@@ -16,7 +17,7 @@ from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job
 from sharegen.results.record import Record
 from sharegen.results.report.outcomes import read_run
-from sharegen.results.run_file import RunFile, replace_file, run_file_path, shown
+from sharegen.results.run_file import RunFile, run_file_path, shown
 from sharegen.results.stopped import Stopped, counted
 from sharegen.results.training import Asked, Example, is_for_training, write_examples
 from sharegen.workload.code import schema_named

@@ -40,7 +40,9 @@ from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
 from sharegen.job.stopping import Stopping
 from sharegen.job.watcher import Watcher
+from sharegen.results.appended import AppendedFile
 from sharegen.results.journal import Journal, Record
+from sharegen.results.journal_family import FoundJournal
 from sharegen.results.keys import Keys
 from sharegen.results.pace import Pace
 from sharegen.results.pool import Pool
@@ -74,7 +76,7 @@ class LoadedJob:
         watcher: Watcher,
         verify: int | None = None,
         share: Share | None = None,
-        others: Sequence[Path] = (),
+        others: Sequence[FoundJournal] = (),
         server: ForkServer | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -140,7 +142,9 @@ class LoadedJob:
         """End the engines."""
         self.engine.close()
 
-    def open_journal(self, overwrite: bool, command: str | None = None) -> Journal:
+    def open_journal(
+        self, file: AppendedFile, overwrite: bool, command: str | None = None
+    ) -> Journal:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return Journal.open(
             self.path,
@@ -152,6 +156,7 @@ class LoadedJob:
             environment=environment(self.staff.device, self.configuration, command),
             reading=self.content.reading,
             overwrite=overwrite,
+            file=file,
         )
 
     def sample(
@@ -253,7 +258,8 @@ class LoadedJob:
         sampling = self.configuration.sampling
         if sampling.rule is None:
             return None
-        found = Pool.of([self.path, *self.others]).read_by(self.content.reading)
+        journals = [self.path, *(journal.path for journal in self.others)]
+        found = Pool.of(journals).read_by(self.content.reading)
         stopped = Stopped.read(sampling.rule, sampling.samples, found, finished)
         return Stopping(stopped, self.engine, judge)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.identity import Content
 from sharegen.job.plan import Plan
-from sharegen.results.journal import BESIDE, OTHER, note_row, refuse_other_job
-from sharegen.results.keys import Key, Keys
+from sharegen.results.journal import BESIDE, OTHER, refuse_other_job
+from sharegen.results.journal_family import FoundJournal, OnRecord
+from sharegen.results.keys import Key
 from sharegen.results.pool import Pool
-from sharegen.results.record import read
 from sharegen.results.rereading import Golds, Rereading
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.results.stopped import Stopped
@@ -54,8 +54,8 @@ def all_failed(key: Key, error: str | None) -> ModelError:
 
 def outcome_on_record(
     content: Content,
-    path: Path,
-    others: Sequence[Path] = (),
+    own: FoundJournal,
+    others: Sequence[FoundJournal] = (),
     *,
     strict: bool = False,
     retry_failed: bool = False,
@@ -70,23 +70,23 @@ def outcome_on_record(
     configuration, workload = content.configuration, content.workload
     runs: dict[Path, RunFile] = {}
     golds: dict[Path, Golds] = {}
-    known = _OnRecord()
-    for journal in [path, *others] if path.exists() else others:
-        recorded = RunFile.read(run_file_path(journal), OTHER)
+    known = OnRecord()
+    for journal in (journal for journal in (own, *others) if journal.size):
+        recorded = journal.run
         if recorded is None:
             return None
-        found = _OnRecord.read(journal)
+        found = journal.on_record()
         if not found.drawn and not found.errors:
             continue
         try:
-            remedy = OTHER if journal == path else BESIDE
-            refuse_other_job(journal, recorded, content.before_loading(recorded), remedy)
+            remedy = OTHER if journal is own else BESIDE
+            refuse_other_job(journal.path, recorded, content.before_loading(recorded), remedy)
         except JournalError:
             if found.drawn:
                 raise
             return None  # nothing was drawn: the new configuration starts the journal anew
-        content.refuse_changed_rows(journal, found.rows)
-        runs[journal], golds[journal] = recorded, found.golds
+        content.refuse_changed_rows(journal.path, found.rows)
+        runs[journal.path], golds[journal.path] = recorded, found.golds
         known.drawn |= found.drawn
         known.errors = found.errors | known.errors
         known.rows |= found.rows
@@ -123,10 +123,10 @@ def outcome_on_record(
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
     if not any(problem.id in known.rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
-    for journal in runs:
-        runs[journal] = _noted(journal, runs[journal], content, golds[journal])
+    for path in runs:
+        runs[path] = _noted(path, runs[path], content, golds[path])
     run = together(list(runs.values()))
-    return Outcome(path, run, workload, 0, tuple(runs), content.reading)
+    return Outcome(own.path, run, workload, 0, tuple(runs), content.reading)
 
 
 def _counts(
@@ -154,34 +154,8 @@ def _noted(path: Path, run: RunFile, content: Content, golds: Golds) -> RunFile:
     recorded = noted.extent.get("sampling") or {}
     asked = {"samples": sampling.samples, "stop_when": sampling.stop_when}
     is_same = recorded.get("stop_when") == sampling.stop_when
-    if not is_same or (sampling.rule is not None and recorded["samples"] != sampling.samples):
+    if not is_same or (sampling.rule is not None and recorded.get("samples") != sampling.samples):
         noted = replace(noted, extent=noted.extent | {"sampling": recorded | asked})
     if noted != run:
         noted.write(run_file_path(path))
     return noted
-
-
-@dataclass
-class _OnRecord:
-    """What journals have: the samples that were drawn, why others were not, what rows are known by.
-
-    errors: of samples that failed, and of rows that could not be asked.
-    """
-
-    drawn: Keys = field(default_factory=Keys)
-    errors: dict[Key, str | None] = field(default_factory=dict)
-    rows: dict[str, str | None] = field(default_factory=dict)
-    golds: Golds = field(default_factory=Golds)
-
-    @classmethod
-    def read(cls, path: Path) -> _OnRecord:
-        found = cls()
-        for record in read(path):
-            if record.is_drawn:
-                found.drawn.add(record.key)
-            else:
-                found.errors[record.key] = record.error
-            if record.is_sample:
-                note_row(found.rows, record)
-                found.golds.note(record)
-        return found

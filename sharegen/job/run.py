@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 
 from sharegen.common.shard import Shard
 from sharegen.errors import CapacityError, DataError, JournalError, UsageError
-from sharegen.job.beside import journals_beside, refuse_other_shards, refuse_overwriting
+from sharegen.job.beside import (
+    held,
+    journals_beside,
+    refuse_other_shards,
+    refuse_overwriting,
+    refuse_writers,
+)
 from sharegen.job.clock import clock_of
 from sharegen.job.engines import fork_server
 from sharegen.job.identity import Content
@@ -26,6 +32,7 @@ from sharegen.job.reordering import load_asked
 from sharegen.job.share import share_of
 from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
+from sharegen.results.journal_family import JournalFamily
 from sharegen.results.score_file import discard_scores
 from sharegen.workload.configuration import Configuration
 
@@ -69,7 +76,7 @@ def run_job(
     path = output and journal_path(output, shard)
     if path is not None and path.is_dir():
         raise JournalError(f"{path}: is a folder: --output is the journal's file")
-    with interrupts() as held:
+    with interrupts() as signals:
         try:
             workload = load_asked(configuration)
             refuse_unknown_fields(configuration, workload.problems)
@@ -82,26 +89,32 @@ def run_job(
             own = workload if share is None else share.workload
             content = replace(content, workload=own)
             own.name_odd_rows()
-            others = journals_beside(path, share)
-            if overwrite:
-                refuse_overwriting(path, others)
-            else:
+            family = JournalFamily(path)
+            if not overwrite:
+                others = journals_beside(family, share)
+                refuse_writers(others)
                 complete = outcome_on_record(
-                    content, path, others, strict=strict, retry_failed=retry_failed
+                    content, family.own, others, strict=strict, retry_failed=retry_failed
                 )
                 if complete is not None:
                     return complete
-                refuse_other_shards(path, share, content)
-            _make_folder(path)
+                refuse_other_shards(family, share, content)
             samplings = [problem.sampling for problem in own.problems]
-            with closing(fork_server(configuration, samplings)) as server:
+            with (
+                held(family, share, follow=path == output) as file,
+                closing(fork_server(configuration, samplings)) as server,
+            ):
+                others = [found for found in journals_beside(family, share) if found.size]
+                if overwrite:
+                    refuse_overwriting(path, others)
                 job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
-                with closing(job), job.open_journal(overwrite, command) as journal:
+                beside = [found.path for found in others]
+                with closing(job), job.open_journal(file, overwrite, command) as journal:
                     if overwrite:
                         discard_scores(path)
-                    with judging(path, others, journal.run, execute) as judge:
-                        drawn = job.sample(journal, strict, retry_failed, held, judge)
-                    files = (path, *others)
+                    with judging(path, beside, journal.run, execute) as judge:
+                        drawn = job.sample(journal, strict, retry_failed, signals, judge)
+                    files = (path, *beside)
                     reading, prompts = content.reading, job.prompts
                     return Outcome(path, journal.run, job.workload, drawn, files, reading, prompts)
         except CapacityError as error:
@@ -112,12 +125,3 @@ def run_job(
             raise Interrupted(
                 f"interrupted: {finished}; run the same command again to continue"
             ) from None
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise JournalError(
-            f"{path}: cannot be written: {error.strerror}: choose another --output"
-        ) from None

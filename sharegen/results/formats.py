@@ -28,11 +28,11 @@ from urllib.parse import quote, unquote
 import yaml
 
 from sharegen.common import json_values
+from sharegen.common.files import replace_file
 from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError
 from sharegen.results.record import read
-from sharegen.results.run_file import replace_file
 
 SampleFormat = Literal["sharegen", "human-eval", "bigcode", "monkeys"]
 """Formats of samples that are read, too."""

@@ -1,17 +1,15 @@
 """The JSONL journal: append-only, and the only truth about what a job has done.
 
-A line is one `write` to a file opened for appending, straight to the kernel: a killed process
-loses nothing that it appended. A thread calls fsync once a second, so that a machine that loses
-power loses at most that second and the decode loop never waits for a disk. Whatever a crash does
-leave of a line is at the end of the file, without its newline; opening the journal truncates it.
+A killed process loses nothing that it appended (appended.py). A thread calls fsync once a second,
+so that a machine that loses power loses at most that second and the decode loop never waits for a
+disk; it also looks whether the file is still there. Whatever a crash does leave of a line is at the
+end of the file, without its newline; opening the journal truncates it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
-import stat
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -19,14 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from filelock import SoftFileLock
-
+from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
+from sharegen.results.appended import AppendedFile, Changed
 from sharegen.results.identity import causes, differences
 from sharegen.results.keys import Keys
-from sharegen.results.lock import VARIABLE, hold, let_go
-from sharegen.results.places import sync_folder
-from sharegen.results.record import Reader, Record, StrPath, read
+from sharegen.results.record import Reader, Record, StrPath, note_row, note_text, read
 from sharegen.results.rereading import Golds, Rereading
 from sharegen.results.run_file import RunFile, as_json, run_file_path, shown
 
@@ -58,15 +54,8 @@ class Journal:
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        descriptor: int,
-        lock: SoftFileLock | None,
-        run: RunFile,
-        reader: Reader,
-    ):
-        self.path = path
+    def __init__(self, file: AppendedFile, run: RunFile, reader: Reader):
+        self.path = file.path
         self.run = run
         self.finished = Keys()
         self.undrawn = Keys()
@@ -78,13 +67,12 @@ class Journal:
         for record in reader:
             self._note(record)
         self.duplicates = reader.duplicates
-        self.recovered = os.fstat(descriptor).st_size - reader.end
+        self.recovered = file.size - reader.end
         self._unterminated = reader.unterminated
-        self._descriptor: int | None = descriptor
-        self._lock = lock
-        self._size = reader.end
+        self._file = file
         self._unsynced = True  # the lines of a writer that was killed may not be on disk yet
         self._sync_error: OSError | None = None
+        self._is_suspect = False  # whether somebody else seems to have changed the file
         # Not an Event: Ctrl-C inside one may leave its lock taken for ever.
         self._closing: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._syncer: threading.Thread | None = None
@@ -101,6 +89,7 @@ class Journal:
         environment: Mapping[str, Any] | None = None,
         reading: Rereading | None = None,
         overwrite: bool = False,
+        file: AppendedFile | None = None,
     ) -> Journal:
         """Start the journal at `path` or continue it, and hold it against other writers.
 
@@ -108,6 +97,7 @@ class Journal:
             was started with; extent: what may change; versions, environment: for the record
             (see RunFile). reading: how answers are read from now on, and the gold ones.
         overwrite: drop what an earlier run left. A file that is no journal is never dropped.
+        file: the journal's, where the caller holds it already.
 
         Raises JournalError when the file cannot be written, is held by another process, comes
         from another configuration (the fields that differ are named) or holds a broken line.
@@ -120,24 +110,24 @@ class Journal:
             versions=as_json(versions),
             environment=as_json(environment),
         )
-        descriptor, lock = _open_locked(path)
+        file = file or AppendedFile.open(path)
         try:
             if overwrite:
-                _clear(path, descriptor)
-            recorded = _recorded(path, asked) if os.fstat(descriptor).st_size else None
+                _clear(file)
+            recorded = _recorded(path, asked) if file.size else None
             if recorded is None:  # bad rows of another configuration, if anything
-                os.ftruncate(descriptor, 0)
+                file.cut(0)
             run = asked
             if recorded is not None:
                 run = replace(asked, **{name: getattr(recorded, name) for name in _RESULTS})
                 run = replace(run, environment=_begun(recorded.environment) | asked.environment)
-            journal = cls(path, descriptor, lock, run, read(path))
+            journal = cls(file, run, read(path))
             if reading is not None:
                 earlier = {} if recorded is None else recorded.answers
                 journal.run = reading.noted(replace(run, answers=earlier), journal.golds)
             journal._start(is_news=journal.run != recorded)
         except BaseException:
-            let_go(descriptor, lock)
+            file.close()
             raise
         return journal
 
@@ -156,7 +146,8 @@ class Journal:
 
         The same bad row, met again by a later run, is not written twice, nor is a sample that fails
         again. Raises JournalError when the line cannot be written whole (disk full): what it left
-        is taken back, and the journal is closed with every earlier line in place.
+        is taken back, and the journal is closed with every earlier line in place. Raises Changed
+        where somebody else changed the file meanwhile.
         """
         key = record.key
         if self.undrawn and key in self.undrawn:
@@ -166,16 +157,26 @@ class Journal:
             assert key not in self.finished, f"{key} is already on record"
         elif record.problem_id in self.failed:
             return
-        if self._sync_error is not None:
-            self._release()
-            raise self._not_durable()
         try:
-            self._write(record.to_line())
+            if self._is_suspect:
+                self._check()
+            if self._sync_error is not None:
+                raise self._not_durable()
+            self._file.append(record.to_line())
         except OSError as error:
-            self._fail(error)
+            self._release()
+            raise JournalError(
+                f"{self.path}: cannot be written: {error.strerror}: nothing written before is lost;"
+                " make room and run the same command again to continue"
+            ) from error
+        except Changed:
+            self._write_run_file_again()
+            self._release()
+            raise
         except BaseException:  # an interrupt inside a write: nothing may follow half a line
             self._release()
             raise
+        self._unsynced = True
         self._note(record)
 
     def close(
@@ -190,7 +191,7 @@ class Journal:
         A section that is not given keeps what the earlier run recorded. Closing twice, or after
         a failed `append`, does nothing.
         """
-        if self._descriptor is None:
+        if not self._file.is_open:
             return
         own = {"samples": len(self.finished), "bad_rows": len(self.failed)}
         if self.undrawn:
@@ -203,14 +204,18 @@ class Journal:
         )
         self._stop_syncing()
         try:
-            os.fsync(self._descriptor)
+            self._file.sync()
         except OSError as error:
             self._sync_error = error
         try:
+            self._check()
             if self._sync_error is not None:  # an earlier one too: fsync tells an error only once
                 raise self._not_durable()
             self._unsynced = False
             self.run.write(run_file_path(self.path))
+        except Changed:
+            self._write_run_file_again()
+            raise
         except OSError as error:
             raise JournalError(
                 f"{run_file_path(self.path)}: cannot be written: {error.strerror}: {self.path} is"
@@ -221,12 +226,11 @@ class Journal:
 
     def _start(self, is_news: bool) -> None:
         """Repair the end of the file, record what this run is, and begin to sync."""
-        assert self._descriptor is not None
         try:
             if self.recovered:
-                os.ftruncate(self._descriptor, self._size)
+                self._file.cut(self._file.size - self.recovered)
             if self._unterminated:
-                self._write(b"\n")
+                self._file.append(b"\n")
             if is_news:
                 self.run.write(run_file_path(self.path))
         except OSError as error:
@@ -251,23 +255,17 @@ class Journal:
         else:
             self.failed[record.problem_id] = record.error
 
-    def _write(self, line: bytes) -> None:
-        assert self._descriptor is not None, "the journal is closed"
-        written = os.write(self._descriptor, line)
-        while written < len(line):  # a disk that fills up takes a part first, then fails
-            written += os.write(self._descriptor, line[written:])
-        self._size += len(line)
-        self._unsynced = True
+    def _check(self) -> None:
+        self._file.check()
+        self._is_suspect = False
 
-    def _fail(self, error: OSError) -> None:
-        assert self._descriptor is not None
-        with contextlib.suppress(OSError):  # else the next open truncates it
-            os.ftruncate(self._descriptor, self._size)
-        self._release()
-        raise JournalError(
-            f"{self.path}: cannot be written: {error.strerror}: nothing written before is lost;"
-            " make room and run the same command again to continue"
-        ) from error
+    def _write_run_file_again(self) -> None:
+        """Make good that somebody removed it: without it the journal would be nobody's."""
+        path = run_file_path(self.path)
+        with contextlib.suppress(OSError):
+            if not path.exists():
+                self.run.write(path)
+                remark(f"{path}: was removed while {self.path} was written: it is there again")
 
     def _not_durable(self) -> JournalError:
         assert self._sync_error is not None
@@ -278,12 +276,15 @@ class Journal:
 
     def _sync(self) -> None:
         while not self._is_closing(_SYNC_SECONDS):
-            if not self._unsynced:
-                continue
-            self._unsynced = False
-            assert self._descriptor is not None
             try:
-                os.fsync(self._descriptor)
+                if not self._file.is_there():  # told by the next append, or by close
+                    self._is_suspect = True
+                    continue
+                self._write_run_file_again()
+                if not self._unsynced:
+                    continue
+                self._unsynced = False
+                self._file.sync()
             except OSError as error:  # told by the next append, or by close
                 self._sync_error = error
                 return
@@ -303,14 +304,13 @@ class Journal:
 
     def _release(self) -> None:
         """Stop the thread, make durable what can be, and close; the lock goes with the file."""
-        if self._descriptor is None:
+        if not self._file.is_open:
             return
         self._stop_syncing()
         if self._unsynced:
             with contextlib.suppress(OSError):
-                os.fsync(self._descriptor)
-        descriptor, self._descriptor = self._descriptor, None
-        let_go(descriptor, self._lock)
+                self._file.sync()
+        self._file.close()
 
 
 def _begun(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,40 +319,15 @@ def _begun(environment: Mapping[str, Any]) -> dict[str, Any]:
     return {} if date is None else {"begun": date}
 
 
-def _open_locked(path: Path) -> tuple[int, SoftFileLock | None]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise JournalError(
-            f"{path}: cannot be written: {error.strerror}: choose another --output"
-        ) from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise JournalError(f"{path}: is not a regular file: choose another --output")
-        if is_new:
-            sync_folder(path.parent)
-        return descriptor, hold(path, descriptor)
-    except OSError as error:
-        os.close(descriptor)
-        raise JournalError(
-            f"{path}: cannot be locked: {error.strerror}: choose an --output on a local disk,"
-            f" or set {VARIABLE}=file"
-        ) from error
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def _clear(path: Path, descriptor: int) -> None:
+def _clear(file: AppendedFile) -> None:
     """Empty a journal for `--overwrite`.
 
     Before the new run.json is written: an empty journal continues under any configuration, while
     old lines under a new configuration would be a lie.
     """
-    with open(path, "rb") as file:
-        first = file.readline()
+    path = file.path
+    with path.open("rb") as lines:
+        first = lines.readline()
     if first and not run_file_path(path).exists():
         try:
             Record.from_line(first)
@@ -361,8 +336,8 @@ def _clear(path: Path, descriptor: int) -> None:
                 f"{path}: is not a journal, and --overwrite only replaces journals: remove it"
                 " yourself, or choose another --output"
             ) from error
-    os.ftruncate(descriptor, 0)
-    os.fsync(descriptor)
+    file.cut(0)
+    file.sync()
 
 
 def _recorded(path: Path, asked: RunFile) -> RunFile | None:
@@ -396,15 +371,3 @@ def refuse_other_job(path: Path, recorded: RunFile, asked: RunFile, remedy: str 
         raise JournalError(
             f"{path}: comes from another configuration: {'; '.join(differ)}: {remedy}"
         )
-
-
-def note_row(rows: dict[str, str | None], record: Record) -> None:
-    """Keep what the row of a sample is known by; a hash of the whole row tells more."""
-    if record.row_hash is not None or record.problem_id not in rows:
-        rows[record.problem_id] = record.row
-
-
-def note_text(texts: dict[str, str], record: Record) -> None:
-    """Keep what the text of a sample's chat is known by."""
-    if record.text_hash is not None:
-        texts.setdefault(record.problem_id, record.text_hash)

@@ -5,15 +5,16 @@ So `datasets.load_dataset("runs/")` and a shell's `runs/*.jsonl` find samples al
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+
+from sharegen.common.files import sync_folder
 
 FOLDER = ".sharegen"
 
 
 def hidden(beside: Path) -> Path:
-    """`runs/a.run.json` -> `runs/.sharegen/a.run.json`."""
-    return beside.parent / FOLDER / beside.name
+    """`runs/a.run.json` -> `runs/.sharegen/a.run.json`; what lies there has its own beside it."""
+    return beside if beside.parent.name == FOLDER else beside.parent / FOLDER / beside.name
 
 
 def make_folder(file: Path) -> None:
@@ -21,12 +22,3 @@ def make_folder(file: Path) -> None:
     if not file.parent.is_dir():
         file.parent.mkdir(exist_ok=True)
         sync_folder(file.parent.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a file's new name durable, as fsync of the file alone does not."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -270,3 +270,15 @@ def _is_cut_short(error: ValueError) -> bool:
 def read(path: StrPath) -> Reader:
     """The records of the journal at `path`, in the order in which they finished."""
     return Reader(path)
+
+
+def note_row(rows: dict[str, str | None], record: Record) -> None:
+    """Keep what the row of a sample is known by; a hash of the whole row tells more."""
+    if record.row_hash is not None or record.problem_id not in rows:
+        rows[record.problem_id] = record.row
+
+
+def note_text(texts: dict[str, str], record: Record) -> None:
+    """Keep what the text of a sample's chat is known by."""
+    if record.text_hash is not None:
+        texts.setdefault(record.problem_id, record.text_hash)

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.files import replace_file
 from sharegen.errors import JournalError
 from sharegen.results.identity import identity_of
-from sharegen.results.places import hidden, make_folder, sync_folder
+from sharegen.results.places import hidden, make_folder
 
 
 @dataclass(frozen=True)
@@ -102,24 +103,6 @@ def shown(journal: str | os.PathLike[str]) -> str:
 def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:
     """The section as reading it back will give it (tuples become lists, paths strings)."""
     return json.loads(json.dumps(dict(section or {}), default=str))
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside `path`, then rename over it: on disk, it is the old file or the whole new one.
-
-    Raises OSError; the old file is then untouched.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Any
 
 from sharegen.common import json_values
 from sharegen.errors import JournalError, UsageError
+from sharegen.results.appended import AppendedFile
 from sharegen.results.identity import differences
-from sharegen.results.lock import hold, let_go
 from sharegen.results.places import hidden, make_folder
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, as_json
@@ -96,31 +95,32 @@ class ScoreFile:
         self._known: dict[tuple[str, int, str | None, str | None], Verdict] = {}
         try:
             make_folder(self.path)
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(self.path, flags, 0o666)
         except OSError as error:
             raise JournalError(f"{self.path}: cannot be written: {error.strerror}") from error
-        self._lock = None
+        self._file = AppendedFile.open(self.path, follow=False)
         try:
-            self._lock = hold(self.path, self._descriptor)
             if overwrite:
-                os.ftruncate(self._descriptor, 0)
+                self._file.cut(0)
             self._read()
             self._compare(settings)
         except OSError as error:
-            let_go(self._descriptor, self._lock)
+            self._file.close()
             raise JournalError(f"{self.path}: cannot be written: {error.strerror}") from error
         except BaseException:
-            let_go(self._descriptor, self._lock)
+            self._file.close()
             raise
 
     def __enter__(self) -> ScoreFile:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with contextlib.suppress(OSError):
-            os.fsync(self._descriptor)
-        let_go(self._descriptor, self._lock)
+        try:
+            with contextlib.suppress(OSError):
+                self._file.sync()
+            if exception[0] is None:
+                self._file.check()
+        finally:
+            self._file.close()
 
     def append(
         self,
@@ -131,7 +131,11 @@ class ScoreFile:
         completion: str | None = None,
         tests: str | None = None,
     ) -> None:
-        """Write one line at once. Raises JournalError when it cannot be written whole."""
+        """Write one line at once.
+
+        Raises JournalError when it cannot be written whole, and where somebody else changed the
+        file meanwhile.
+        """
         fields = {
             "problem_id": problem_id,
             "sample": sample,
@@ -149,9 +153,7 @@ class ScoreFile:
         fields |= {"completion": completion, "tests": tests}
         line = json.dumps(fields).encode() + b"\n"
         try:
-            written = os.write(self._descriptor, line)
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
+            self._file.append(line)
         except OSError as error:
             raise JournalError(
                 f"{self.path}: cannot be written: {error.strerror}: nothing written before is "
@@ -197,7 +199,7 @@ class ScoreFile:
                     break
                 self._note(fields)
                 end += len(line)
-        os.ftruncate(self._descriptor, end)
+        self._file.cut(end)
 
     def _compare(self, settings: Mapping[str, Any]) -> None:
         """Refuse to mix verdicts that were reached under different settings."""

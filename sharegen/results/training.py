@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
+from sharegen.common.files import replace_file
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError
 from sharegen.results.record import Record
-from sharegen.results.run_file import replace_file
 
 TrainingFormat = Literal["sft", "messages", "openai", "parquet"]
 

@@ -10,6 +10,7 @@ import hashlib
 import sys
 from pathlib import Path
 
+from sharegen.common.files import replace_file
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.files.content import marked
 
@@ -31,7 +32,7 @@ def keep_rows() -> Path:
     path = _FOLDER / f"stdin-{digest}{_suffix(content)}"
     try:
         _FOLDER.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        replace_file(path, content)
     except OSError as error:
         raise DataError(f"{path}: standard input cannot be kept: {error.strerror}") from None
     return path.resolve()

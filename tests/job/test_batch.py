@@ -139,7 +139,7 @@ def test_a_batch_goes_on_and_its_answers_are_written_again(answer: Any, tmp_path
     assert more["a"]["body"]["choices"][:2] == found["a"]["body"]["choices"]
     (outcome, _), fewer = answer([text("a", n=1), *requests[1:]])
     assert outcome.drawn == 0 and len(fewer["a"]["body"]["choices"]) == 1
-    with pytest.raises(JournalError, match=r"problem 'a'.*prompt, .*changed since"):
+    with pytest.raises(JournalError, match=r"problem 'a'.*prompt .*changed since"):
         answer([text("a", n=2, temperature=0.5), *requests[1:]])
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
+from sharegen.job import loaded
 from sharegen.job.run import run_job
 from sharegen.results.pool import one_job
 from tests.job.parts import configure, records
@@ -146,9 +151,77 @@ def test_overwrite_leaves_no_samples_that_would_count(folder: Path, shards: Path
 
 def test_an_edited_row_is_refused_whoever_sampled_it(folder: Path, shards: Path) -> None:
     job = configure(folder)
-    rows = Path(str(job.dataset.source)).read_text().replace("#### 3", "#### 4")
+    rows = Path(str(job.dataset.source)).read_text().replace("12 eggs", "13 eggs")
     edited = shards.with_name("rows.jsonl")
     edited.write_text(rows)
     dataset = job.dataset.model_copy(update={"source": str(edited)})
-    with pytest.raises(JournalError, match="gold answer or tests changed since"):
+    with pytest.raises(JournalError, match="its prompt or tests changed since"):
         run_job(job.model_copy(update={"dataset": dataset}), shards)
+
+
+def test_a_run_holds_its_job_before_its_model_is_loaded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the one loads, the other is refused, and leaves no file."""
+    path = tmp_path / "a.jsonl"
+    load = loaded.load
+    refused = []
+
+    def loading(*arguments: Any) -> Any:
+        monkeypatch.setattr(loaded, "load", lambda *_: pytest.fail("another model was loaded"))
+        for shard in (None, Shard(1, 3)):
+            with pytest.raises(JournalError, match="another process is writing it") as caught:
+                run_job(configure(folder), path, shard=shard)
+            refused.append(str(caught.value))
+        monkeypatch.setattr(loaded, "load", load)
+        return load(*arguments)
+
+    monkeypatch.setattr(loaded, "load", loading)
+    run_job(configure(folder, samples=1), path, shard=SHARDS[0])
+    assert len(refused) == 2 and all("a.shard-1-of-2.jsonl" in said for said in refused)
+    assert [file.name for file in tmp_path.glob("*.jsonl")] == ["a.shard-1-of-2.jsonl"]
+
+
+RUN = """
+import sys, time
+from pathlib import Path
+from sharegen.common.shard import Shard
+from sharegen.errors import JournalError
+from sharegen.job import loaded
+from sharegen.job.run import run_job
+from tests.job.parts import configure
+
+folder, path, at, shard = sys.argv[1:]
+configuration = configure(Path(folder))
+time.sleep(max(0, float(at) - time.time()))
+try:
+    run_job(configuration, Path(path), shard=Shard.parse(shard) if shard else None)
+except JournalError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("", ""), ("", "file"), ("file", "file")])
+def test_a_run_of_all_and_a_shard_that_start_at_once_draw_nothing_twice(
+    folder: Path, tmp_path: Path, kinds: tuple[str, str]
+) -> None:
+    path = tmp_path / "a.jsonl"
+    at = str(time.time() + 12)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RUN, str(folder), str(path), at, shard],
+            env=os.environ | {"SHAREGEN_LOCK": kind},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for kind, shard in zip(kinds, ("", "1/2"), strict=True)
+    ]
+    said = [process.communicate(timeout=150)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), said
+    assert any("another process is writing it" in text for text in said)
+    found = [records(file) for file in tmp_path.glob("*.jsonl")]
+    samples = [key for part in found for key in part]
+    assert len(samples) == len(set(samples))
+    if kinds == ("", ""):
+        assert len(samples) > 0  # and one of them went on

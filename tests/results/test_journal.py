@@ -603,15 +603,15 @@ def test_close_says_when_it_fails_to_sync(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_run_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    journal = Journal.open(path, CONFIGURATION)
-    journal.append(RECORDS[0])
-    (tmp_path / ".sharegen" / "a.run.json.partial").mkdir()
-    with pytest.raises(JournalError, match=r"a\.run\.json: cannot be written: .* is complete"):
-        journal.close()
-    with pytest.raises(JournalError, match=r"a\.jsonl: cannot be written: Is a directory"):
-        Journal.open(path, CONFIGURATION, versions={"torch": "3"})
-    (tmp_path / ".sharegen" / "a.run.json.partial").rmdir()
+    path, hidden = tmp_path / "a.jsonl", tmp_path / ".sharegen"
+    with Journal.open(path, CONFIGURATION) as journal:
+        journal.append(RECORDS[0])
+        hidden.rename(tmp_path / "away")
+        hidden.touch()
+        with pytest.raises(JournalError, match=r"a\.run\.json: cannot be written: .* is complete"):
+            journal.close()
+    hidden.unlink()
+    (tmp_path / "away").rename(hidden)
     with Journal.open(path, CONFIGURATION, versions={"torch": "3"}) as journal:
         assert journal.finished == {RECORDS[0].key}
 
@@ -648,25 +648,26 @@ except JournalError as error:
 
 def test_of_two_writers_without_the_kernel_s_locks_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
+    lock = tmp_path / ".sharegen" / "a.jsonl.lock"
     first = python(WITHOUT_FLOCK, path, "a", stdin=subprocess.PIPE)
     assert first.stdout is not None and first.stdout.readline() == "wrote\n"
     said, errors = python(WITHOUT_FLOCK, path, "b", stdin=subprocess.DEVNULL).communicate()
     assert said.count("\n") == 1 and "another process is writing it" in said, errors
-    assert f"process {first.pid} on" in said and f"remove {path}.lock" in said
+    assert f"process {first.pid} on" in said and f"remove {lock}" in said
     first.communicate()
     said, errors = python(WITHOUT_FLOCK, path, "b", stdin=subprocess.DEVNULL).communicate()
     assert said == "wrote\n", errors
     assert [one.problem_id for one in read(path)] == ["a", "b"]
-    assert not path.with_name("a.jsonl.lock").exists()
+    assert not lock.exists()
 
 
 def test_a_killed_writer_s_lock_is_taken_over_and_another_machine_s_is_not(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
+    lock = tmp_path / ".sharegen" / "a.jsonl.lock"
     first = python(WITHOUT_FLOCK, path, "a", stdin=subprocess.PIPE)
     assert first.stdout is not None and first.stdout.readline() == "wrote\n"
     first.kill()
     first.communicate()
-    lock = path.with_name("a.jsonl.lock")
     assert lock.exists()
     said, errors = python(WITHOUT_FLOCK, path, "b", stdin=subprocess.DEVNULL).communicate()
     assert said == "wrote\n", errors

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from sharegen.errors import JournalError, UsageError
-from sharegen.results.lock import hold, let_go, refuse_held
+from sharegen.results.lock import hold, let_go, refuse_held, starting
 
 
 def test_a_file_that_is_written_is_refused(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_without_the_kernel_s_locks_the_file_beside_says_it(
     refuse_held(path)
     descriptor = os.open(path, os.O_RDWR)
     lock = hold(path, descriptor)
-    assert "a.jsonl.lock beside it says who writes" in caplog.text
+    assert "a.jsonl.lock says who writes" in caplog.text
     with pytest.raises(JournalError, match="another process is writing it"):
         refuse_held(path)
     let_go(descriptor, lock)
@@ -69,7 +71,75 @@ def test_locks_are_files_where_the_environment_asks_it(
         refuse_held(path)
     let_go(descriptor, lock)
     refuse_held(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.jsonl"]
+    assert not list((tmp_path / ".sharegen").iterdir())
     monkeypatch.setenv("SHAREGEN_LOCK", "maybe")
     with pytest.raises(UsageError, match="SHAREGEN_LOCK=maybe: it is file"):
         refuse_held(path)
+
+
+KINDS = ["", "file"]
+
+
+@pytest.mark.parametrize("first", KINDS)
+@pytest.mark.parametrize("second", KINDS)
+def test_of_two_that_lock_differently_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.touch()
+    one, two = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+    monkeypatch.setenv("SHAREGEN_LOCK", first)
+    held = hold(path, one)
+    monkeypatch.setenv("SHAREGEN_LOCK", second)
+    with pytest.raises(JournalError, match="another process is writing it"):
+        hold(path, two)
+    os.close(two)
+    with pytest.raises(JournalError, match="another process is writing it"):
+        refuse_held(path)
+    let_go(one, held)
+    refuse_held(path)
+    three = os.open(path, os.O_RDWR)
+    let_go(three, hold(path, three))
+
+
+def test_the_mark_of_a_process_that_is_gone_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.touch()
+    mark = tmp_path / ".sharegen" / "a.jsonl.flock"
+    killed = os.fork()
+    if not killed:
+        hold(path, os.open(path, os.O_RDWR))
+        os._exit(0)
+    os.waitpid(killed, 0)
+    assert mark.read_text().startswith(f"{killed}\n")
+    monkeypatch.setenv("SHAREGEN_LOCK", "file")
+    refuse_held(path)
+    descriptor = os.open(path, os.O_RDWR)
+    let_go(descriptor, hold(path, descriptor))
+    mark.write_text("17\nelsewhere\n")
+    descriptor = os.open(path, os.O_RDWR)
+    with pytest.raises(JournalError, match=f"process 17 on elsewhere.*remove {mark}"):
+        hold(path, descriptor)
+    monkeypatch.delenv("SHAREGEN_LOCK")
+    let_go(descriptor, hold(path, descriptor))  # the kernel knows that it is gone
+    assert not mark.exists()
+
+
+def test_who_starts_waits_for_who_starts_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    order = []
+
+    def start(name: str) -> None:
+        with starting(path):
+            order.append(name)
+            time.sleep(0.1)
+            order.append(name)
+
+    threads = [threading.Thread(target=start, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order in (["a", "a", "b", "b"], ["b", "b", "a", "a"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from sharegen.common.files import replace_file
 from sharegen.errors import DataError
 from sharegen.results.report.picture import Picture, Theme
 from sharegen.results.report.svg import HEIGHT, WIDTH, picture_svg
-from sharegen.results.run_file import replace_file
 
 SUFFIX = ".svg"
 
