@@ -91,22 +91,11 @@ Every command as its `--help` says it. Data goes to stdout, everything else to s
 `--debug` with any command shows the traceback of an error.
 """
 
-_RECIPES = """# Recipes
+_KEYS = """# Recipe keys
 
-A recipe is a YAML file with the keys below. `sharegen recipes show NAME` prints one that ships,
-and `sharegen run ./mine.yaml` runs yours. Layers lie on each other: the recipe, one of its
-`presets`, the command's flags, `--set KEY=VALUE` (which can set every key here, by its dotted
-name). An unknown key is an error. [recipe.schema.json](recipe.schema.json) is the same as a JSON
-schema, which editors take: begin a recipe with
-
-```yaml
-# yaml-language-server: $schema=recipe.schema.json
-```
-
-Beside the keys of a job a recipe may have `description`, `presets` (a mapping from a name to keys
-that it sets) and `default`, the preset that is used where `--dataset` names none. The section
-`machine` is no part of a recipe: flags say it, or `--set machine.KEY=VALUE`. Templates are
-[Jinja](https://jinja.palletsprojects.com/) in a sandbox, over the row's fields.
+Every key of a recipe, with its type and its default. [Recipes](recipes.md) explains them by
+examples. [recipe.schema.json](recipe.schema.json) is the same as a JSON schema. The section
+`machine` is no part of a recipe: flags say it, or `--set machine.KEY=VALUE`.
 """
 
 _PYTHON = """# Python API
@@ -140,9 +129,9 @@ def _help(name: str, command: Any, above: Any) -> Iterator[str]:
         yield from _help(child, below, context)
 
 
-def recipes() -> str:
+def keys() -> str:
     """The page of all keys of a recipe."""
-    parts = [_RECIPES, *_sections("", Job), *_sections("machine", Machine)]
+    parts = [_KEYS, *_sections("", Job), *_sections("machine", Machine)]
     return "\n".join(parts)
 
 
@@ -335,7 +324,7 @@ def package() -> str:
 PAGES = {
     "package.txt": package,
     "commands.md": commands,
-    "recipes.md": recipes,
+    "recipe-keys.md": keys,
     "recipe.schema.json": schema,
     "python.md": python,
     "vllm.md": vllm,

@@ -22,8 +22,8 @@ def print_configuration(configuration: Configuration) -> None:
 
     unused: Any = None
     if not configuration.chat.enabled:  # then the templates of turns are of no matter
-        turns = type(configuration.chat).model_fields.keys() - {"template", *OF_CONVERSATIONS}
-        unused = {"chat": turns}
+        of_rows = {"template", "date", *OF_CONVERSATIONS}
+        unused = {"chat": type(configuration.chat).model_fields.keys() - of_rows}
     values = configuration.model_dump(exclude_defaults=True, exclude=unused)
     if not values.get("chat"):
         values.pop("chat", None)

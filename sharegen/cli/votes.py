@@ -94,8 +94,8 @@ def vote(
         raise DataError(f"{pools[0].name}: holds no samples")
     if not any(vote.counts for _, vote, _ in rows):
         raise DataError(
-            f"{pools[0].name}: no sample has an answer: the recipe extracts none, or its answer"
-            " patterns match nothing; see `sharegen show`"
+            f"{pools[0].name}: no sample has an answer: the recipe looks for none, or finds none; "
+            "see `sharegen show`, and read them anew by --set answer.extract=KIND or --recipe FILE"
         )
     for part, votes, stopped in zip(pools, taken, rules, strict=True):
         _remark(part, votes, at, stopped)

@@ -9,10 +9,10 @@ SHOWN = 80
 """Characters of a wrong value that a message shows."""
 
 
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The name that `name` was probably meant to be."""
+def nearest(name: str, names: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """The name that `name` was probably meant to be; cutoff: how alike they must be, in 0..1."""
     by_case = {known.casefold(): known for known in names}
-    found = difflib.get_close_matches(name[:SHOWN].casefold(), by_case, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(name[:SHOWN].casefold(), by_case, n=1, cutoff=cutoff)
     return by_case[found[0]] if found else None
 
 

@@ -50,7 +50,7 @@ def print_summary(
     votes = tally(counted(drawn, stopped))
     console = Console(highlight=False)
     console.print(_numbers(run, records, votes, stopped))
-    best = rescued(votes)
+    best = rescued(votes) if _votes(run) else None
     if best is not None:
         console.print()
         _print_rescue(console, best, drawn, questions)
@@ -58,7 +58,7 @@ def print_summary(
     some = best.problem_id if best else drawn[0].problem_id
     file = shlex.quote(str(path))
     commands = [f"show {file} --problem {shlex.quote(some)}"]
-    if any(vote.counts for vote in votes):
+    if _votes(run) and any(vote.counts for vote in votes):
         commands.insert(0, f"vote {file} --at {max(1, samples // 4)}")
     if (run.settings.get("dataset") or {}).get("rows"):
         commands.insert(0, f"score {file} --execute")
@@ -229,14 +229,19 @@ def _answer_rows(run: RunFile, drawn: list[Record], votes: list[Vote]) -> list[t
     read = sum(record.answer is not None for record in drawn)
     rows = [("answers", f"read in {read:,} of {len(drawn):,} completions")]
     if not read:
-        rows.append(("", "[red]no answer could be read: see answer.patterns, --max-tokens[/]"))
+        rows.append(("", "[red]no answer could be read: see answer.extract, answer.patterns (which "
+                         "cost no samples to change) and --max-tokens[/]"))  # fmt: skip
     if wanted.get("gold"):
         known = sum(vote.gold is not None for vote in votes)
         rows.append(("gold answers", f"known of {known:,} of {len(votes):,} problems"))
         if not known:
-            field = visible(str(wanted["gold"].get("field")))
-            rows.append(("", f"[red]no gold answer is known: no row has a text {field!r}[/]"))
+            rows.append(("", "[red]no gold answer is known: see answer.gold[/]"))
     return rows
+
+
+def _votes(run: RunFile) -> bool:
+    """Whether the recipe asks for the majority of a problem's samples (`vote`)."""
+    return run.settings.get("vote") is not False
 
 
 def _accuracy_rows(
@@ -247,7 +252,7 @@ def _accuracy_rows(
     if result is None:
         return []
     measure = (run.settings.get("answer") or {}).get("measure", "accuracy")
-    if result.samples == result.problems:
+    if result.samples == result.problems or not _votes(run):
         return [(visible(measure), f"[bold]{result.sample:.1%}[/]")]
     gain = f"{100 * (result.vote - result.sample):+.1f} points"
     if stopped is not None:

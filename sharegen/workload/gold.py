@@ -69,7 +69,7 @@ def _text_of(fields: Mapping[str, Any], wanted: sections.Gold) -> str:
     if name not in fields:
         raise RenderError(
             f"it has no field {name!r} for its gold answer (it has {listed(fields)}): "
-            f"--set dataset.fields.{name}=COLUMN"
+            f"{template.instead(name, fields)}"
         )
     value = fields[name]
     if isinstance(value, list) and len(value) == 1:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from sharegen.common.names import listed
 from sharegen.errors import DataError
 from sharegen.workload.dataset import Row, Rows, read_rows
 from sharegen.workload.files.content import read_text
@@ -106,3 +107,28 @@ def problem_ids(rows: Sequence[Row], dataset: Dataset) -> list[str]:
         return f"row {row.index}" if str(row.index) in taken else str(row.index)
 
     return [by_index(row) if name is None else name for name, row in zip(given, rows, strict=True)]
+
+
+def refuse_missing_columns(rows: Sequence[Row], dataset: Dataset) -> None:
+    """Raises DataError for columns that the job names and no row has.
+
+    A field whose column is not there may be one that no template uses; but where a row has a column
+    of the field's own name, that one would be taken in silence.
+    """
+    read = [row for row in rows if row.fault is None]
+    if not read or dataset.rows is not None:  # code names the fields of such rows
+        return
+
+    def is_there(column: str) -> bool:
+        return any(column in row.values for row in read)
+
+    def refuse(key: str, columns: Sequence[str]) -> NoReturn:
+        raise DataError(
+            f"{key}: no row has the column {columns[0]!r} (the first has {listed(read[0].values)})"
+        )
+
+    if dataset.id != Dataset().id and not any(map(is_there, dataset.id)):
+        refuse("dataset.id", dataset.id)
+    for field, columns in dataset.fields.items():
+        if field not in columns and not any(map(is_there, columns)) and is_there(field):
+            refuse(f"dataset.fields.{field}", columns)

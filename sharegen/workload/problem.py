@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.names import listed
 from sharegen.common.ragged import Ragged
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
@@ -24,7 +25,14 @@ from sharegen.workload.dataset import Rows
 from sharegen.workload.few_shot import examples_of
 from sharegen.workload.files.content import file_hash
 from sharegen.workload.gold import Gold, golds_of
-from sharegen.workload.items import BadRow, Item, items_of, name_of, read_split
+from sharegen.workload.items import (
+    BadRow,
+    Item,
+    items_of,
+    name_of,
+    read_split,
+    refuse_missing_columns,
+)
 from sharegen.workload.prompt import Prompt, PromptTemplate, asked_each
 from sharegen.workload.requests import BatchRequest, Fault, read_requests
 from sharegen.workload.sampling import Sampling
@@ -137,12 +145,14 @@ def load_workload(configuration: Configuration, arrange: Arrange | None = None) 
     rows = read_split(dataset, dataset.split)
     if dataset.requests:
         return _requested(configuration, rows)
+    refuse_missing_columns(rows.rows, dataset)
     shown = examples_of(configuration)
     template = PromptTemplate(configuration, [item.fields for item in shown.chosen])
     items, bad = items_of(rows.rows, dataset, dataset.where, dataset.limit)
     if not items and not bad:
         wanted = ", ".join(f"{k} = {v!r}" for k, v in dataset.where.items())
-        raise DataError(f"{name_of(dataset)}: no row with {wanted}")
+        has = listed({**rows.first.values, **dataset.fields})
+        raise DataError(f"{name_of(dataset)}: no row with {wanted} (the first row has {has})")
     tests_of = _tests_of(dataset)
     try:
         golds = golds_of(items, configuration)

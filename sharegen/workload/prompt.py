@@ -187,7 +187,7 @@ class PromptTemplate:
         if name not in fields:
             raise RenderError(
                 f"'prompt.free' names the field {name!r}, which the row does not have (it has "
-                f"{listed(fields)})"
+                f"{listed(fields)}): {template.instead(name, fields)}"
             )
         value = fields[name]
         if not template.is_text(value):

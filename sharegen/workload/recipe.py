@@ -39,6 +39,8 @@ class Job(Strict):
     revision: branch, tag or commit of a model on the hub; null is its main one.
     trust_remote_code: whether code that comes with the model may run. A recipe says so to tell that
         its model needs it; the command's flag decides.
+    example: the template of one few-shot example. vote: whether what a run tells of its answers is
+        also the majority of each problem's samples.
     """
 
     model: Place | None = None
@@ -53,7 +55,7 @@ class Job(Strict):
     sampling: Sampling = Sampling()
     answer: Answer | None = None
     keep: Keep = Keep()
-    vote: bool = False
+    vote: bool = True
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,16 @@ from pydantic_core import CoreSchema
 
 from sharegen.workload import conversation
 from sharegen.workload.validation import Strict
-from sharegen.workload.values import Moment, Names, NonEmpty, Pattern, Place, Revision, Template
+from sharegen.workload.values import (
+    Columns,
+    Moment,
+    Names,
+    NonEmpty,
+    Pattern,
+    Place,
+    Revision,
+    Template,
+)
 
 _MAX_WORDS = 10_000_000  # of a document that is made: more than any context holds
 
@@ -50,7 +59,8 @@ class Dataset(Strict):
         sampling parameters of their own.
     rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
     id: columns that may hold the problem's id; without any, the row's index in the split.
-    fields: name in the templates -> the column, or columns to try in order.
+    fields: name in the templates -> the column, or columns to try in order. Every column is a field
+        by its own name, too.
     where: keep only the rows whose field has this value.
     limit: the first so many rows that `where` keeps.
     """
@@ -64,7 +74,7 @@ class Dataset(Strict):
     requests: bool = False
     rows: str | None = None
     id: Names = ["problem_id", "task_id", "id"]
-    fields: dict[str, Names] = {}
+    fields: dict[str, Columns] = {}
     where: dict[str, Any] = {}
     limit: int | None = Field(default=None, ge=1)
 
@@ -84,6 +94,12 @@ class FewShot(Strict):
     indices: list[int] | None = None
     seed: int | None = None
     where: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> FewShot:
+        if self.indices is not None and self.seed is not None:
+            raise ValueError("'indices' and 'seed' both choose the rows: set one of them to null")
+        return self
 
 
 class Prompt(Strict):
@@ -219,6 +235,8 @@ class Answer(Strict):
         if self.extract is None and not self.patterns:
             kinds = ", ".join(get_args(Extract))
             raise ValueError(f"say how answers are read: 'extract' ({kinds}) or 'patterns'")
+        if self.match == "first" and not self.patterns:
+            raise ValueError("'match' chooses among the matches of 'patterns', and there are none")
         return self
 
 

@@ -21,7 +21,7 @@ from jinja2 import Template as Compiled
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sharegen.common import confined
-from sharegen.common.names import listed
+from sharegen.common.names import listed, nearest
 
 MAX_SOURCE = 2**18
 """Characters of a template."""
@@ -132,7 +132,7 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
             raise RenderError(f"the template '{key}' fails: {error}") from None
         raise RenderError(
             f"the template '{key}' uses the field '{missing[0]}', which the row does not have "
-            f"(it has {listed(fields)})"
+            f"(it has {listed(fields)}): {instead(missing[0], fields)}"
         ) from None
     except RenderError as error:
         raise RenderError(f"the template '{key}' {error}") from None
@@ -141,6 +141,20 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
         half = rendered[place]
         raise RenderError(f"the template '{key}' gives no text: {half!a} is half of a character")
     return rendered
+
+
+_NO_COLUMNS = {
+    "examples": "they stand in 'prompt' alone; those of a chat are turns in front of the problem's",
+    FIELDS: "it is what 'prompt.free' declares, in 'prompt' or 'chat.user'",
+}
+
+
+def instead(name: str, fields: Mapping[str, Any]) -> str:
+    """What to do about a field that a row lacks: most often its column has another name."""
+    if name in _NO_COLUMNS:
+        return _NO_COLUMNS[name]
+    column = nearest(name, list(map(str, fields))) or "COLUMN"
+    return f"--set dataset.fields.{name}={column}"
 
 
 def half_character(text: str) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ def validate(
     flag = next((flags[given] for given in flags if _overlap(given, section)), None)
     where = flag or where
     if first["type"] == "extra_forbidden":
-        near = nearest(path[-1], _keys_at(model, path[:-1]))
+        near = _meant(model, path)
         hint = f"did you mean {near!r}?" if near else "remove it, or check the section it is in"
         raise UsageError(f"{where}: unknown key {prefix + key!r:.{SHOWN}}: {hint}")
     if first["type"] == "missing":
@@ -64,6 +64,25 @@ def _as_given(path: list[str], value: Any) -> list[str]:
 def _overlap(key: str, other: str) -> bool:
     """Whether one of two dotted keys is the other or a section that it is in."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _meant(model: type[BaseModel], path: Sequence[str]) -> str | None:
+    """The key that an unknown one was probably meant to be: of its section, or of another."""
+    name, own = path[-1], _keys_at(model, path[:-1])
+    elsewhere: dict[str, str] = {}
+    for dotted in _dotted(model):
+        elsewhere.setdefault(dotted.rpartition(".")[2], dotted)
+    misspelt = nearest(name, own, cutoff=0.8)
+    found = misspelt or elsewhere.get(name) or nearest(name, own)
+    near = nearest(name, list(elsewhere)) if found is None else None
+    return found if near is None else elsewhere[near]
+
+
+def _dotted(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[str]:
+    """All keys of a model and of the sections in it."""
+    for name in _keys_at(model, prefix):
+        yield ".".join((*prefix, name))
+        yield from _dotted(model, (*prefix, name))
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

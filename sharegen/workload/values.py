@@ -65,6 +65,16 @@ Names = Annotated[
 ]
 """One name, or several of which the first that is there counts."""
 
+
+def _check_columns(names: list[str]) -> list[str]:
+    if any("{{" in name or "{%" in name for name in names):
+        raise ValueError("a column's name, and no template (answer.gold.template may be meant)")
+    return names
+
+
+Columns = Annotated[Names, AfterValidator(_check_columns)]
+"""One column, or several of which the first that is there counts."""
+
 Template = Annotated[str, AfterValidator(template.check)]
 """A template over the fields of a row."""
 

@@ -139,10 +139,18 @@ def test_how_many_answers_could_be_read(summarise) -> None:  # type: ignore[no-u
     assert "no answer could be read" not in out and "no gold answer" not in out
     out = summarise([sample("p", 0, None, gold=None)], run, p="?")
     assert "read in 0 of 1 completions" in out and "no answer could be read" in out
-    assert "no gold answer is known: no row has a text 'solution'" in out
+    assert "no gold answer is known: see answer.gold" in out
     out = summarise(known, replace(RUN, configuration={"answer": {"patterns": ["x"]}}), p="?")
     assert "gold answers" not in out
     assert "read in" not in summarise(known, p="?")
+
+
+def test_a_recipe_may_want_no_vote(summarise) -> None:  # type: ignore[no-untyped-def]
+    records = [sample("p", index, answer) for index, answer in enumerate(["7", "8", "7"])]
+    assert "the vote" in summarise(records, p="?")
+    without = summarise(records, replace(RUN, extent={"vote": False}), p="?")
+    assert "accuracy" in without and "66.7%" in without
+    assert "the vote" not in without and "sharegen vote" not in without
 
 
 def test_only_what_was_asked_counts(summarise) -> None:  # type: ignore[no-untyped-def]

@@ -27,3 +27,30 @@ def test_a_row_without_an_id_takes_no_other_rows_id(load: Any) -> None:
         {"question": "four", "task_id": None},
     ]
     assert [problem.id for problem in load(rows).problems] == ["1", "row 1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "said"),
+    [
+        ({"id": ["qid"]}, "dataset.id: no row has the column 'qid' .the first has question, level"),
+        ({"fields": {"level": "levle"}}, "dataset.fields.level: no row has the column 'levle'"),
+        (
+            {"where": {"levle": 1}},
+            "no row with levle = 1 .the first row has question, level, q",
+        ),
+    ],
+)
+def test_a_column_that_no_row_has_is_named(load: Any, dataset: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load([{"question": "one", "level": 1}], dataset=dataset)
+
+
+def test_a_missing_field_names_the_columns_within_bounds_and_the_remedy(load: Any) -> None:
+    rows = [{f"column {i} {'x' * 100}": i for i in range(3000)} | {"Q": "?"}]
+    with pytest.raises(DataError) as caught:
+        load(rows, prompt="{{ q }}")
+    said = str(caught.value)
+    assert "uses the field 'q', which the row does not have" in said and len(said) < 1000
+    assert "and 2,989 more" in said and "--set dataset.fields.q=Q" in said
+    with pytest.raises(DataError, match=r"--set dataset\.fields\.q=COLUMN"):
+        load([{"other": 1}], prompt="{{ q }}")
