@@ -20,7 +20,7 @@ from sharegen.common.printable import visible
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
     from sharegen.job.plan import Plan
-    from sharegen.results.progress import Progress
+    from sharegen.results.progress import OnRecord, Progress
     from sharegen.results.sandbox.system import Isolation
 
 
@@ -149,9 +149,14 @@ def _terminal_watcher(console: Console, status: Status) -> Any:
             console.print()
 
         def sampling(
-            self, stats: EngineStats, samples: int, problems: int, longest: int | None
+            self,
+            stats: EngineStats,
+            samples: int,
+            problems: int,
+            longest: int | None,
+            before: OnRecord,
         ) -> AbstractContextManager[Progress | None]:
-            return Progress(stats, samples, problems, console, longest)
+            return Progress(stats, samples, problems, console, longest, before)
 
         def verifying(self, steps: int) -> None:
             console.print(f"verifying {steps:,} steps", style="dim")

@@ -100,7 +100,7 @@ class EngineStats:
     kv_in_steps: places for tokens, summed over the decoding steps. Of both what was "reserved" and
     "used", and what was wasted: "ahead", "internal", "external" (`schedule/usage.py` says how).
     states_total, peak_states: slots for the states of mixers, and how many were taken at once;
-    mixers: what computes these, of a model that has any.
+    mixers: what computes these, of a model that has any. device: "cpu" or "cuda".
     slow_attention: why the kernels do not serve this model on this GPU, where they don't, and plain
     torch does; slow_steps: steps that it did.
     """
@@ -136,5 +136,6 @@ class EngineStats:
     states_total: int = 0
     peak_states: int = 0
     mixers: str | None = None
+    device: str | None = None
     slow_attention: str | None = None
     slow_steps: int = 0

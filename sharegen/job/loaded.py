@@ -7,6 +7,7 @@ the engine and writes what comes out to the journal.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ from sharegen.results.journal_family import FoundJournal
 from sharegen.results.keys import Keys
 from sharegen.results.pace import Pace
 from sharegen.results.pool import Pool
-from sharegen.results.progress import longest_of
+from sharegen.results.progress import OnRecord, longest_of
 from sharegen.results.stopped import Stopped
 from sharegen.workload.clock import Clock
 from sharegen.workload.problem import Problem, random_key, tokenise_problems
@@ -192,7 +193,10 @@ class LoadedJob:
         if self.verification is not None:
             requests = self.verification.choose(requests)
         try:
-            with self.watcher.sampling(self.engine.stats, total, problems, longest) as progress:
+            bar = self.watcher.sampling(
+                self.engine.stats, total, problems, longest, _on_record(asked, journal)
+            )
+            with bar as progress:
                 known = Lengths.of(journal.lengths)
                 for completion in self.engine.generate(requests, lengths=known):
                     key = completion.request.key
@@ -396,3 +400,15 @@ class LoadedJob:
                 "progress": pace.close(seconds, self.engine.stats.generated_tokens),
             },
         )
+
+
+def _on_record(asked: Sequence[_Asked], journal: Journal) -> OnRecord:
+    """What earlier runs did of the problems that are asked."""
+    lengths: Counter[int] = Counter()
+    for (tokens, _), count in journal.lengths.items():
+        lengths[tokens] += count
+    return OnRecord(
+        samples=sum(item.recorded for item in asked),
+        problems=sum(not item.request.samples for item in asked),
+        lengths=lengths,
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sharegen.job.plan import Plan
-from sharegen.results.progress import Progress
+from sharegen.results.progress import OnRecord, Progress
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
@@ -20,9 +20,17 @@ class Watcher:
         """The sharing is known; the journal at `path`, or one beside, has so many samples."""
 
     def sampling(
-        self, stats: EngineStats, samples: int, problems: int, longest: int | None
+        self,
+        stats: EngineStats,
+        samples: int,
+        problems: int,
+        longest: int | None,
+        before: OnRecord,
     ) -> AbstractContextManager[Progress | None]:
-        """So many samples and problems are about to be drawn; longest: tokens of a sample."""
+        """So many samples and problems are about to be drawn; longest: tokens of a sample.
+
+        before: what is on record of them already.
+        """
         return nullcontext(None)
 
     def verifying(self, steps: int) -> None:

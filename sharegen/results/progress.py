@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import IO, Protocol
 
@@ -12,8 +15,11 @@ from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from sharegen.results.time_left import Left, TimeLeft
+
 _PLAIN_SECONDS = 10.0
 _REFRESHES_PER_SECOND = 4
+_LOOK_SECONDS = 0.8  # between two looks at what is left, which take some milliseconds
 _NOTEBOOK_BAR = 20  # columns
 _NOTEBOOK_LINE = 110  # columns, that no notebook breaks
 _NAMED = 4  # workers that are idle; of more it is said how many they are
@@ -23,17 +29,36 @@ class Status(Protocol):
     """What the engine says about itself (`EngineStats` does); of several, which have no work."""
 
     generated_tokens: int
+    copies: int
+    device: str | None
     running: int
     blocks_used: int
     blocks_total: int
     idle: list[int]
 
 
+@dataclass(frozen=True)
+class OnRecord:
+    """What earlier runs finished: samples, problems, and how many samples have so many tokens."""
+
+    samples: int = 0
+    problems: int = 0
+    lengths: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> float:
+        """Of the samples; journals beside count theirs, too, of which the lengths are unknown."""
+        known = sum(self.lengths.values())
+        total = sum(tokens * count for tokens, count in self.lengths.items())
+        return self.samples * total / known if known else 0.0
+
+
 class Progress:
     """Tokens drawn out of how many, and samples and problems done, with the engine's state.
 
-    samples, problems: in this run, bar what an earlier one finished; samples=None where nobody
-    knows how many there will be. longest: tokens that a sample has at most, None without a limit.
+    samples, problems: to be done by this run; samples=None where nobody knows how many there will
+    be. longest: tokens that a sample has at most, None without a limit. before: what earlier runs
+    finished, from which the bar goes on.
     Use as a context manager; `advance` after every completion, and `save` for every problem that
     needs no more of its samples.
 
@@ -47,15 +72,22 @@ class Progress:
         problems: int | None,
         console: Console | None,
         longest: int | None = None,
+        before: OnRecord = OnRecord(),
     ) -> None:
         self.status = status
         self.samples = samples
         self.problems = problems
-        self.longest = longest
         self.samples_done = 0
         self.problems_done = 0
         self.saved = 0
-        self._tokens_done = 0  # of the samples that are done
+        self._on_record = before
+        self._longest = longest
+        self._tokens_before = before.tokens
+        self._time_left = TimeLeft(longest, before.lengths, status.device == "cuda")
+        self._left: Left | None = None
+        self._left_at = -math.inf
+        self._lock = threading.Lock()  # the bar is drawn by a thread of its own
+        self._copies = status.copies
         self._share = 0.0
         self._settled = 0  # samples of the problems that are decided, drawn or not
         self._console = console or Console(stderr=True)
@@ -93,8 +125,12 @@ class Progress:
     def advance(self, tokens: int, problem_done: bool) -> None:
         """One more sample is done, of so many tokens, and with it its problem or not."""
         self.samples_done += 1
-        self._tokens_done += tokens
         self.problems_done += problem_done
+        with self._lock:
+            self._observe()
+            is_copy = self.status.copies > self._copies
+            self._copies += is_copy
+            self._time_left.finish(tokens, is_copy)
         since = time.monotonic() - self._said
         if self._in_notebook and since >= 1 / _REFRESHES_PER_SECOND:
             self._rewrite()
@@ -116,46 +152,56 @@ class Progress:
         return round(self.samples - self.saved - still * self.saved / self._settled)
 
     def share(self) -> float:
-        """Of the tokens to draw, those that are drawn; it never falls. 0 without an end.
-
-        What runs will have its tokens so far, and as many more as a finished sample has: the first
-        that finish are the short ones, and say too little of the others.
-        """
-        samples = self.expected
-        if not samples:
-            return self._share
-        if self.samples_done >= samples:
+        """The part of the whole job's tokens that is drawn; it never falls. 0 without an end."""
+        if self._is_done:
             return 1.0
-        # Greedy samples that repeat another are done without being generated.
-        drawn = max(self._tokens_done, self.status.generated_tokens - self._before)
-        running = min(self.status.running, samples - self.samples_done)
-        left = samples - self.samples_done - running
-        if self.samples_done:
-            each = self._tokens_done / self.samples_done
-            so_far = (drawn - self._tokens_done) / max(1, running)
-            whole = self._at_most(so_far + each)
-            mean = (self._tokens_done + running * whole) / (self.samples_done + running)
-        elif self.longest is not None:
-            whole = mean = float(self.longest)
-        else:
-            return self._share
-        total = self._tokens_done + running * whole + left * mean
-        if total:
-            self._share = max(self._share, min(drawn / total, 1.0))
+        left = self._to_come()
+        drawn = self._tokens_before + self.status.generated_tokens - self._before
+        if left is not None and drawn:
+            total = drawn + left.tokens
+            if not self.samples_done and not self._on_record.samples:  # too early to be sure of it
+                total = max(total, (self.expected or 0) * (self._longest or math.inf))
+            self._share = max(self._share, drawn / total)
         return self._share
 
-    def _at_most(self, tokens: float) -> float:
-        return tokens if self.longest is None else min(tokens, self.longest)
+    def seconds_left(self) -> float | None:
+        """None where it is too early to say, or without an end."""
+        if self._is_done:
+            return 0.0
+        left = self._to_come()
+        return None if left is None else left.seconds
+
+    @property
+    def _is_done(self) -> bool:
+        return self.expected is not None and self.samples_done >= self.expected
+
+    def _to_come(self) -> Left | None:
+        """What is still to come, looked at now and then; None without an end."""
+        samples, now = self.expected, time.monotonic()
+        if samples is None:
+            return None
+        with self._lock:
+            self._observe()
+            if self._left is None or now - self._left_at >= _LOOK_SECONDS:
+                self._left, self._left_at = self._time_left.left(samples - self.samples_done), now
+            return self._left
+
+    def _observe(self) -> None:
+        drawn = self.status.generated_tokens - self._before
+        seconds = time.monotonic() - self._started
+        self._time_left.observe(seconds, drawn, self.status.running)
 
     def describe(self, width: int | None = None) -> str:
         """The state in one line; of that width, without what matters least."""
         seconds = time.monotonic() - self._started
         tokens = self.status.generated_tokens - self._before
-        parts = [(0, f"{_of(self.samples_done, self.samples)} samples")]
+        recorded = self._on_record
+        parts = [(0, f"{_of(self.samples_done, self.samples, recorded.samples)} samples")]
         if self._settled:
             parts.append((4, f"{self.saved:,} saved, about {self.expected:,} expected"))
         if self.problems is not None:
-            parts.append((3, f"{_of(self.problems_done, self.problems)} problems"))
+            done = _of(self.problems_done, self.problems, recorded.problems)
+            parts.append((3, f"{done} problems"))
         parts.append((2, f"{tokens / seconds if seconds else 0:,.0f} tokens/s"))
         parts.append((5, f"{self.status.running:,} running"))
         if self.status.idle:
@@ -168,13 +214,6 @@ class Progress:
         while width is not None and len(parts) > 1 and len(_line(parts)) > width:
             parts.remove(max(parts))
         return _line(parts)
-
-    def seconds_left(self) -> float | None:
-        """At the pace so far; None before any token is drawn, or without an end."""
-        share = self.share()
-        if not share:
-            return None
-        return (time.monotonic() - self._started) / share * (1 - share)
 
     def _say(self) -> None:
         self._said = time.monotonic()
@@ -229,8 +268,9 @@ def _line(parts: Iterable[tuple[int, str]]) -> str:
     return " · ".join(text for _, text in parts)
 
 
-def _of(done: int, total: int | None) -> str:
-    return f"{done:,}" if total is None else f"{done:,}/{total:,}"
+def _of(done: int, total: int | None, before: int) -> str:
+    """How many of all are done, with what was done before."""
+    return f"{before + done:,}" if total is None else f"{before + done:,}/{before + total:,}"
 
 
 def _idle(workers: list[int]) -> str:

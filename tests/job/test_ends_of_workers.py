@@ -33,7 +33,7 @@ class Then(Watcher):
     def __init__(self, samples: int, act: Callable[[], object]) -> None:
         self.left, self.act = samples, act
 
-    def sampling(self, stats: Any, samples: int, problems: int, longest: int | None) -> Any:
+    def sampling(self, stats: Any, *counts: Any) -> Any:
         return self
 
     def __enter__(self) -> Then:

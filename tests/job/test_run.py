@@ -281,7 +281,7 @@ class _StopAfter(Watcher):
     def __init__(self, samples: int, number: int) -> None:
         self.left, self.number = samples, number
 
-    def sampling(self, stats: Any, samples: int, problems: int, longest: int | None) -> Any:
+    def sampling(self, stats: Any, *counts: Any) -> Any:
         return self
 
     def __enter__(self) -> _StopAfter:

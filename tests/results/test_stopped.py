@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from sharegen.common.stop_rule import StopRule
+from sharegen.engine.config import EngineStats
 from sharegen.errors import UsageError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.answers.vote import tally
@@ -91,7 +91,7 @@ def test_a_run_of_the_whole_job_says_the_rule_for_its_shards(tmp_path: Path) -> 
 
 
 def test_the_bar_expects_of_the_others_what_the_decided_ones_took() -> None:
-    status = SimpleNamespace(generated_tokens=0, running=0, blocks_used=0, blocks_total=0, idle=[])
+    status = EngineStats()
     bar = Progress(status, 100, 10, None)
     assert bar.expected == 100
     bar.save(10, 4)
