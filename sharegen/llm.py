@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import fields
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from sharegen.common.at_exit import closed_at_exit
 from sharegen.common.vllm_names import (
     CALL_NOT_HERE,
     METHODS_NOT_HERE,
@@ -284,13 +285,14 @@ class LLM:
         return [BeamSearchOutput.of(output, self.tokenizer) for output in found]
 
     @refusing_call("stream()", CALL_NOT_HERE, _IN_PARAMS)
+    @closed_at_exit
     def stream(
         self,
         prompts: Prompt | Iterable[Prompt],
         sampling_params: Params | Iterable[Params] | None = None,
         *,
         keep: bool = False,
-    ) -> Iterator[tuple[int, CompletionOutput]]:
+    ) -> Generator[tuple[int, CompletionOutput], None, None]:
         """Sample prompts as they are read; yields (index of the prompt, sample) as they finish.
 
         prompts: as for `generate`. sampling_params: one for all prompts, or as many as prompts,

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from sharegen.common.at_exit import closed_at_exit
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.checking import Checks
@@ -137,6 +138,7 @@ class Engine:
     def _error(self, request: Request) -> SharegenError | None:
         return self._checks.error(request, self.scheduler, self.runner)
 
+    @closed_at_exit
     def generate(
         self,
         requests: Iterable[Request],

@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from sharegen.common.at_exit import closed_at_exit
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.config import EngineStats
 from sharegen.engine.lengths import Lengths
@@ -147,6 +148,7 @@ class Driver:
             if self._checked is not None:
                 return self._checked.errors
 
+    @closed_at_exit
     def generate(
         self,
         requests: Iterable[Request],
