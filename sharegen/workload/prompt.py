@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sharegen.workload.configuration import Configuration
 
 _BATCH = 4_000_000  # characters that are tokenised at once
-_QUESTION = "question"  # what recipes call that which is asked
+_QUESTION, _ANSWER = "question", "answer"  # what recipes call them
 _NOT_ITS_OWN = {"document", "examples", template.FIELDS}  # which a row has in common with others
 
 
@@ -112,6 +112,8 @@ class PromptTemplate:
             chat.continue_final_message,
         )
         try:
+            for fields in examples:
+                _refuse_empty_example(fields)
             if self._chat is None:
                 text, shown = configuration.example or "", map(self._with_free, examples)
                 parts = (template.render("example", text, fields) for fields in shown)
@@ -241,6 +243,15 @@ class PromptTemplate:
         if text is None:
             raise RenderError(f"the recipe has no template 'chat.{role}'")
         return template.render(f"chat.{role}", text, fields)
+
+
+def _refuse_empty_example(fields: Mapping[str, Any]) -> None:
+    """Raise RenderError for an example without its question or answer, as of an empty cell."""
+    for name in (_QUESTION, _ANSWER):
+        if name in fields and not str(fields[name]).strip():
+            raise RenderError(
+                f"the field {name!r} of an example is empty: choose other rows (few_shot.indices)"
+            )
 
 
 def tokenise(

@@ -29,8 +29,8 @@ _MAX_TOKEN_ID = 2**31 - 1
 MAX_CHOICES = 10_000
 """Choices of one request, whose answer is one line of a file; OpenAI's bound is 128."""
 
-MAX_STOPS, MAX_STOP = 256, 1_000
-"""Stop strings of one request, and characters of each; OpenAI's bound is 4 of them."""
+MAX_TEXTS, MAX_TEXT = 256, 1_000
+"""Stop strings or bad words of one request, and characters of each; OpenAI takes 4 stops."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,8 @@ class _Body(BaseModel):
     def given(self) -> dict[str, Any]:
         """The sampling parameters that are said, in a recipe's words."""
         values = {name: getattr(self, name) for name in _SAMPLING}
-        values |= {"samples": self.n, "stop": _stops(self.stop)}
+        values |= {"samples": self.n, "stop": _texts("stop", self.stop)}
+        values["bad_words"] = _texts("bad_words", self.bad_words)
         found = {name: value for name, value in values.items() if value is not None}
         return found if self.response_format is None else found | self._format
 
@@ -378,18 +379,19 @@ def _sampling(body: _Body, configuration: Configuration) -> Sampling:
     return sampling
 
 
-def _stops(value: str | Sequence[str] | None) -> list[str] | None:
+def _texts(name: str, value: str | Sequence[str] | None) -> list[str] | None:
+    """A text or several as a list. Raises Refused for more than any request needs."""
     if value is None:
         return None
-    stops = [value] if isinstance(value, str) else list(value)
-    longest = max(map(len, stops), default=0)
-    if len(stops) > MAX_STOPS or longest > MAX_STOP:
+    texts = [value] if isinstance(value, str) else list(value)
+    longest = max(map(len, texts), default=0)
+    if len(texts) > MAX_TEXTS or longest > MAX_TEXT:
         raise Refused(
-            f"stop has {len(stops):,} texts of up to {longest:,} characters: it may have "
-            f"{MAX_STOPS} of up to {MAX_STOP:,}",
-            "stop",
+            f"{name} has {len(texts):,} texts of up to {longest:,} characters: it may have "
+            f"{MAX_TEXTS} of up to {MAX_TEXT:,}",
+            name,
         )
-    return stops
+    return texts
 
 
 Body = TypeVar("Body", bound=_Body)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.errors import ModelError, UsageError
+from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
 from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise, tokenizer_fingerprint
@@ -294,3 +294,14 @@ def test_the_fingerprint_sees_what_decides_tokens() -> None:
         tokenizer_fingerprint(tiny_tokenizer(chat=False)),
     }
     assert len(others | {same}) == 3
+
+
+def test_an_example_without_an_answer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "examples.csv").write_text("question,answer\na?,1\nb?,\n")
+    (tmp_path / "test.csv").write_text("question\nc?\n")
+    few_shot = {"k": 2, "file": str(tmp_path / "examples.csv")}
+    for chat in (False, True):
+        flags = {"model": "a/b", "few_shot": few_shot, "chat": {"enabled": chat}}
+        job = resolve("self-consistency", str(tmp_path / "test.csv"), flags)
+        with pytest.raises(DataError, match="few-shot: the field 'answer' of an example is empty"):
+            load_workload(job)

@@ -220,6 +220,7 @@ def test_a_request_that_is_not_asked_is_told_as_such(
         ({"n": 1_000_000}, "n is 1000000: it must be at most 10000", "n"),
         ({"stop": ["x"] * 257}, "stop has 257 texts of up to 1 char", "stop"),
         ({"stop": ["x" * 1_001]}, "stop has 1 texts of up to 1,001 characters: it may", "stop"),
+        ({"bad_words": ["x"] * 1_000}, "bad_words has 1,000 texts", "bad_words"),
         ({"stop": "x" * 1_001}, "stop has 1 texts of up to 1,001 characters", "stop"),
         ({"reasoning_effort": "low"}, "is not served: where the chat template", "reasoning_effort"),
         ({"web_search_options": {}}, "web_search_options is not served", "web_search_options"),

@@ -58,7 +58,8 @@ def _data_files(folder: Path, suffixes: Collection[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     files = (path for path in folder.iterdir() if not path.name.startswith("."))
-    return sorted((path for path in files if suffix_of(path) in suffixes), key=_natural)
+    found = (path for path in files if suffix_of(path) in suffixes and path.is_file())
+    return sorted(found, key=_natural)
 
 
 def _natural(path: Path) -> list[str | int]:
