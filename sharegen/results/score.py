@@ -196,15 +196,30 @@ def _converse(program: Program, checker: Program, job: dict[str, Any]) -> Result
         reply = program.ask(said["call"])
         if reply.status != "ok":
             return _FAILURES[reply.status]
-        message = _reply(reply.output)
-        raised = message.get("raised", raised)
-        has_answered = True
+        message = _object(reply.output) or {"raised": {"kind": [], "args": [], "rest": {}}}
+        raised = _raised_in(message) or raised
+        has_answered = has_answered or not _only_names(said["call"])
     verdict = said.get("verdict")
     if verdict == "passed":
         return "passed"
     if not has_answered:
         return "unscorable"
     return _raised(raised) if verdict == "raised" and raised else "wrong answer"
+
+
+def _only_names(call: dict[str, Any]) -> bool:
+    """Whether a test asks but for the functions that it tests."""
+    return call.get("do") == "names" and not call.get("name")
+
+
+def _raised_in(message: dict[str, Any]) -> str | None:
+    """The name of the exception that a program's message tells of, if it does."""
+    told = message.get("raised")
+    if told is None:
+        return None
+    kind = told.get("kind") if isinstance(told, dict) else None
+    name = kind[0] if isinstance(kind, list) and kind else None
+    return name if isinstance(name, str) else "junk"
 
 
 def _reply(output: bytes) -> dict[str, Any]:

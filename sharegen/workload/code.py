@@ -254,7 +254,7 @@ def _mbpp_problem(row: Row) -> ProgramProblem:
     # a task may ask for a function of a builtin's name, which its own solution then defines
     solution = parsed(_text(row.get("code")))
     others = set(dir(builtins)) - (_defined(solution) if solution is not None else set())
-    functions = sorted(_called(tests) - _defined(own) - others)
+    functions = sorted((_called(tests) | _called(own)) - _defined(own) - others)
     if not functions:
         return ProgramProblem(NoTests("its tests call no function of the program"))
     return ProgramProblem(CheckTests(checks, functions, setup))

@@ -28,13 +28,13 @@ def is_right(program: str) -> bool:
     return names["inc"](1) == 2  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
-@pytest.mark.parametrize("stub", STUBS.values(), ids=list(STUBS))
 @pytest.mark.parametrize("answer", FUNCTIONS.values(), ids=list(FUNCTIONS))
-def test_the_function_in_an_answer_is_found(answer: str, stub: str, is_chat: bool) -> None:
-    """Of a file that does not say whether it is a chat's, too."""
-    problem = ProgramProblem(CHECK, stub=stub)
-    assert is_right(problem.program(completion_of(answer, is_chat, problem)))
+def test_the_function_in_an_answer_is_found(answer: str) -> None:
+    """In a file that does not say whether it is a chat's, too."""
+    for stub in STUBS.values():
+        for is_chat in (True, False):
+            problem = ProgramProblem(CHECK, stub=stub)
+            assert is_right(problem.program(completion_of(answer, is_chat, problem)))
 
 
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
@@ -148,6 +148,7 @@ def test_an_end_token_that_a_program_writes_ends_nothing() -> None:
     ids=lambda text: repr(text[:20]),
 )
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
+@pytest.mark.every(3)
 def test_a_long_answer_takes_a_moment(text: str, is_chat: bool) -> None:
     started = time.perf_counter()
     completion_of(text + fenced(F), is_chat, ProgramProblem(CHECK))

@@ -8,16 +8,20 @@ exit status only ever counts against it.
 from __future__ import annotations
 
 import ast
+import asyncio
 import atexit
+import contextlib
 import json
 import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from . import literal, wire
+from .exchange import Peer
+from .remote import drawn, operations_of, stand_in
 
 COMPILE_ERROR = 97
 OUT_OF_MEMORY = 98
@@ -43,14 +47,18 @@ def serve_calls(source: str, prelude: str) -> NoReturn:
     """Run a program, then answer each request {"name", "args", "kwargs"} with a literal.
 
     The reply is {"value": ...}, or {"raised": the exception's name}, which is "NotLiteral" for an
-    answer that has no literal form.
+    answer that has no literal form. A request of another form is a test's, which has a Python of
+    its own to talk to (`exchange.py`).
     """
     silence()
 
     def serve() -> None:
         module = _execute(source, prelude, "program")
         while True:
-            wire.write_message(REPLY, _answer(module, wire.read_message(REQUEST)))
+            request = json.loads(wire.read_message(REQUEST))
+            if "do" in request:
+                _Program(module).serve(request)
+            wire.write_message(REPLY, _answer(module, request))
 
     run_and_exit(serve)
 
@@ -130,9 +138,8 @@ def _execute(source: str, prelude: str, name: str, *, may_return: bool = False) 
     return module
 
 
-def _answer(module: types.ModuleType, request: bytes) -> bytes:
+def _answer(module: types.ModuleType, call: dict[str, Any]) -> bytes:
     try:
-        call = json.loads(request)
         function = _find(module, call["name"])
         value = function(*literal.decode(call["args"]), **literal.decode(call["kwargs"]))
         reply = {"value": literal.encode(value)}
@@ -148,3 +155,93 @@ def _find(module: types.ModuleType, name: str) -> Callable[..., Any]:
     if hasattr(module, name):
         return getattr(module, name)
     return getattr(module.Solution(), name)
+
+
+class _Program(Peer):
+    """The program's side of a conversation with a test."""
+
+    is_test = False
+
+    def __init__(self, module: types.ModuleType):
+        super().__init__(_read, _write, {})
+        self._module = module
+        self._asked_for: set[str] = set()
+
+    def refers(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, Iterator) and type(value).__module__ != self._module.__name__:
+            return {"is": "iterator"}
+        if isinstance(value, types.CoroutineType):
+            return {"is": "coroutine"}
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return {"is": "exception", "names": [each.__name__ for each in value.__mro__]}
+        named = value if isinstance(value, type | types.FunctionType) else type(value)
+        known = {"is": "object", "type": named.__name__, "operations": operations_of(value)}
+        return known
+
+    def meets(self, number: int, known: dict[str, Any]) -> Any:
+        if known["is"] == "iterator":
+            return drawn(self, number)
+        if known["is"] == "function":
+            return _function(self, number, known["type"])
+        return stand_in(self, number, known["type"], known["operations"], True)
+
+    def takes(self, name: str) -> bool:
+        return True
+
+    def gives(self, name: str) -> bool:
+        return ":" in name
+
+    def keeps(self, value: Any) -> bool:
+        return type(value).__name__ in self._asked_for
+
+    def does(self, what: str, value: Any, name: str, args: list[Any], kwargs: Any) -> Any:
+        match what:
+            case "names":
+                return self._names(*args)
+            case "find":
+                return _find(self._module, name)
+            case "call":
+                return value(*args, **kwargs)
+            case "get":
+                return getattr(value, name)
+            case "set":
+                return setattr(value, name, *args)
+            case "delete":
+                return delattr(value, name)
+            case "draw":
+                return self.drawing(value).draw(*args)
+            case "run":
+                return asyncio.run(value)
+        if name == "__instancecheck__":
+            return isinstance(args[0], value)
+        return getattr(type(value), name)(value, *args)
+
+    def _names(self, names: list[str], classes: list[str]) -> list[tuple[str, Any]]:
+        """Of these names what the program has; classes: names of those that the test has, too."""
+        space = vars(self._module)
+        for name in classes:
+            if isinstance(space.get(name), type):
+                self.classes[name] = space[name]
+        found = []
+        for name in names:
+            with contextlib.suppress(AttributeError):
+                found.append((name, _find(self._module, name)))
+        return found
+
+
+def _function(peer: Peer, number: int, name: str) -> Callable[..., Any]:
+    """A function that calls one of the test's."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return peer.ask("call", number, args=args, kwargs=kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _read() -> dict[str, Any]:
+    return json.loads(wire.read_message(REQUEST))  # type: ignore[no-any-return]
+
+
+def _write(message: dict[str, Any]) -> None:
+    wire.write_message(REPLY, json.dumps(message).encode())
