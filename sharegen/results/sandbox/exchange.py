@@ -13,8 +13,8 @@ of the test's own classes, and references. None of them runs code of the program
 from __future__ import annotations
 
 import builtins
-import collections
 import enum
+from collections import namedtuple as _new_class
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ from . import literal
 from .heap import Heap
 from .named import named, public_name
 from .remote import Drawing
-from .told import AS_FIELDS, AS_TEXT, fields_of, is_exception, made_of, said_by
+from .told import AS_TEXT, fields_of, from_fields, is_exception, made_of, said_by
 
 _BUILTINS = (bool, int, str, float, complex, bytes, list, dict, set, frozenset, tuple)
 _NO_RECORDS = (*(kind for kind in _BUILTINS if kind is not bool), BaseException, enum.Enum, type)
@@ -260,9 +260,7 @@ class Peer:
             case "text":
                 return AS_TEXT[inner[0]](inner[1])
             case "fields":
-                name, values, is_utc = inner
-                rest = {"tzinfo": UTC} if is_utc else {}
-                return AS_FIELDS[name][0](*values, **rest)
+                return from_fields(*inner)
             case "raised":
                 return self.exception(inner)
             case "name":
@@ -273,10 +271,10 @@ class Peer:
 
     def _decode_named(self, name: str, fields: list[str], items: list[Any]) -> Any:
         """A named tuple, of this side's class where it has one of that name and fields."""
-        kind: Any = self.classes.get(name)
-        if getattr(kind, "_fields", None) != tuple(fields):
-            kind = collections.namedtuple(name, fields)  # type: ignore[misc]
-        return kind(*(self.decode(item) for item in items))
+        known: Any = self.classes.get(name)
+        if getattr(known, "_fields", None) != tuple(fields):
+            known = _new_class(name, fields)
+        return known(*(self.decode(item) for item in items))
 
     # exceptions
 

@@ -27,6 +27,12 @@ def fields_of(value: Any) -> list[Any] | None:
     return [name, [getattr(value, each) for each in names], zone is not None]
 
 
+def from_fields(name: str, values: list[int], is_utc: bool) -> Any:
+    """The date or time that `fields_of` tells of."""
+    rest = {"tzinfo": UTC} if is_utc else {}
+    return AS_FIELDS[name][0](*values, **rest)
+
+
 def is_exception(kind: Any) -> bool:
     """Whether it is a class of exceptions that a test may get."""
     silent = (StopIteration, StopAsyncIteration)  # would end a loop as if all were well
