@@ -13,8 +13,8 @@ of the test's own classes, and references. None of them runs code of the program
 from __future__ import annotations
 
 import builtins
+import collections
 import enum
-from collections import namedtuple as _new_class
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -27,6 +27,9 @@ from .told import AS_TEXT, fields_of, from_fields, is_exception, made_of, said_b
 _BUILTINS = (bool, int, str, float, complex, bytes, list, dict, set, frozenset, tuple)
 _NO_RECORDS = (*(kind for kind in _BUILTINS if kind is not bool), BaseException, enum.Enum, type)
 """What travels otherwise than as an object with its attributes."""
+
+
+_new_named_tuple: Callable[[str, list[str]], Any] = collections.namedtuple
 
 
 class Unsupported(BaseException):
@@ -273,7 +276,7 @@ class Peer:
         """A named tuple, of this side's class where it has one of that name and fields."""
         known: Any = self.classes.get(name)
         if getattr(known, "_fields", None) != tuple(fields):
-            known = _new_class(name, fields)
+            known = _new_named_tuple(name, fields)
         return known(*(self.decode(item) for item in items))
 
     # exceptions
