@@ -9,10 +9,16 @@ the task itself asks for are what the test is about, and are asked everything.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from .exchange import Peer
+
+class Peer(Protocol):
+    """What asks the other side (`exchange.py`)."""
+
+    def ask(
+        self, what: str, number: int | None, name: str = "", args: Any = (), kwargs: Any = None
+    ) -> Any: ...
+
 
 _ASKED = (
     *("__len__", "__getitem__", "__setitem__", "__delitem__", "__str__", "__repr__", "__format__"),
