@@ -103,7 +103,8 @@ class BeamSearch(Generic[End]):
         """best: the log-probability of the likeliest beam that runs."""
         if len(self.ended) < self.params.beam_width:
             return False
-        early = self.params.early_stopping
+        # One beam is greedy decoding, as generate() has it: it ends with its first text.
+        early = self.params.early_stopping if self.params.beam_width > 1 else True
         longest = early == "never" and self.params.length_penalty > 0
         reach = self._score(best, self.limit if longest else self.length)
         return early is True or reach <= self.ended[-1].score

@@ -50,6 +50,13 @@ SEARCHES: dict[str, BeamSearchParams] = {
     "no end": BeamSearchParams(beam_width=3, max_tokens=8, ignore_eos=True),
     "many ends": BeamSearchParams(beam_width=2, max_tokens=12, stop_token_ids=range(40, 80)),
     "one": BeamSearchParams(beam_width=1, max_tokens=5),
+    "one, never": BeamSearchParams(
+        beam_width=1,
+        max_tokens=9,
+        early_stopping="never",
+        length_penalty=5.0,
+        stop_token_ids=range(40, 120),
+    ),
 }
 
 
