@@ -56,7 +56,8 @@ Under the same name these differ:
 - `SamplingParams` cannot be changed: `dataclasses.replace(params, n=4)` makes others. They are
   given as such, not as a dict.
 - `SamplingParams()` is the default of every call: the model's generation_config gives EOS tokens
-  alone.
+  alone. An `eos_token` of the tokenizer that the model's configs do not name ends no sample, as in
+  transformers' `generate()`; a line says so when the model is loaded.
 - `logit_bias` takes -inf, which bars a token; `stop` finds special tokens by their name.
 - `max_tokens=None` is all that the context has room for after the prompt. Nothing is reserved for
   it: a sample fails where it gets to the end of the KV cache, and not before.

@@ -49,7 +49,7 @@ from sharegen.workload.conversation import ChatOptions
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from torch import nn
 
 _IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fields(SamplingParams)}
 
@@ -57,7 +57,8 @@ _IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fie
 class LLM:
     """A model that is ready to sample, until it is closed (or its `with` block ends).
 
-    model: a local folder, a hub id, or a loaded PreTrainedModel.
+    model: a local folder, a hub id, or a loaded PreTrainedModel or PeftModel. One that is loaded is
+        used where it lies, its weights as they are at each call, and given back in its mode.
     tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
     dtype: "float32" ("float"), "float16" ("half"), "bfloat16", or torch's own of these; "auto" is
@@ -95,7 +96,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | PreTrainedModel,
+        model: str | os.PathLike[str] | nn.Module,
         tokenizer: Any | None = None,
         *,
         dtype: str | torch.dtype = "auto",

@@ -17,11 +17,11 @@ from sharegen.engine.parallel.place import places
 from sharegen.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from torch import nn
 
 
 def open_tokenizer(
-    model: str | os.PathLike[str] | PreTrainedModel,
+    model: str | os.PathLike[str] | nn.Module,
     tokenizer: Any,
     trust_remote_code: bool,
     revision: str | None,
@@ -41,7 +41,7 @@ def open_tokenizer(
 
 
 def open_engine(
-    model: str | os.PathLike[str] | PreTrainedModel,
+    model: str | os.PathLike[str] | nn.Module,
     tokenizer: Any,
     config: EngineConfig,
     ranks: int,

@@ -35,7 +35,13 @@ from sharegen.engine.observing import Observer
 from sharegen.engine.prepared import Others, Prepared, Start
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.step import Step
-from sharegen.engine.starting import READINGS, scheduler_for, warm_up, warn_of_slow_parts
+from sharegen.engine.starting import (
+    READINGS,
+    scheduler_for,
+    warm_up,
+    warn_of_an_end_that_is_none,
+    warn_of_slow_parts,
+)
 from sharegen.errors import CapacityError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, load_costs
 
@@ -78,6 +84,7 @@ class Engine:
         self._checks = Checks(self.model, tokenizer, self._grammars)
         with on(model.device):
             self._prepare(costs)
+        self.model.weights.look()  # as they are now, in memory that may be another than before
 
     def _prepare(self, costs: CostModel | None) -> None:
         """Make the device ready, and on a GPU run small jobs in every reading there is."""
@@ -93,6 +100,7 @@ class Engine:
             del self.runner  # its buffers, before there are others
         self._start(prepared, costs)
         warn_of_slow_parts(self.stats, on_gpu)
+        warn_of_an_end_that_is_none(self.tokenizer, self.model.eos_token_ids)
 
     def _start(self, prepared: Prepared, costs: CostModel | None) -> None:
         """Everything that a job changes, as it is before the first one."""
@@ -172,10 +180,30 @@ class Engine:
             raise UsageError("the engine is closed: make a new one")
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
+        self._look_at_weights()
         self.scheduler.seed = self.config.seed if seed is None else seed
         if lengths is not None:
             self.scheduler.admission.lengths.learn(lengths)
         self._busy = self._whole = True
+
+    def _look_at_weights(self) -> None:
+        """See whether somebody has trained the module, or put other weights into it."""
+        if self.model.model.training:  # its owner goes on with it, where dropout plays a part
+            self.model.model.eval()
+        look = self.model.weights.look()
+        if look == "same":
+            return
+        if look == "moved" and self.model.device.type == "cuda":
+            raise UsageError(
+                "the model's weights lie elsewhere than when it was opened, and what runs on the "
+                "GPU was made for their place: close this one and open the model anew"
+            )
+        self.reset_prefix_cache()
+        warnings.warn(
+            "the model's weights have changed since the last call: what was kept of prompts is "
+            "computed anew",
+            stacklevel=2,
+        )
 
     @contextmanager
     def _doing(self) -> Iterator[None]:

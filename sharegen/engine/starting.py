@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from sharegen.common.extras import install
 from sharegen.engine.cache.block_pool import BlockPool
@@ -86,4 +87,17 @@ def warn_of_slow_parts(stats: EngineStats, on_gpu: bool) -> None:
             f"the model's mixers run in {TORCH_CODE}, which is slow: for kernels "
             f"{install('hybrid')}",
             stacklevel=4,
+        )
+
+
+def warn_of_an_end_that_is_none(tokenizer: Any, eos_token_ids: Sequence[int]) -> None:
+    """Say it where the model's configs do not name what its tokenizer ends a text with."""
+    end = getattr(tokenizer, "eos_token_id", None)
+    if isinstance(end, int) and end not in eos_token_ids:
+        known = f"none of the model's ends ({', '.join(map(str, eos_token_ids))})"
+        warnings.warn(
+            f"the tokenizer's eos_token {tokenizer.eos_token!r} ({end}) is "
+            f"{known if eos_token_ids else 'no end to the model'}: samples go on beyond it, as in "
+            f"generate(); stop_token_ids [{end}] ends them there",
+            stacklevel=3,
         )

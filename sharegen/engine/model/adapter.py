@@ -8,6 +8,7 @@ reads an adapter is told or refused, for a merged model does not show it.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -56,6 +57,37 @@ def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
     return merged.eval()
 
 
+def without_wrapper(model: Any) -> Any:
+    """The transformers model that a PeftModel changes layers of, with these; others as they are.
+
+    Raises ModelError for a PeftModel that does more than that.
+    """
+    peft = sys.modules.get("peft")
+    if peft is None or not isinstance(model, peft.PeftModel):
+        return model
+    config = model.peft_config[model.active_adapter]
+    if not _is_change_of_weights(model) or getattr(config, "alora_invocation_tokens", None):
+        raise ModelError(
+            f"the PeftModel is of the kind {_kind(model)}, which is no change of weights: give a "
+            "LoRA"
+        )
+    return model.get_base_model()
+
+
+def _is_change_of_weights(wrapped: Any) -> bool:
+    from peft import PeftType
+    from peft.tuners.tuners_utils import BaseTuner
+
+    kind = wrapped.peft_config[wrapped.active_adapter].peft_type
+    return isinstance(wrapped.base_model, BaseTuner) and kind != PeftType.XLORA
+
+
+def _kind(wrapped: Any) -> str:
+    config = wrapped.peft_config[wrapped.active_adapter]
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    return f"activated {kind}" if getattr(config, "alora_invocation_tokens", None) else kind
+
+
 def _remarks(seen: Iterable[warnings.WarningMessage], adapter: Source) -> list[str]:
     """What peft warned of, each in a line. Raises ModelError where the adapter lacks weights."""
     lines = [
@@ -74,15 +106,13 @@ def _remarks(seen: Iterable[warnings.WarningMessage], adapter: Source) -> list[s
 
 def _check(wrapped: Any, adapter: Source) -> None:
     """Raise ModelError for an adapter that weights cannot hold, or with weights of other layers."""
-    from peft.tuners.tuners_utils import BaseTuner
     from peft.utils import get_peft_model_state_dict, load_peft_weights
 
     config = wrapped.peft_config["default"]
-    if not isinstance(wrapped.base_model, BaseTuner):
-        kind = getattr(config.peft_type, "value", config.peft_type)
+    if not _is_change_of_weights(wrapped):
         raise ModelError(
-            f"adapter {adapter.name} is of the kind {kind}, which is no change of weights: give a "
-            "LoRA adapter"
+            f"adapter {adapter.name} is of the kind {_kind(wrapped)}, which is no change of "
+            "weights: give a LoRA adapter"
         )
     if getattr(config, "layer_replication", None):
         raise ModelError(

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from sharegen.engine.model import checkpoint, interface, last_layer
-from sharegen.engine.model.adapter import locate_adapter, merge_adapter
+from sharegen.engine.model.adapter import locate_adapter, merge_adapter, without_wrapper
 from sharegen.engine.model.checkpoint import Source, quiet
 from sharegen.engine.model.experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
@@ -69,7 +69,7 @@ AttentionInterface.register(IMPLEMENTATION, sharegen_attention)
 
 
 def load_model(
-    model: str | os.PathLike[str] | PreTrainedModel,
+    model: str | os.PathLike[str] | nn.Module,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     adapter: str | os.PathLike[str] | None = None,
@@ -81,8 +81,9 @@ def load_model(
 ) -> LoadedModel:
     """Load and probe a model.
 
-    model: a local folder, a hub id, or a loaded PreTrainedModel, which is used as it is: where it
-        lies, in its dtype, and without an adapter.
+    model: a local folder, a hub id, or a loaded PreTrainedModel or PeftModel, which is used as it
+        is: where it lies, in its dtype, and without another adapter. It is given back with the mode
+        (train or eval) in which it came.
     device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
     dtype: "auto" (float32 on a CPU, the checkpoint's on CUDA), "float32", "bfloat16", "float16".
     adapter: a LoRA adapter (folder or hub id), merged into the weights.
@@ -96,6 +97,7 @@ def load_model(
     Raises ModelError, in one line, for a model that is not there, does not load or that the engine
     could not run exactly; UsageError for a device, dtype or quantization that does not exist.
     """
+    model = without_wrapper(model)
     if ranks is not None and (adapter is not None or isinstance(model, PreTrainedModel)):
         what = "an adapter" if adapter is not None else "a model that is loaded already"
         raise ModelError(
@@ -124,7 +126,12 @@ def load_model(
                 f"model {name} lies on several devices ({', '.join(devices)}): load it on one"
             )
         _refuse_encoder_decoder(name, model.config)
-        return _prepare(model.eval(), name, fingerprint_of_module(model))
+        return _borrow(model, name)
+    if not isinstance(model, (str, os.PathLike)):
+        raise ModelError(
+            f"the model is a {type(model).__name__}: give a folder, a hub id or a transformers "
+            f"PreTrainedModel{_inside(model)}"
+        )
     if ranks is not None:
         target = ranks.device
     elif isinstance(device, torch.device) and not weights:
@@ -157,6 +164,31 @@ def load_model(
     else:
         module = _load_with_adapter(source, config, precision, target, quantization, lora)
     return _prepare(module, source.name, fingerprint)
+
+
+def _borrow(model: PreTrainedModel, name: str) -> LoadedModel:
+    """A module of somebody's own, which is given back in the mode in which it came."""
+    modes = [(part, part.training) for part in model.modules()]
+
+    def give_back() -> None:
+        for part, training in modes:
+            part.training = training
+
+    try:
+        loaded = _prepare(model.eval(), name, fingerprint_of_module(model))
+    except BaseException:
+        give_back()
+        raise
+    loaded.on_release(give_back)
+    return loaded
+
+
+def _inside(model: object) -> str:
+    """Where a wrapper has the model that it wraps, as far as wrappers are known."""
+    for name in ("module", "_orig_mod", "model"):
+        if isinstance(getattr(model, name, None), PreTrainedModel):
+            return f", which this one has as .{name}"
+    return ""
 
 
 def load_random_part(

@@ -18,6 +18,7 @@ from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.mixers import FreshStates, Mixer
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.watching import Weights
 from sharegen.errors import RequestError, UsageError
 
 
@@ -56,6 +57,7 @@ class LoadedModel:
     fingerprint: a stable hash of the config and the weights' identity.
     ranks: where the module is one rank's part of a model. Its layers are those of the part, its
         logits the whole model's.
+    weights: whether they are what they were, as somebody may ask who kept what they computed.
     wanted: where the last layer may be computed for some rows alone, who tells it for which.
     """
 
@@ -74,6 +76,7 @@ class LoadedModel:
     wanted: Wanted | None = None
 
     def __post_init__(self) -> None:
+        self.weights = Weights(self.model)
         takes = inspect.signature(self.model.forward).parameters
         self._takes_rows = "logits_to_keep" in takes
         self._takes_positions = "position_ids" in takes
