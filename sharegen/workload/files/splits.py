@@ -18,18 +18,9 @@ _PART = re.compile(
     r"(?P<whole>.*?)-(?P<number>\d{4,})-of-(?P<count>\d{4,})(-[0-9a-f]{8,})?", re.DOTALL
 )
 _BETWEEN = re.compile(r"[-_.\s()]+")
-_SET_ASIDE = {
-    "old",
-    "bak",
-    "backup",
-    "orig",
-    "original",
-    "copy",
-    "tmp",
-    "temp",
-    "prev",
-    "previous",
-}
+_SET_ASIDE = frozenset(
+    ["old", "bak", "backup", "orig", "original", "copy", "tmp", "temp", "prev", "previous"]
+)
 _SHOWN = 20  # names in a message
 
 
@@ -42,15 +33,16 @@ def split_files(folder: Path, split: str, suffixes: Collection[str]) -> list[Pat
 
     Raises DataError where there is none, and where it cannot be told which one is meant.
     """
-    files = _data_files(folder, suffixes)
+    is_name = split == Path(split).name
+    inner = _data_files(folder / split, suffixes) if is_name else []
     for place in (folder, folder / "data"):
-        found = _named(place, _data_files(place, suffixes), split)
+        found, others = _named(place, _data_files(place, suffixes), split)
         if found:
+            _tell(folder, found, [*others, *inner], split)
             return found
-    found = _data_files(folder / split, suffixes)
-    if found:
-        return _one_kind(folder / split, found, split)
-    has = _listed(path.name for path in files) or "no data files"
+    if inner:
+        return _one_kind(folder / split, inner, split)
+    has = _listed(path.name for path in _data_files(folder, suffixes)) or "no data files"
     raise DataError(f"{folder}: has no file of the split {split!r} (it has {has}): use --split")
 
 
@@ -68,8 +60,8 @@ def _natural(path: Path) -> list[str | int]:
     return [int(piece) if place % 2 else piece for place, piece in enumerate(pieces)]
 
 
-def _named(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
-    """The files whose names say the split best."""
+def _named(folder: Path, files: Sequence[Path], split: str) -> tuple[list[Path], list[Path]]:
+    """The files whose names say the split best, and the others whose names do."""
     asked = split.casefold()
     words = _BETWEEN.split(asked)
     ways: list[Callable[[str], bool]] = [
@@ -84,9 +76,8 @@ def _named(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
         found = [path for path in named if way(_stem(path))]
         if found:
             chosen = _one_kind(folder, found, split)
-            _tell(folder, chosen, [path for path in named if path not in chosen], split)
-            return chosen
-    return []
+            return chosen, [path for path in named if path not in chosen]
+    return [], []
 
 
 def _stem(path: Path) -> str:
@@ -130,7 +121,7 @@ def _one_kind(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
 def _tell(folder: Path, chosen: Sequence[Path], others: Sequence[Path], split: str) -> None:
     read = _listed(path.name for path in chosen)
     if others:
-        left = _listed(path.name for path in others)
+        left = _listed(str(path.relative_to(folder)) for path in others)
         remark(f"{folder}: {split!r} is read from {read}, and not from {left}")
     elif len(chosen) > 1 and _PART.fullmatch(_stem(chosen[0])) is None:
         remark(f"{folder}: {split!r} is read from {read} together")

@@ -56,6 +56,7 @@ def test_the_files_of_a_split(tmp_path: Path, names: list[str], read: list[str])
         (["test.old.jsonl", "test.jsonl"], "'test' is read from test.jsonl, and not from test.old"),
         (["test.jsonl", "x_test.csv"], "'test' is read from test.jsonl, and not from x_test.csv"),
         (["test_a.jsonl", "test_b.jsonl"], "'test' is read from test_a.jsonl, test_b.jsonl toge"),
+        (["test.jsonl", "test/a.jsonl"], "is read from test.jsonl, and not from test/a.jsonl"),
         (["test-00000-of-00002.csv", "test-00001-of-00002.csv"], None),
         (["test.jsonl", "train.jsonl", "contest.jsonl"], None),
     ],
