@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sharegen.common.remarks import remark
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.gold import gold_answers
 from sharegen.results.pool import Pool
@@ -43,11 +44,19 @@ class Asked:
         recorded = Configuration.from_settings(run.settings)
         asked = self._configuration(recorded)
         golds: dict[str, str | None] = {}
+        is_told = bool(self.recipe or self.flags)
         if _gold(asked) != _gold(recorded) or found.golds_differ:
             try:
                 golds = gold_answers(asked)
             except SharegenError as error:
-                raise type(error)(f"{found.name}: gold answers are read anew: {error}") from None
+                if is_told:
+                    said = f"{found.name}: gold answers are read anew: {error}"
+                    raise type(error)(said) from None
+                remark(
+                    f"{found.name}: its journals looked for gold answers in different ways, and "
+                    f"these are as each has them: {error}"
+                )
+                return found
         elif asked.answer == recorded.answer:
             return found
         return found.read_by(Rereading(as_json(asked.model_dump())["answer"], golds))

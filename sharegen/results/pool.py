@@ -53,7 +53,7 @@ class Pool:
     def __init__(self, files: Sequence[Path], runs: Sequence[RunFile | None]):
         self.files = list(files)
         self.runs = list(runs)
-        self.readings = readings_of(self.runs)
+        self.readings = readings_of(self.files, self.runs)
         self.duplicates: dict[Path, list[int]] = {}
 
     @classmethod

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from sharegen.errors import JournalError
@@ -35,12 +36,15 @@ class Rereading:
 
     @classmethod
     def of(cls, run: RunFile | None) -> Rereading | None:
-        """What a run.json says; None where it says nothing, and the lines are all that there is."""
+        """What a run.json says; None where it says nothing, and the lines are all that there is.
+
+        Raises JournalError for what cannot be meant.
+        """
         if run is None or "answer" not in run.extent:
             return None
         section, golds = run.extent["answer"], run.answers.get("golds") or {}
         if not isinstance(section, Mapping | None) or not isinstance(golds, Mapping):
-            raise JournalError("its run.json says not how answers are read: run the job again")
+            raise JournalError("its run.json does not say how answers are read: run it again")
         return cls(section, golds)
 
     @property
@@ -92,9 +96,17 @@ class Rereading:
         return [None if reading is None else reading.answer for reading in found]
 
 
-def readings_of(runs: Sequence[RunFile | None]) -> list[Rereading | None]:
-    """How the answers in the journals of one job are read: all as the latest of their runs says."""
-    found = [Rereading.of(run) for run in runs]
+def readings_of(files: Sequence[Path], runs: Sequence[RunFile | None]) -> list[Rereading | None]:
+    """How the answers in the journals of one job are read: all as the latest of their runs says.
+
+    Raises JournalError naming the journal whose run.json says nothing that can be meant.
+    """
+    found: list[Rereading | None] = []
+    for path, run in zip(files, runs, strict=True):
+        try:
+            found.append(Rereading.of(run))
+        except JournalError as error:
+            raise JournalError(f"{path}: {error}") from None
     dated = [(_date(run), reading) for run, reading in zip(runs, found, strict=True) if reading]
     if not dated:
         return found

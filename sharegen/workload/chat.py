@@ -6,6 +6,7 @@ through transformers' own code.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -77,6 +78,7 @@ def render(
 
     With it the formats in which the template wrote the time.
     """
+    random.seed(repr(list(turns)))  # a template that draws at random draws the same for a chat
     with _stopped(moment) as formats:
         text = _applied(_StandIn(template, special_tokens), turns, options)
     if len(text) > MAX_TEXT:

@@ -18,6 +18,7 @@ from typing import Any
 from sharegen.errors import DataError
 from sharegen.workload import template
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.conversation import COLUMN
 from sharegen.workload.dataset import Rows, has_one_split, read_rows
 from sharegen.workload.items import Item, items_of, read_split
 from sharegen.workload.sections import Dataset, FewShot
@@ -67,6 +68,8 @@ class _Question:
 
     def __init__(self, fields: Mapping[str, Any], names: frozenset[str]) -> None:
         values = {name: fields[name] for name in names if name in fields}
+        if not values and COLUMN in fields:  # a conversation in the place of a question
+            values = {COLUMN: fields[COLUMN]}
         self._values = dict(sorted(values.items(), key=lambda item: len(str(item[1]))))
 
     def __eq__(self, other: object) -> bool:

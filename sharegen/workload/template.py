@@ -9,6 +9,7 @@ is when Jinja computes its constants.
 from __future__ import annotations
 
 import functools
+import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -212,7 +213,11 @@ def _fill(pieces: tuple[str | _Field, ...], fields: Mapping[str, Any]) -> str:
 
 
 def _run(text: str, fields: Mapping[str, Any]) -> str:
-    """A template with a row's fields. Raises RenderError and _Missing."""
+    """A template with a row's fields. Raises RenderError and _Missing.
+
+    Where it draws at random (`| random`), it draws the same for the same row.
+    """
+    random.seed(repr(sorted(fields.items())))
     return _guarded(_compiled(text).generate(dict(fields)), fields)
 
 

@@ -124,6 +124,40 @@ def test_a_run_with_another_pattern_goes_on_and_is_what_a_vote_reads_by(
     assert "and the gold answers of 6 problems" in ran.err
 
 
+def test_shards_of_different_recipes_are_read_by_the_latest(
+    sharegen: Command, journal: Path, tmp_path: Path
+) -> None:
+    """The gold answers of the earlier one are read from the dataset, or told if it is gone."""
+    paths = [tmp_path / f"{name}.jsonl" for name in "ab"]
+    answers = [
+        {"extract": None, "patterns": [WRONG], "gold": {"pattern": r"#### (\d+)"}},
+        {"extract": None, "patterns": [r"\[(\d+)\]"], "gold": {"field": "id", "pattern": None}},
+    ]
+    for path, name, answer, day in zip(paths, TEXTS, answers, "12", strict=True):
+        flags = {"model": "a/b", "few_shot": {"k": 0}, "answer": answer}
+        job = resolve("self-consistency", str(tmp_path / "rows.jsonl"), flags)
+        date = {"date": f"2026-11-0{day}T00:00:00+00:00"}
+        with Journal.open(path, job.identity, extent=job.extent, environment=date) as opened:
+            for sample, text in enumerate(TEXTS[name]):
+                opened.append(Record(name, sample, f"h{name}", text, gold="2"))
+            opened.close()
+    ran = sharegen("vote", *paths, "-o", "-")
+    votes = {line["problem_id"]: line for line in map(json.loads, ran.out.splitlines())}
+    assert votes["a"]["answer"] == "2" and votes["a"]["correct"] is False  # the gold is "a" now
+    (tmp_path / "rows.jsonl").unlink()
+    ran = sharegen("vote", *paths, "-o", "-")
+    assert ran.code == 0 and "looked for gold answers in different ways" in ran.err
+
+
+def test_a_run_file_that_says_nothing_is_one_line(sharegen: Command, journal: Path) -> None:
+    path = run_file_path(journal)
+    run = json.loads(path.read_text())
+    run["extent"]["answer"] = "number"
+    path.write_text(json.dumps(run))
+    ran = sharegen("vote", journal)
+    assert ran.code == 1 and "j.jsonl: its run.json does not say how answers are" in ran.err
+
+
 def recorded(folder: Path) -> str:
     run = RunFile.read(run_file_path(folder / "out.jsonl"))
     assert run is not None and run.extent["answer"]

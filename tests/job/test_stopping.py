@@ -19,6 +19,8 @@ from sharegen.results.pool import one_job
 from sharegen.results.record import Record
 from sharegen.results.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
+from sharegen.workload.sections import Answer
+from sharegen.workload.validation import validate
 
 SAMPLES = 10
 ANSWER = {"patterns": [r"[a-z]", r"\S"], "match": "first"}  # what a random model gives: letters
@@ -232,3 +234,19 @@ def test_journals_stopped_differently_are_not_read_as_one(folder: Path, tmp_path
     [both] = pool([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
     with pytest.raises(UsageError, match=r"stopped differently \(decided of 10 and window=3 of 10"):
         Stopped.of(both)
+
+
+@pytest.mark.parametrize("rule", ["decided", "window=3"])
+def test_a_job_that_goes_on_reads_what_is_on_record_by_the_recipe_as_it_is_now(
+    folder: Path, full: Path, tmp_path: Path, rule: str
+) -> None:
+    """The first run finds no answers, so that nothing is decided; then the pattern is mended."""
+    path = tmp_path / "a.jsonl"
+    blind = {"extract": None, "patterns": ["never"], "gold": None}
+    job = configure(folder, rule, samples=4)
+    run_job(job.model_copy(update={"answer": validate(Answer, blind, "blind")}), path)
+    before = path.read_bytes()
+    run_job(configure(folder, rule), path)
+    assert path.read_bytes().startswith(before)
+    assert what_counts(path)[0] == offline(full, rule)
+    assert run_job(configure(folder, rule), path).drawn == 0

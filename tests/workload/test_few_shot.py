@@ -110,3 +110,10 @@ def test_a_row_whose_place_no_other_takes_is_not_asked(load: Any) -> None:
     assert [problem.id for problem in workload.problems] == ["1"]
     assert "one of its own few-shot examples" in workload.bad_rows[0].error
     assert "--few-shot 8" in workload.bad_rows[0].error
+
+
+def test_a_template_that_draws_at_random_asks_the_same_of_the_same_row(load: Any) -> None:
+    rows = [{"question": f"q{n}"} for n in range(12)]
+    prompt = "{{ q }} {{ [1, 2, 3, 4, 5, 6, 7, 8] | random }}"
+    one, two = ([p.prompt.content for p in load(rows, prompt=prompt).problems] for _ in range(2))
+    assert one == two and len({str(text)[-1] for text in one}) > 1
