@@ -30,7 +30,8 @@ from sharegen.results.record import Record
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import batch_requests
 from sharegen.workload.prompt import tokenise_each
-from sharegen.workload.requests import Asked, BatchRequest, Fault
+from sharegen.workload.request_body import Fault
+from sharegen.workload.requests import Asked, BatchRequest
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ from sharegen.workload.items import (
     refuse_missing_columns,
 )
 from sharegen.workload.prompt import Prompt, PromptTemplate, asked_each
-from sharegen.workload.requests import BatchRequest, Fault, read_requests
+from sharegen.workload.request_body import Fault
+from sharegen.workload.requests import BatchRequest, read_requests
 from sharegen.workload.sampling import Sampling
 from sharegen.workload.sections import Dataset
 from sharegen.workload.template import Overrun, RenderError

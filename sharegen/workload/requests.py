@@ -7,47 +7,34 @@ What is wrong within a request's body is that request's own answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sharegen.common.names import SHOWN, nearest
-from sharegen.common.structured import from_response_format, library
-from sharegen.common.wrong_value import in_words
+from sharegen.common.names import SHOWN
+from sharegen.common.structured import library
 from sharegen.errors import DataError, UsageError
 from sharegen.workload.configuration import Configuration, check_structured
 from sharegen.workload.conversation import ChatOptions, conversation, kwargs_of, tools_of
 from sharegen.workload.dataset import Row
 from sharegen.workload.prompt import Prompt
+from sharegen.workload.request_body import (
+    MAX_CHOICES,
+    ChatBody,
+    Fault,
+    Refused,
+    RequestBody,
+    TextBody,
+    read_body,
+    refused,
+)
 from sharegen.workload.sampling import Sampling
 from sharegen.workload.template import RenderError, half_character
 
 _MAX_TOKEN_ID = 2**31 - 1
-
-MAX_CHOICES = 10_000
-"""Choices of one request, whose answer is one line of a file; OpenAI's bound is 128."""
-
-MAX_TEXTS, MAX_TEXT = 256, 1_000
-"""Stop strings or bad words of one request, and characters of each; OpenAI takes 4 stops."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong with a request, as OpenAI's errors say it: with the field, and a code."""
-
-    message: str
-    param: str | None = None
-    code: str | None = None
-
-
-class Refused(Exception):
-    """A body that cannot be asked."""
-
-    def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.fault = Fault(message, param, code)
+_TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats have no such bound
 
 
 @dataclass(frozen=True)
@@ -102,141 +89,6 @@ class _Line(BaseModel):
     body: dict[str, Any]
 
 
-class _Body(BaseModel):
-    """What bodies of both endpoints may hold; null is a field that is not there."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    model: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    ignore_eos: bool | None = None
-    structured_outputs: dict[str, Any] | None = None
-    response_format: Any = None
-    seed: int | None = None
-    stream: Literal[False] | None = None
-    echo: Literal[False] | None = None
-    suffix: Literal[""] | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The sampling parameters that are said, in a recipe's words."""
-        values = {name: getattr(self, name) for name in _SAMPLING}
-        values |= {"samples": self.n, "stop": _texts("stop", self.stop)}
-        values["bad_words"] = _texts("bad_words", self.bad_words)
-        found = {name: value for name, value in values.items() if value is not None}
-        return found if self.response_format is None else found | self._format
-
-    @property
-    def _format(self) -> dict[str, Any]:
-        if self.structured_outputs is not None:
-            raise Refused(
-                "response_format and structured_outputs are one thing: give one", "response_format"
-            )
-        try:
-            asked = from_response_format(self.response_format)
-        except UsageError as error:
-            raise Refused(str(error), "response_format") from None
-        return {"structured_outputs": None if asked is None else asked.as_dict()}
-
-
-_SAMPLING = sorted(_Body.model_fields.keys() & Sampling.model_fields.keys())
-_FIELDS = {"samples": "n"}  # where the words of a recipe differ
-_INSTEAD = dict.fromkeys(
-    ("guided_json", "guided_regex", "guided_choice", "guided_grammar"), "use structured_outputs"
-)
-_NOT_SERVED = {
-    "audio": "answers are text",
-    "moderation": "nothing is moderated",
-    "reasoning_effort": "where the chat template knows it, say so in chat_template_kwargs",
-    "stream_options": "a batch is not streamed",
-    "verbosity": "say it in the prompt",
-    "web_search_options": "nothing is searched",
-}
-"""What OpenAI takes and is refused here -> why, or what to do."""
-_MOST_LOGPROBS = 20
-_TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats have no such bound
-
-
-class _ChatBody(_Body):
-    messages: list[Any]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
-    tools: list[Any] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    functions: list[Any] | None = None
-    function_call: Literal["none", "auto"] | None = None
-    modalities: list[Literal["text"]] | None = None
-    # What changes nothing of what is drawn: where a request is kept, counted, cached, sped up.
-    parallel_tool_calls: bool | None = None
-    prediction: dict[str, Any] | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
-    store: bool | None = None
-
-    @property
-    def told_tools(self) -> list[Any] | None:
-        """The tools that are to be told to the model, under either of their names."""
-        if self.functions is None:
-            return self.tools
-        if self.tools is not None:
-            raise Refused("functions is the former name of tools: give tools", "functions")
-        return [{"type": "function", "function": function} for function in self.functions]
-
-    @property
-    def given(self) -> dict[str, Any]:
-        found = super().given
-        if self.max_completion_tokens is not None:
-            if self.max_tokens not in (None, self.max_completion_tokens):
-                raise Refused("max_tokens and max_completion_tokens differ: give one", "max_tokens")
-            found["max_tokens"] = self.max_completion_tokens
-        if self.top_logprobs and not self.logprobs:
-            raise Refused("top_logprobs: needs logprobs: true", "top_logprobs")
-        if self.logprobs:
-            found["logprobs"] = self.top_logprobs or 0
-        return found
-
-
-class _TextBody(_Body):
-    prompt: str | list[str] | list[int] | list[list[int]]
-    logprobs: Annotated[int, Field(ge=0, le=_MOST_LOGPROBS)] | None = None
-    best_of: int | None = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        if self.best_of not in (None, self.n or 1):
-            raise Refused(
-                f"best_of is {self.best_of} and n {self.n or 1}: ask for n, and keep the best",
-                "best_of",
-            )
-        found = super().given
-        return found if self.logprobs is None else {**found, "logprobs": self.logprobs}
-
-
 def read_requests(rows: Iterable[Row], configuration: Configuration) -> list[BatchRequest]:
     """The requests of a file. Raises DataError where a line is none of a batch."""
     requests = [_request(row, configuration) for row in rows]
@@ -267,17 +119,17 @@ def _request(row: Row, configuration: Configuration) -> BatchRequest:
     try:
         line = _Line.model_validate(row.values)
     except ValidationError as error:
-        fault = _refused(error, _Line).fault
+        fault = refused(error, _Line).fault
         raise DataError(f"{row.where}: {fault.message}: {_ADVICE[str(fault.param)]}") from None
     endpoint: Literal["chat", "text"] = "chat" if line.url == "/v1/chat/completions" else "text"
     asked: Asked | Fault
     try:
         if endpoint == "chat":
-            asked = _chat(_validated(_ChatBody, line.body), configuration)
+            asked = _chat(read_body(ChatBody, line.body), configuration)
         else:
-            asked = _text(_validated(_TextBody, line.body), configuration)
-    except Refused as refused:
-        asked = refused.fault
+            asked = _text(read_body(TextBody, line.body), configuration)
+    except Refused as refusal:
+        asked = refusal.fault
     return BatchRequest(line.custom_id, row.where, endpoint, asked, line.body)
 
 
@@ -289,7 +141,7 @@ _ADVICE = {
 }
 
 
-def _chat(body: _ChatBody, configuration: Configuration) -> Asked:
+def _chat(body: ChatBody, configuration: Configuration) -> Asked:
     own = configuration.chat
     turns = _part("messages", conversation, body.messages)
     kwargs = _part("chat_template_kwargs", kwargs_of, body.chat_template_kwargs or {})
@@ -321,7 +173,7 @@ def _part(name: str, read: Callable[[str, Any], Any], value: Any) -> Any:
         raise Refused(str(error), name) from None
 
 
-def _text(body: _TextBody, configuration: Configuration) -> Asked:
+def _text(body: TextBody, configuration: Configuration) -> Asked:
     given = body.prompt
     if isinstance(given, str):
         prompts = [_prompt(given)]
@@ -355,15 +207,15 @@ def _prompt(value: Any) -> Prompt:
     return replace(prompt, own=str(prompt))
 
 
-def _sampling(body: _Body, configuration: Configuration) -> Sampling:
+def _sampling(body: RequestBody, configuration: Configuration) -> Sampling:
     """The job's sampling parameters with the request's on top."""
     values = configuration.sampling.model_dump()
-    if isinstance(body, _TextBody) and values["max_tokens"] is None:
+    if isinstance(body, TextBody) and values["max_tokens"] is None:
         values["max_tokens"] = _TEXT_TOKENS
     try:
         sampling = Sampling.model_validate(values | body.given)
     except ValidationError as error:
-        raise _refused(error, Sampling) from None
+        raise refused(error, Sampling) from None
     if sampling.max_tokens is not None and sampling.min_tokens > sampling.max_tokens:
         raise Refused(
             f"min_tokens is {sampling.min_tokens}: max_tokens, {sampling.max_tokens}, is less",
@@ -377,52 +229,3 @@ def _sampling(body: _Body, configuration: Configuration) -> Sampling:
         except UsageError as error:
             raise Refused(str(error), param) from None
     return sampling
-
-
-def _texts(name: str, value: str | Sequence[str] | None) -> list[str] | None:
-    """A text or several as a list. Raises Refused for more than any request needs."""
-    if value is None:
-        return None
-    texts = [value] if isinstance(value, str) else list(value)
-    longest = max(map(len, texts), default=0)
-    if len(texts) > MAX_TEXTS or longest > MAX_TEXT:
-        raise Refused(
-            f"{name} has {len(texts):,} texts of up to {longest:,} characters: it may have "
-            f"{MAX_TEXTS} of up to {MAX_TEXT:,}",
-            name,
-        )
-    return texts
-
-
-Body = TypeVar("Body", bound=_Body)
-
-
-def _validated(model: type[Body], body: Mapping[str, Any]) -> Body:
-    given = {
-        name: value
-        for name, value in body.items()
-        if value is not None or name in model.model_fields
-    }
-    for name, reason in _NOT_SERVED.items():
-        if name in given:
-            raise Refused(f"{name} is not served: {reason}", name, "unsupported_parameter")
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise _refused(error, model) from None
-
-
-def _refused(error: ValidationError, model: type[BaseModel]) -> Refused:
-    """The first thing that is wrong, by the field that the request calls it."""
-    first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    param = _FIELDS.get(name, name)
-    if first["type"] == "extra_forbidden":
-        near = nearest(name, list(model.model_fields))
-        hint = _INSTEAD.get(name, f"did you mean {near!r}?" if near else None)
-        said = f"unknown field {name!r:.{SHOWN}}" + (f": {hint}" if hint else "")
-        return Refused(said, param, "unknown_parameter")
-    if first["type"] == "missing":
-        return Refused(f"the field {name!r} is missing", param, "missing_required_parameter")
-    said = f"{param} is {first['input']!r:.{SHOWN}}: {in_words(first)}"
-    return Refused(said, param, "invalid_value")

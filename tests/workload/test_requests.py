@@ -9,7 +9,8 @@ import pytest
 from sharegen.errors import DataError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import Workload, batch_requests, load_workload
-from sharegen.workload.requests import Asked, BatchRequest, Fault
+from sharegen.workload.request_body import Fault
+from sharegen.workload.requests import Asked, BatchRequest
 
 TURNS = [{"role": "user", "content": "Tom?"}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
