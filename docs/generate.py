@@ -51,8 +51,10 @@ Under the same name these differ:
   CPU it is refused: give `kv_cache_memory`. `max_model_len` may not exceed the model's context.
 - `swap_space`: by default 0, not 4 GiB for each GPU; on a CPU the same memory serves better as KV
   cache. Where the machine has too little, samples compute their KV again, and a line says so.
-- `LLM(seed=)`: every call draws anew from the stream that the seed begins.
-  `SamplingParams(seed=)` draws the same at every call. Neither hangs on what else runs.
+- `LLM(seed=)`: every call draws anew from the stream that the seed begins, each prompt by its place
+  in the call. `SamplingParams(seed=)` draws the same at every call: a result depends on the seed,
+  the prompt and, where a call has equal prompts, on which of these it is. The place in the call
+  plays no part, and nothing else that runs. vLLM gives equal prompts with one seed equal results.
 - `SamplingParams` cannot be changed: `dataclasses.replace(params, n=4)` makes others. They are
   given as such, not as a dict.
 - `SamplingParams()` is the default of every call: the model's generation_config gives EOS tokens

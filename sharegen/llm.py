@@ -34,6 +34,7 @@ from sharegen.opening import open_engine, open_tokenizer
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
+    Requests,
     as_list,
     checked,
     conversations,
@@ -41,7 +42,6 @@ from sharegen.prompts import (
     needed,
     one_each,
     pairs,
-    request_of,
     tokenised,
 )
 from sharegen.results.progress import Progress, is_shown, longest_of
@@ -232,8 +232,9 @@ class LLM:
 
         prompts: one or a list of them: texts, lists of token ids, {"prompt": a text} or
             {"prompt_token_ids": token ids}.
-        sampling_params: one for all prompts, or one a prompt. With a seed they draw the same
-            whenever they are called, without one every call draws anew.
+        sampling_params: one for all prompts, or one a prompt. With a seed a prompt draws the same
+            whenever it is asked and whatever beside it; equal prompts of a call draw each their
+            own. Without one every call draws anew.
         use_tqdm: show the progress on stderr, as `sharegen run` does; by default in a terminal and
             in a notebook, and not where stderr goes to a file.
 
@@ -242,12 +243,12 @@ class LLM:
         """
         items = as_list(prompts)
         params = one_each(sampling_params, len(items))
-        texts, requests = [], []
+        texts, requests, made = [], [], Requests()
         for index, (item, param) in enumerate(zip(items, params, strict=True)):
             with named(index, len(items) > 1):
                 text, ids = tokenised(item, self.tokenizer)
             texts.append(text)
-            requests.append(request_of(index, ids, param))
+            requests.append(made.make(index, ids, param))
         self._refuse(requests)
         found: list[list[Completion]] = [[] for _ in requests]
         left = [len(request.samples) for request in requests]
@@ -329,10 +330,11 @@ class LLM:
         keep: bool,
     ) -> Iterator[Request]:
         """The requests of a stream, as they are read."""
+        made = Requests()
         for index, (prompt, param) in enumerate(pairs(prompts, params)):
             with named(index):
                 _, ids = tokenised(prompt, self.tokenizer)
-            yield request_of(index, ids, param, keep)
+            yield made.make(index, ids, param, keep)
 
     @refusing_call("fork()", CALL_NOT_HERE, _IN_PARAMS)
     def fork(

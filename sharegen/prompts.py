@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from hashlib import blake2b
 from itertools import repeat, zip_longest
 from numbers import Integral
 from operator import index as whole
 from typing import Any
 
+from sharegen.engine.random_key import row_key
 from sharegen.engine.request import BeamSearchParams, Params, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, RequestError
 from sharegen.workload.chat import chat_text
@@ -86,14 +90,32 @@ def _chat_prompt(turns: Any, tokenizer: Any, options: ChatOptions) -> Prompt:
     return {"prompt": text, "prompt_token_ids": ids}
 
 
-def request_of(
-    index: int, prompt_token_ids: list[int], params: Params, keep: bool = False
-) -> Request:
-    """What the engine is asked, by the prompt's place in the call."""
-    if isinstance(params, BeamSearchParams):
-        ranks = range(params.beam_width)
-        return Request(index, prompt_token_ids, params.of_rows, ranks, keep, beam=params)
-    return Request(index, prompt_token_ids, params, range(params.n), keep)
+class Requests:
+    """Makes the requests of one call, in the order of its prompts.
+
+    A request whose parameters bring a seed draws by its prompt, wherever that stands in the call;
+    of equal prompts each draws otherwise, by their count.
+    """
+
+    def __init__(self) -> None:
+        self._seen: Counter[int] = Counter()
+
+    def make(
+        self, index: int, prompt_token_ids: list[int], params: Params, keep: bool = False
+    ) -> Request:
+        """What the engine is asked. index: the prompt's place, by which results are known."""
+        if isinstance(params, BeamSearchParams):
+            ranks = range(params.beam_width)
+            return Request(index, prompt_token_ids, params.of_rows, ranks, keep, beam=params)
+        stream = None if params.seed is None else self._stream(int(params.seed), prompt_token_ids)
+        return Request(index, prompt_token_ids, params, range(params.n), keep, stream=stream)
+
+    def _stream(self, seed: int, prompt: list[int]) -> int:
+        text = json.dumps([seed, prompt]).encode()
+        key = int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+        count = self._seen[key]
+        self._seen[key] += 1
+        return row_key(count, key, 0)
 
 
 def needed(tokenizer: Any, what: str) -> Any:

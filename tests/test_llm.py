@@ -131,11 +131,50 @@ def test_forks_of_another_call_are_drawn_anew(folder: Path) -> None:
 
 
 def test_a_seed_repeats(llm: LLM, folder: Path) -> None:
-    """Its own whatever was called before; that of the LLM is the first call's."""
+    """Its own whatever was called before; that of the LLM as a whole script does."""
     seeded = replace(SAMPLED, seed=5)
     first = texts(llm, seeded)
     assert texts(llm, seeded) == first
-    assert texts(LLM(folder, kv_cache_memory=MEMORY, seed=5)) == first
+    script = texts(LLM(folder, kv_cache_memory=MEMORY, seed=5))
+    assert texts(LLM(folder, kv_cache_memory=MEMORY, seed=5)) == script
+
+
+def test_a_seeded_result_depends_on_the_prompt_alone(llm: LLM) -> None:
+    """Wherever it stands in the call, and whatever stands beside it; equal prompts by count."""
+    seeded = replace(SAMPLED, seed=5, max_tokens=6)
+
+    def drawn(prompts: list[str]) -> list[list[list[int]]]:
+        outputs = llm.generate(prompts, seeded)
+        return [[sample.token_ids for sample in output.outputs] for output in outputs]
+
+    a, b, c = drawn(PROMPTS)
+    assert drawn(PROMPTS[::-1]) == [c, b, a]
+    assert drawn([PROMPTS[2]]) == [c]
+    first, second, third, again = drawn([PROMPTS[1], PROMPTS[0], PROMPTS[1], PROMPTS[1]])
+    assert (first, second) == (b, a)
+    assert len({repr(each) for each in (first, third, again)}) == 3
+    assert drawn([PROMPTS[1]] * 3) == [b, third, again]
+    streamed: dict[int, list[list[int]]] = {}
+    for index, sample in llm.stream(PROMPTS[::-1], seeded):
+        streamed.setdefault(index, []).append(sample.token_ids)
+    assert [sorted(streamed[index]) for index in range(3)] == [sorted(x) for x in (c, b, a)]
+    other = llm.generate([PROMPTS[0]], replace(seeded, seed=6))
+    assert [sample.token_ids for sample in other[0].outputs] != a
+
+
+def test_forks_of_a_seeded_sample_depend_on_its_prompt_alone(llm: LLM) -> None:
+    seeded = replace(SAMPLED, seed=5, n=1, max_tokens=6)
+
+    def forked(prompts: list[str], which: int) -> list[list[int]]:
+        found: dict[int, list[int]] = {}
+        forks: list[int] = []
+        for index, sample in llm.stream(prompts, seeded, keep=True):
+            found[index] = sample.token_ids
+            if index == which and not forks:
+                forks.append(llm.fork(sample, replace(seeded, max_tokens=5)))
+        return [found[which], found[forks[0]]]
+
+    assert forked(PROMPTS, 2) == forked([PROMPTS[2]], 0)
 
 
 def test_greedy_samples_are_computed_once(llm: LLM) -> None:

@@ -80,6 +80,9 @@ class Forks:
             )
         params = params or origin.params
         key = row_key(count, origin.key, parent.sample)
+        stream = None
+        if origin.stream is not None:
+            stream = row_key(count, origin.stream, parent.sample)
         first = self._forked.get(key, 0)
         return Request(
             key,
@@ -88,6 +91,7 @@ class Forks:
             range(first, first + params.n),
             origin.keep,
             text_tokens=_text_tokens(origin, params, count),
+            stream=stream,
         )
 
     def add(self, request: Request) -> None:

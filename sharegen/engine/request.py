@@ -295,6 +295,7 @@ class Request:
         samples go on with, as a fork's do.
     splits: where the tree of the whole job splits its path, where that is known; alone: whether in
         that tree one sample alone reads its last node.
+    stream: what the random streams depend on in place of the key, where that is said.
     fills_context: whether what follows the prompt is never fed, so that the prompt may be as long
         as the context; params then ask for one token.
     logprobs_from: the first prompt token whose log-probability is told where params asks for
@@ -313,6 +314,7 @@ class Request:
     alone: bool = False
     logprobs_from: int = 1
     text_tokens: int = 0
+    stream: int | None = None
     fills_context: bool = False
     beam: BeamSearchParams | None = None
 
@@ -324,6 +326,11 @@ class Request:
         """
         ends = np.iinfo(np.int32)
         return np.asarray(self.prompt_token_ids).clip(ends.min, ends.max).astype(np.int32)
+
+    @property
+    def stream_key(self) -> int:
+        """What the random streams of its samples depend on, beside seed and sample."""
+        return self.key if self.stream is None else self.stream
 
     @property
     def rows(self) -> int:

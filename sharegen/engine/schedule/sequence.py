@@ -57,7 +57,7 @@ class Group:
         self.stops: Any = None
         self._prompt = request.tokens if request.params.reads_prompt else np.empty(0, np.int32)
         own = request.params.seed
-        self._key = RequestKey(seed if own is None else own, request.key)
+        self._key = RequestKey(seed if own is None else own, request.stream_key)
 
     def end_at(self, most: int) -> None:
         """There is no memory for more than so many output tokens: whoever gets there fails."""
