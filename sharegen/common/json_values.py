@@ -8,6 +8,7 @@ to ask.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -71,6 +72,11 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value is the NaN that tables write for a missing one, and some write as JSON."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.json_values import is_nan
 from sharegen.errors import DataError
 from sharegen.workload.files.arrow import arrow_errors, read_parquet, read_stream, rows_of
 from sharegen.workload.files.content import Content, opened, suffix_of
@@ -119,7 +120,11 @@ def _row(index: int, where: str, found: Found) -> Row:
     """Raises DataError where there are too many."""
     if index >= MAX_ROWS:
         raise DataError(f"{where}: there are more than {MAX_ROWS:,} rows: make it several files")
-    return Row(index, where, {}, found) if isinstance(found, str) else Row(index, where, found)
+    if isinstance(found, str):
+        return Row(index, where, {}, found)
+    if any(map(is_nan, found.values())):  # a missing value, as tables write it
+        found = {name: None if is_nan(value) else value for name, value in found.items()}
+    return Row(index, where, found)
 
 
 _WITHOUT_SCRIPT = ("codeparrot/apps",)

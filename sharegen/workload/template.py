@@ -22,6 +22,7 @@ from jinja2 import Template as Compiled
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from sharegen.common import confined
+from sharegen.common.json_values import is_nan
 from sharegen.common.names import listed, nearest
 
 MAX_SOURCE = 2**18
@@ -69,8 +70,8 @@ class _Field:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a field reads as text: a text, a number, a date; no list and no object."""
-    return isinstance(value, (str, Number, date, time))
+    """Whether a field reads as text: a text, a number, a date; no list, no object and no NaN."""
+    return isinstance(value, (str, Number, date, time)) and not is_nan(value)
 
 
 def _written(value: Any) -> Any:
@@ -237,12 +238,16 @@ def _guarded(parts: Iterator[str], fields: Mapping[str, Any]) -> str:
         name = next((name for name, value in fields.items() if value is error.value), None)
         what = "a value" if name is None else f"the field {name!r}"
         raise RenderError(
-            f"writes {what}, which is of type {type(error.value).__name__}: that is no text (name "
-            "a part of it, or join its parts)"
+            f"writes {what}, which is {_kind(error.value)}: that is no text (name a part of it, or "
+            "join its parts)"
         ) from None
     except FAILURES as error:
         raise RenderError(f"fails: {said(error)}") from None
     return "".join(found)
+
+
+def _kind(value: Any) -> str:
+    return "NaN, a missing value" if is_nan(value) else f"of type {type(value).__name__}"
 
 
 @functools.lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ import pytest
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload, random_key
+from sharegen.workload.template import RenderError, render
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -129,3 +130,21 @@ def test_an_empty_text_alone_is_a_prompt_and_no_turn(tmp_path: Path) -> None:
     chat = load_workload(resolve("prompts", str(path), {"model": "a/b", "chat": {"enabled": True}}))
     assert len(chat.problems) == 1
     assert "line 2: the field 'prompt' is empty" in chat.bad_rows[0].error
+
+
+def test_nan_is_a_missing_value(tmp_path: Path) -> None:
+    """JSON has none, and Python writes and reads it; tables write it for what is not there."""
+    path = tmp_path / "q.jsonl"
+    lines = ('{"question": NaN, "answer": "#### 1"}', '{"question": "a?", "answer": NaN}')
+    path.write_text("\n".join((*lines, '{"question": "b?", "answer": -0.0}')))
+    flags = {"model": "a/b", "few_shot": {"k": 0}}
+    workload = load_workload(resolve("self-consistency", str(path), flags))
+    assert [problem.fields["question"] for problem in workload.problems] == ["a?", "b?"]
+    assert [problem.gold for problem in workload.problems] == [None, "-0.0"]
+    assert [bad.error.split(": ")[0] for bad in workload.bad_rows] == [f"{path}, line 1"]
+    assert "the field 'question', which the row does not have" in workload.bad_rows[0].error
+
+
+def test_nan_inside_of_a_list_is_no_text() -> None:
+    with pytest.raises(RenderError, match="NaN, a missing value: that is no text"):
+        render("prompt", "{{ values[0] }}", {"values": [float("nan")]})
