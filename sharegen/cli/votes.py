@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sharegen.cli.explaining import print_explained
 from sharegen.cli.parameters import parse_path
 from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
-from sharegen.errors import DataError, JournalError, SharegenError
+from sharegen.errors import DataError, JournalError, SharegenError, UsageError
 from sharegen.results.accuracy import accuracy
 from sharegen.results.answers.equality import equality_used
 from sharegen.results.answers.vote import Vote, tally
@@ -57,6 +58,14 @@ def vote(
     pooled: Annotated[
         bool, typer.Option("--pool", help="Take journals that differ in the seed alone together.")
     ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="ID",
+            help="Show of one problem what was read in each sample, where and by which rule.",
+        ),
+    ] = None,
     recipe: RecipeOption = None,
     assignments: SetOption = None,
 ) -> None:
@@ -74,12 +83,18 @@ def vote(
       sharegen vote runs/gsm8k.jsonl
       sharegen vote runs/gsm8k.jsonl --at 5 --output votes.jsonl
       sharegen vote runs/gsm8k.jsonl --set answer.extract=boxed
+      sharegen vote runs/gsm8k.jsonl --explain 17
       sharegen vote runs/seed0.jsonl runs/seed1.jsonl --pool -o - | jq .answer
     """
     if output is not None:
         refuse_journal(output)
     by = answers_by(recipe, assignments)
     pools = [by.of(found) for found in pool(files, seeds=pooled)]
+    if explain is not None:
+        if at is not None or output is not None:
+            raise UsageError("--explain shows one problem: leave out --at and --output")
+        print_explained(pools, explain)
+        return
     rules = [Stopped.of(part) for part in pools]
     taken = [
         tally(counted(part.records(), stopped), at)
@@ -225,7 +240,10 @@ def _table(rows: list[Row], several: bool) -> Table:
 
 
 def _write_lines(rows: list[Row], several: bool) -> None:
-    """Tab-separated, one line a problem after a line of names; a cell with a tab is quoted."""
+    """Tab-separated, one line a problem after a line of names; a cell with a tab is quoted.
+
+    What a terminal would obey is spelled: the lines may go through `less` to one.
+    """
     lines = csv.writer(sys.stdout, dialect="excel-tab", lineterminator="\n")
     file = ["file"] if several else []
     rule = ["rule", "stopped"] if any(stopped is not None for *_, stopped in rows) else []
@@ -235,7 +253,8 @@ def _write_lines(rows: list[Row], several: bool) -> None:
         cells = [vote.problem_id, vote.answer, vote.votes, f"{vote.share:.4f}", correct, vote.gold]
         if stopped is not None:
             cells += [stopped.rule.named, _stop(vote, stopped)]
-        lines.writerow([*([name] if several else []), *cells])
+        row = [*([name] if several else []), *cells]
+        lines.writerow([None if cell is None else printable(str(cell)) for cell in row])
 
 
 def _stop(vote: Vote, stopped: Stopped) -> int | str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.reader import Extract, Reader
+from sharegen.results.answers.reading import Reading
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.gold import Gold, golds_of
 from sharegen.workload.items import items_of, read_split
@@ -28,11 +29,47 @@ def gold_answers(configuration: Configuration) -> dict[str, str | None]:
 
     Raises DataError and UsageError where the rows cannot be read.
     """
+    golds = _golds(configuration)
+    return {name: _read(gold, configuration).text for name, gold in golds.items()}
+
+
+def _golds(configuration: Configuration) -> dict[str, Gold]:
     dataset = configuration.dataset
     rows = read_split(dataset, dataset.split)
     items, _ = items_of(rows.rows, dataset, dataset.where, None)
-    golds = golds_of(items, configuration)
-    return {name: _read(gold, configuration).text for name, gold in golds.items()}
+    return golds_of(items, configuration)
+
+
+@dataclass(frozen=True)
+class FoundGold:
+    """Where a gold answer stands.
+
+    text: what the recipe finds in the row; found: what is read of that, None where it is all of it
+    or cannot be read; fault: why the row has none.
+    """
+
+    text: str | None
+    found: Reading | None
+    fault: str | None
+
+
+def gold_of(configuration: Configuration, problem_id: str) -> FoundGold | None:
+    """The gold answer of one row; None where there is no such row, or the recipe asks for none.
+
+    Raises DataError and UsageError where the rows cannot be read.
+    """
+    gold = _golds(configuration).get(problem_id)
+    if gold is None:
+        return None
+    kind = _kind_of(configuration)
+    found = None if gold.text is None or kind is None else Reader(kind).read(gold.text)
+    return FoundGold(gold.text, found, _read(gold, configuration).fault)
+
+
+def _kind_of(configuration: Configuration) -> Extract | None:
+    answer = configuration.answer
+    assert answer is not None and answer.gold is not None
+    return answer.gold.extract or answer.extract
 
 
 def _read(gold: Gold, configuration: Configuration) -> Gold:
@@ -43,7 +80,7 @@ def _read(gold: Gold, configuration: Configuration) -> Gold:
     """
     answer = configuration.answer
     assert answer is not None and answer.gold is not None
-    kind: Extract | None = answer.gold.extract or answer.extract
+    kind = _kind_of(configuration)
     if gold.text is None or kind is None or (kind == "text" and answer.gold.extract is None):
         return gold
     if kind == "number" and _NUMBER.fullmatch(normalise(gold.text)):

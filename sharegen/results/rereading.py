@@ -58,6 +58,16 @@ class Rereading:
         section = self.section or {}
         return section_hash({name: section.get(name) for name in ("gold", "extract")})
 
+    @property
+    def reader(self) -> Reader | None:
+        """What reads the answers; None where the recipe looks for none."""
+        if self.section is None:
+            return None
+        patterns = tuple(self.section.get("patterns") or ())
+        match: Literal["first", "last"]
+        match = "first" if self.section.get("match") == "first" else "last"
+        return Reader(self.section.get("extract"), patterns, match)
+
     def shown(self, run: RunFile) -> RunFile:
         """The run.json as it reads with this, for who shows it."""
         answers = {"hash": self.hash}
@@ -86,13 +96,10 @@ class Rereading:
                 )
 
     def _answers(self, records: Sequence[Record]) -> list[str | None]:
-        if self.section is None:
+        reader = self.reader
+        if reader is None:
             return [None] * len(records)
-        section = self.section
-        patterns = tuple(section.get("patterns") or ())
-        match: Literal["first", "last"] = "first" if section.get("match") == "first" else "last"
-        reader = Reader(section.get("extract"), patterns, match)
-        found = reader.read_each([(record.completion, record.finish_reason) for record in records])
+        found = reader.read_each([(each.completion, each.finish_reason) for each in records])
         return [None if reading is None else reading.answer for reading in found]
 
 

@@ -264,3 +264,77 @@ def test_show_names_an_unknown_problem(finished: Path) -> None:
 def test_help_has_a_worked_example(command: str) -> None:
     text = run(command, "--help").stdout
     assert f"sharegen {command} runs/gsm8k.jsonl" in text
+
+
+@pytest.fixture
+def solved(tmp_path: Path) -> Path:
+    """A journal of a recipe that reads numbers, and its dataset with solutions."""
+    rows = [{"id": "a", "question": "9 eggs at $2?", "answer": "9 * 2 = 18\n#### 18"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    job = resolve(
+        "self-consistency", str(tmp_path / "rows.jsonl"), {"model": "m", "few_shot": {"k": 0}}
+    )
+    (problem,) = load_problems(job)
+    texts = [
+        ("So 9 * 2 = 18.\n#### $18.00", "eos"),
+        ("The answer is \x1b[31m17.", "eos"),
+        ("I cannot determine it.", "eos"),
+        ("The answer is 1", "length"),
+        ("<think>It may be 18", "length"),
+    ]
+    path = tmp_path / "solved.jsonl"
+    with Journal.open(path, job.identity, extent=job.extent) as opened:
+        for sample, (text, end) in enumerate(texts):
+            opened.append(
+                Record(problem.id, sample, problem.prompt_hash, text, 9, end, -1.0, "0", "18")
+            )
+        opened.close()
+    return path
+
+
+def test_explain_says_what_was_read_where_and_why(solved: Path) -> None:
+    result = run("vote", solved, "--explain", "a")
+    assert result.stdout.splitlines() == [
+        "sample 0 · 18 · right · after ####",
+        r"    So 9 * 2 = 18.\n#### [[$18.00]]",
+        'sample 1 · 17 · wrong · after "the answer is"',
+        r"    The answer is \x1b[31m[[17]].",
+        "sample 2 · no answer · no rule finds one",
+        "    I cannot determine it.",
+        "sample 3 · no answer · the text is cut off where it would stand",
+        "    The answer is 1",
+        "sample 4 · no answer · nothing follows the model's thinking",
+        "    <think>It may be 18",
+        "gold · 18 · after ####",
+        r"    9 * 2 = 18\n#### [[18]]",
+    ]
+
+
+def test_explain_reads_by_the_recipe_as_it_is_now(solved: Path) -> None:
+    result = run("vote", solved, "--explain", "a", "--set", r"answer.patterns=['\w+ is']")
+    assert r"sample 1 · answer is · wrong · pattern \w+ is" in result.stdout
+
+
+def test_explain_of_what_is_not_there(solved: Path, finished: Path) -> None:
+    with pytest.raises(DataError, match="there is no problem 'b'"):
+        run("vote", solved, "--explain", "b")
+    with pytest.raises(UsageError, match="leave out --at and --output"):
+        run("vote", solved, "--explain", "a", "--at", 2)
+    assert (
+        "sample 0 · 18 · right · as its line has it"
+        in run("vote", finished, "--explain", "10").stdout
+    )
+    solved.with_name("rows.jsonl").unlink()
+    assert (
+        "gold · 18 · the dataset cannot be read: " in run("vote", solved, "--explain", "a").stdout
+    )
+
+
+def test_what_a_terminal_would_obey_is_spelled_in_piped_votes_too(tmp_path: Path) -> None:
+    """They are read through `less` or `head`, which pass it on."""
+    path = journal(tmp_path / "a.jsonl", {"p\x1b[2J": ["\x1b]0;title\x07"]}, gold="\x9b31m")
+    for arguments in (["vote", path], ["show", path, "-p", "p\x1b[2J"]):
+        result = run(*arguments)
+        assert not set("\x1b\x07\x9b") & set(result.stdout + result.stderr), arguments
+    assert r"\x1b]0;title\x07" in run("vote", path).stdout
+    assert "\x1b" not in run("vote", path, "-o", "-").stdout

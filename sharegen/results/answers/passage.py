@@ -27,7 +27,10 @@ _TURN_END = re.compile(
     r"|eos|return|user|assistant|system|start|end_of_turn|END_OF_TURN_TOKEN|EOT|eot|tool_call"
     r"|tool_calls_begin)\|>|</?s>|<(?:start|end)_of_turn>|<eos>|<EOS>|<｜[^<>｜]{1,30}｜>|\[/?INST\]"
 )
-_CALCULATED = re.compile(r"<<[^<>\n]{0,200}>>")  # GSM8K's calculator marks: 48/2=<<48/2=24>>24
+_ASIDE = re.compile(
+    r"<<[^<>\n]{0,200}>>"  # GSM8K's calculator marks: 48/2=<<48/2=24>>24
+    r"|\x1b\[[0-9;]{0,20}[A-Za-z]"  # a terminal's colours
+)
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class Passage:
 
     @cached_property
     def text(self) -> str:
-        """The same in plain characters, each in its place, without a calculator's marks."""
+        """The same in plain characters, each in its place, without what nobody reads."""
         plain = self.raw.translate(PLAIN)
-        return _CALCULATED.sub(lambda match: " " * len(match[0]), plain)
+        return _ASIDE.sub(lambda match: " " * len(match[0]), plain)
 
     def until(self, end: int) -> Passage:
         """Its beginning."""
