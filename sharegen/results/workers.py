@@ -1,6 +1,7 @@
 """Many programs on all cores: one process a core, each with a sandbox of its own.
 
-The workers are fresh interpreters, not forks, so that nothing of this process is in them; they are
+The workers are fresh interpreters, not forks, so that nothing of this process is in them, and none
+of them imports from the current folder first: they know what a program has to answer. They are
 handed a problem with a few of its programs at a time and send back one score a program. Each stays
 on one core, with all that it runs, so that no program takes time from another.
 """
@@ -8,20 +9,21 @@ on one core, with all that it runs, so that no program takes time from another.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
+import socket
+import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeAlias
 
+from sharegen.common.import_path import SAFE_PATH, import_path
 from sharegen.common.program_tests import ProgramProblem
 from sharegen.results.sandbox.host import SandboxError
 from sharegen.results.sandbox.limits import Limits
@@ -30,6 +32,8 @@ from sharegen.results.score import Score, Scorer
 
 Sample: TypeAlias = "tuple[str, int]"
 """Problem id and sample index."""
+
+_START = "import sys; from sharegen.results.workers import work; work(int(sys.argv[1]))"
 
 _PARCEL = 8  # programs a worker gets at a time: few, so that all cores finish together
 
@@ -74,7 +78,7 @@ class Crew:
         self._setting = (isolation, limits)
         self._size = size
         self._cores = _cores()
-        self._members: dict[Connection, BaseProcess] = {}
+        self._members: dict[Connection, subprocess.Popen[bytes]] = {}
         self._waiting: dict[Connection, deque[Sample]] = {}  # who works, and on what
         self._parcels: deque[Task] = deque()
 
@@ -106,7 +110,9 @@ class Crew:
             connection.close()
             process.terminate()
         for process in self._members.values():
-            process.join()
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
         self._members.clear()
 
     def _hand_out(self) -> None:
@@ -116,16 +122,39 @@ class Crew:
             self._waiting[connection] = _hand_over(connection, self._parcels.popleft())
 
     def _start(self) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
+        ours, theirs = socket.socketpair()
         core = self._cores[len(self._members) % len(self._cores)] if self._cores else None
-        self._members[ours] = context.Process(
-            target=_work, args=(theirs, *self._setting, core), daemon=True
-        )
-        with _deaf():
-            self._members[ours].start()
-        theirs.close()
-        return ours
+        with theirs:
+            process = _begin(theirs.fileno())
+        connection = Connection(ours.detach())
+        self._members[connection] = process
+        with contextlib.suppress(OSError):  # it died, which the next message says
+            connection.send((*self._setting, core))
+        return connection
+
+
+def _begin(descriptor: int) -> subprocess.Popen[bytes]:
+    """A fresh interpreter that works on what comes on this descriptor.
+
+    It hears no Ctrl-C, which is for this process. Its standard input is a pipe that nobody writes
+    to: it ends with this process, however that ends.
+    """
+    imports = {"PYTHONPATH": os.pathsep.join(_folders()), SAFE_PATH: "1"}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-c", _START, str(descriptor)],
+        pass_fds=[descriptor],
+        stdin=subprocess.PIPE,
+        stdout=2,  # stdout is for data
+        env=os.environ | imports,
+        process_group=0,
+    )
+
+
+def _folders() -> list[str]:
+    """Where a worker imports from: not from the current folder, unless we are there ourselves."""
+    package = str(Path(__file__).resolve().parents[2])
+    here = os.path.realpath(os.curdir)
+    return [*(each for each in import_path() if os.path.realpath(each) != here), package]
 
 
 def score_all(
@@ -144,19 +173,6 @@ def score_all(
             if not crew.is_busy:
                 return
             yield from crew.take()
-
-
-@contextlib.contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started inside ignore Ctrl-C from the first moment: it is the parent's to hear."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _parcels(task: Task) -> Iterator[Task]:
@@ -184,27 +200,33 @@ def _receive(connection: Connection) -> Score:
     return said
 
 
-def _work(connection: Connection, isolation: Isolation, limits: Limits, core: int | None) -> None:
-    """In a worker: score what comes until nothing more does, on one core."""
+def work(descriptor: int) -> None:
+    """In a worker: score what comes on the descriptor until nothing more does, on one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if core is not None:
-        with contextlib.suppress(OSError):  # it was taken from us meanwhile
-            os.sched_setaffinity(0, {core})
+    connection = Connection(descriptor)
     try:
-        with Scorer(isolation, limits) as scorer:
-            try:
-                while True:
-                    task = connection.recv()
-                    for _, completion in task.completions:
-                        connection.send(scorer.score(task.problem, completion))
-            finally:
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        isolation, limits, core = connection.recv()
+        if core is not None:
+            with contextlib.suppress(OSError):  # it was taken from us meanwhile
+                os.sched_setaffinity(0, {core})
+        _score(connection, isolation, limits)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except SandboxError as error:
         connection.send(str(error))
+
+
+def _score(connection: Connection, isolation: Isolation, limits: Limits) -> None:
+    with Scorer(isolation, limits) as scorer:
+        try:
+            while True:
+                task = connection.recv()
+                for _, completion in task.completions:
+                    connection.send(scorer.score(task.problem, completion))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _leave(*_: object) -> None:
@@ -215,7 +237,6 @@ def _leave(*_: object) -> None:
 
 def _end_with_parent() -> None:
     """Do not outlive the command, however it ends; the sandbox ends with us."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+    with contextlib.suppress(OSError):
+        os.read(0, 1)
     os.kill(os.getpid(), signal.SIGKILL)

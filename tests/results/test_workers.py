@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+import sharegen
 from sharegen.common.cores import available_cores
+from sharegen.common.import_path import SAFE_PATH
 from sharegen.common.program_tests import CheckTests, ProgramProblem, ScriptTests
 from sharegen.results.sandbox import cgroup
 from sharegen.results.sandbox.host import SandboxError
@@ -23,6 +24,7 @@ from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
 from sharegen.results.workers import Task, score_all
 from tests.results import sandboxes
+from tests.traps import Traps
 
 ADD = ProgramProblem(ScriptTests(["1\n"], ["2\n"]))
 COMPLETIONS = [(n, f"print(int(input()) + {n % 2})") for n in range(21)]
@@ -31,6 +33,13 @@ COMPLETIONS = [(n, f"print(int(input()) + {n % 2})") for n in range(21)]
 @pytest.fixture(scope="module")
 def isolation() -> Isolation:
     return sandboxes.isolation()
+
+
+def _workers() -> list[psutil.Process]:
+    """The processes that score for this one."""
+    return [
+        p for p in psutil.Process().children() if "sharegen.results.workers" in str(p.cmdline())
+    ]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -42,7 +51,29 @@ def test_every_program_is_scored_once(isolation: Isolation, workers: int) -> Non
         *(("b", n) for n in range(2)),
     ]
     assert all(score.passed == (sample % 2 == 1) for (_, sample), score in scores)
-    assert not multiprocessing.active_children()
+    assert not _workers()
+
+
+def test_nothing_comes_from_the_current_folder(
+    isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in a worker, which knows what programs have to answer, nor in what it starts."""
+    traps = Traps(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(SAFE_PATH, raising=False)
+    root = str(Path(sharegen.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", ["", *filter(None, sys.path), root])  # as a script has it
+    checks = ProgramProblem(CheckTests(["assert f() == 1"], ["f"], ""))
+    tasks = [
+        Task("a", ADD, COMPLETIONS[:2]),
+        Task("b", checks, [(0, "import json, queue, signal, socket\ndef f(): return 1")]),
+        Task("c", checks, [(0, "def f(: 1")]),
+    ]
+    scores = dict(score_all(iter(tasks), isolation, Limits(), 2))
+    assert [scores[key].result for key in sorted(scores)] == [
+        *("wrong answer", "passed", "passed", "compile error")
+    ]
+    assert traps.sprung == []
 
 
 def test_nothing_to_do_starts_nothing(isolation: Isolation) -> None:
@@ -60,7 +91,7 @@ def test_closing_early_ends_what_runs(isolation: Isolation) -> None:
     time.sleep(0.2)
     assert time.monotonic() - started < 5
     left = set(psutil.Process().children(recursive=True)) - before
-    assert not [p for p in left if "resource_tracker" not in " ".join(p.cmdline())]
+    assert not left
 
 
 def test_no_cgroup_is_left(isolation: Isolation) -> None:
@@ -72,7 +103,7 @@ def test_no_cgroup_is_left(isolation: Isolation) -> None:
     tasks = [Task("a", checks, [(n, "def f(): return 1") for n in range(9)])]
     scores = score_all(iter(tasks), isolation, Limits(), 2)
     assert next(scores)[1].passed
-    theirs = tuple(f"sharegen-{worker.pid}-" for worker in multiprocessing.active_children())
+    theirs = tuple(f"sharegen-{worker.pid}-" for worker in _workers())
     groups = [path.name for path in group._path.parent.iterdir()]
     assert any(name.startswith(theirs) for name in groups)
     assert all(score.passed for _, score in scores)
@@ -84,7 +115,7 @@ def test_a_dead_worker_is_one_line(isolation: Isolation) -> None:
     slow = [(n, "print(2)" if n == 0 else "while True: pass") for n in range(8)]
     scores = score_all(iter([Task("a", ADD, slow)]), isolation, Limits(), 1)
     next(scores)
-    (worker,) = multiprocessing.active_children()
+    (worker,) = _workers()
     worker.kill()
     with pytest.raises(SandboxError, match="died"):
         list(scores)
@@ -108,7 +139,7 @@ def test_each_worker_stays_on_a_core_of_its_own(isolation: Isolation) -> None:
     workers = min(2, available_cores())
     scores = score_all(iter([Task("a", ADD, slow)]), isolation, Limits(), workers)
     next(scores)
-    crew = [psutil.Process(worker.pid) for worker in multiprocessing.active_children()]
+    crew = _workers()
     cores = set()
     for worker in crew:
         deadline = time.monotonic() + 20  # it may only be starting, and takes its core then
