@@ -12,10 +12,10 @@ import typer
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path
 from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
-from sharegen.results.output import refuse_journal
+from sharegen.results.output import refuse_journal, refuse_what_is_no_file
 
 if TYPE_CHECKING:
     from sharegen.results.report.outcomes import Run
@@ -106,7 +106,7 @@ def report(
     if html is not None:
         prompts, shared = _prompts(problems)
         try:
-            html.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(html.parent)
             replace_file(html, page.render(runs, drawn, prompts, shared))
         except OSError as error:
             raise DataError(f"--html {html}: cannot be written: {error.strerror}") from error
@@ -125,6 +125,8 @@ def _check_outputs(html: Path | None, output: Path | None) -> None:
             raise UsageError(f"--output {output}: must end in .svg, or be a folder")
     for flag, path in (("--html", html), ("--output", output)):
         if path is not None:
+            if not path.is_dir():  # which has a file for each picture
+                refuse_what_is_no_file(path, flag)
             refuse_journal(path, flag)
 
 

@@ -1,11 +1,48 @@
-"""Files that are replaced whole, whatever lies under the names that this takes on the way."""
+"""Files that are replaced whole, whatever lies under the names that this takes on the way.
+
+Nothing but a file is replaced: a pipe or a device under that name is somebody's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_is_file(path: Path) -> None:
+    """Raise OSError where there is something that is no file, or no file can be.
+
+    What `path` leads to is asked, and not opened: a pipe would wait for its reader.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    kind = _KINDS.get(stat.S_IFMT(mode))
+    if kind is not None:
+        raise OSError(errno.EEXIST, f"it is {kind}")
+
+
+def make_folders(folder: Path) -> None:
+    """The folder and all above it, however deep it is. Raises OSError."""
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -14,6 +51,7 @@ def replace_file(path: Path, content: bytes) -> None:
     The file beside has a name of its own and is made anew, so that nobody who may write to the
     folder can have put a symbolic link there. Raises OSError; the old file is then untouched.
     """
+    check_is_file(path)
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

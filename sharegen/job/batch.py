@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.text.vocabulary import Vocabulary
@@ -24,7 +24,7 @@ from sharegen.job.plan import shared_lengths
 from sharegen.job.run import run_job
 from sharegen.results.family import family
 from sharegen.results.openai import Answerer, Usage, answered, as_lines, failed, is_answers, refused
-from sharegen.results.output import refuse_journal
+from sharegen.results.output import refuse_journal, refuse_what_is_no_file
 from sharegen.results.pool import Pool
 from sharegen.results.record import Record
 from sharegen.workload.configuration import Configuration
@@ -84,6 +84,7 @@ def run_batch(
 
 def _refuse_output(configuration: Configuration, path: Path) -> None:
     """Raises UsageError where the answers would replace what is something else."""
+    refuse_what_is_no_file(path)
     source = configuration.dataset.source
     if source is not None and path.resolve() == Path(source).resolve():
         raise UsageError(f"--output {path}: is the file of requests: choose another --output")
@@ -208,7 +209,7 @@ def _replace(path: Path, lines: Sequence[Mapping[str, Any]], journal: Path) -> N
             f"command again, which makes the answers of {journal}"
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         replace_file(path, as_lines(lines))
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from None

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.vote import natural_order
 from sharegen.results.completion import completion_of
 from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
-from sharegen.results.output import refuse_journal
+from sharegen.results.output import refuse_journal, refuse_what_is_no_file
 from sharegen.results.pool import Pool, one_job
 from sharegen.results.record import Record
 from sharegen.results.report.outcomes import read_run
@@ -220,6 +220,8 @@ def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
 
     The same configuration does not say it: the same job may have been run twice.
     """
+    if kind != "monkeys":  # which is a folder
+        refuse_what_is_no_file(output)
     if output.resolve() == journal.resolve():
         raise UsageError(f"{output}: is the journal itself: choose another --output")
     there = RunFile.read(run_file_path(output)) if kind == "sharegen" else None
@@ -250,7 +252,7 @@ def _convert_to_journal(
     records.sort(key=lambda record: (place.get(record.problem_id, len(order)), _index(record)))
     assert found.run is not None
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(output.parent)
         replace_file(output, b"".join(record.to_line() for record in records))
         replace(found.run, conversion=_conversion_of(journal)).write(run_file_path(output))
     except OSError as error:

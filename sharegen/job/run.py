@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sharegen.common.shard import Shard
-from sharegen.errors import CapacityError, DataError, JournalError, UsageError
+from sharegen.errors import CapacityError, DataError, UsageError
 from sharegen.job.beside import (
     held,
     journals_beside,
@@ -33,6 +33,7 @@ from sharegen.job.share import share_of
 from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
 from sharegen.results.journal_family import JournalFamily
+from sharegen.results.output import refuse_what_is_no_file
 from sharegen.results.score_file import discard_scores
 from sharegen.workload.configuration import Configuration
 
@@ -74,8 +75,8 @@ def run_job(
     watcher = watcher or Watcher()
     check_execution(configuration, execute)
     path = output and journal_path(output, shard)
-    if path is not None and path.is_dir():
-        raise JournalError(f"{path}: is a folder: --output is the journal's file")
+    if path is not None:
+        refuse_what_is_no_file(path)
     with interrupts() as signals:
         try:
             workload = load_asked(configuration)

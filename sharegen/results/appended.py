@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from sharegen.common.files import sync_folder
+from sharegen.common.files import make_folders, sync_folder
 from sharegen.errors import JournalError
 from sharegen.results.lock import VARIABLE, Lock, hold, let_go
 
@@ -235,7 +235,7 @@ def _open(path: Path, follow: bool) -> tuple[int, bool]:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
     flags |= 0 if follow else os.O_NOFOLLOW
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         with contextlib.suppress(FileExistsError):
             return os.open(path, flags | os.O_EXCL, 0o666), True
         return os.open(path, flags, 0o666), False
@@ -272,7 +272,7 @@ def _new_beside(path: Path) -> tuple[Path, int]:
         except FileExistsError:
             number += 1
         except FileNotFoundError:  # its folder was moved or removed, too
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
 
 
 def _digests(path: Path) -> tuple[set[bytes], bool]:

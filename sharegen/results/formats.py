@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 import yaml
 
 from sharegen.common import json_values
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError
@@ -252,7 +252,7 @@ def default_path(journal: Path, kind: Format) -> Path:
 def write_generations(path: Path, kind: Format, problems: Iterable[SampledProblem]) -> None:
     """Write all samples in another tool's format, replacing what was there. Raises DataError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         if kind == "human-eval":
             lines = (
                 json.dumps({"task_id": problem.problem_id, "completion": text}) + "\n"

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sharegen.common.files import check_is_file
 from sharegen.errors import UsageError
 from sharegen.results.record import Record
 from sharegen.results.run_file import run_file_path
+
+_SHOWN = 100  # characters of a name that is too long
+
+
+def refuse_what_is_no_file(output: Path, flag: str = "--output") -> None:
+    """Raises UsageError for a folder, a pipe, a device, and a name that no file can have.
+
+    The names of what lies beside it, which are a few characters longer, count.
+    """
+    try:
+        check_is_file(output)
+        check_is_file(run_file_path(output))
+    except OSError as error:
+        name = str(output)
+        shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+        raise UsageError(
+            f"{flag} {shown}: cannot be written: {error.strerror}: choose another {flag}"
+        ) from None
 
 
 def refuse_journal(output: Path, flag: str = "--output") -> None:
@@ -29,9 +48,9 @@ def begins_as_journal(path: Path) -> bool:
 
     A journal may have lost its run.json.
     """
-    if not path.is_file():  # a pipe that nobody writes to would never answer
-        return False
     try:
+        if not path.is_file():  # a pipe that nobody writes to would never answer
+            return False
         with path.open("rb") as file:
             return any(map(_is_record, file))
     except OSError:

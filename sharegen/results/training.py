@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError
 from sharegen.results.record import Record
@@ -87,7 +87,7 @@ def write_examples(
     if kind == "openai":
         examples = _fit_for_openai(examples)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         if kind == "parquet":
             replace_file(path, _table(examples))
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 import time
@@ -350,7 +351,21 @@ def test_output_of_another_model(sharegen: Command, job: list[object], tmp_path:
 @pytest.mark.parametrize("folder", [".", "runs", "runs/"])
 def test_output_that_is_a_folder(sharegen: Command, job: list[object], folder: str) -> None:
     Path("runs").mkdir()
-    check(sharegen(*job, "-o", folder), 1, "is a folder", "--output")
+    check(sharegen(*job, "-o", folder), 2, "it is a folder", "--output")
+
+
+def test_output_that_is_no_file(sharegen: Command, job: list[object]) -> None:
+    """Refused by name, and not opened: nobody reads the pipe."""
+    os.mkfifo("pipe.jsonl")
+    check(sharegen(*job, "-o", "pipe.jsonl"), 2, "--output pipe.jsonl", "it is a named pipe")
+    check(sharegen(*job, "-o", "/dev/null"), 2, "--output /dev/null", "it is a device")
+
+
+@pytest.mark.parametrize("name", ["a" * 246 + "é.jsonl", "a" * 250 + ".jsonl", "abcdef/" * 600])
+def test_output_with_a_name_too_long(sharegen: Command, job: list[object], name: str) -> None:
+    """Also where only what lies beside the journal would have one."""
+    ran = sharegen(*job, "-o", f"{name}/out.jsonl" if "/" in name else name)
+    check(ran, 2, f"--output {name[:100]}…: cannot be written: File name too long")
 
 
 def test_damaged_run_file(sharegen: Command, job: list[object]) -> None:

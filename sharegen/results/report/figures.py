@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.errors import DataError
 from sharegen.results.report.picture import Picture, Theme
 from sharegen.results.report.svg import HEIGHT, WIDTH, picture_svg
@@ -65,7 +65,7 @@ def _sheet(pictures: Sequence[Picture]) -> str:
 
 def _write(path: Path, pictures: Sequence[Picture]) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         replace_file(path, _sheet(pictures).encode())
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from error
