@@ -16,12 +16,16 @@ from sharegen.cli.plan import sharing_tree
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
 from sharegen.common.printable import visible
+from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
+    from sharegen.common.shard import Shard
     from sharegen.engine.config import EngineStats
+    from sharegen.job.outcome import Outcome
     from sharegen.job.plan import Plan
     from sharegen.results.progress import OnRecord, Progress
     from sharegen.results.sandbox.system import Isolation
+    from sharegen.workload.configuration import Configuration
 
 
 @with_options
@@ -100,8 +104,9 @@ def run_recipe(
         print(path if answers is None else answers.path)
         return path
     if outcome.drawn == 0:
-        if outcome.plan is not None:
-            errors.print(sharing_tree(outcome.plan))
+        plan = _plan_of_asked(configuration, outcome, shard)
+        if plan is not None:
+            errors.print(sharing_tree(plan))
         errors.print("Everything that was asked is on record already.\n", style="dim")
     questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
     found = Pool.of(outcome.journals).read_by(outcome.reading)
@@ -115,6 +120,26 @@ def run_recipe(
         said = f"{_count(answers.answered, 'answer')} and {_count(answers.errors, 'error')}"
         errors.print(f"\n{said} in [bold]{visible(str(answers.path))}[/]", soft_wrap=True)
     return path
+
+
+def _plan_of_asked(
+    configuration: Configuration, outcome: Outcome, shard: Shard | None
+) -> Plan | None:
+    """The sharing among what is asked, where the journal's last run asked for the same or more.
+
+    None where that is not known and the model is not there any more.
+    """
+    from sharegen.job.dry_run import plan_job
+
+    asked = outcome.workload.problems
+    samples = sum(problem.sampling.samples for problem in asked)
+    plan = outcome.plan
+    if plan is None or (plan.problems, plan.samples) == (len(asked), samples):
+        return plan
+    try:
+        return plan_job(configuration, shard)
+    except SharegenError:
+        return None
 
 
 def _count(number: int, what: str) -> str:

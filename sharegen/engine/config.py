@@ -101,6 +101,7 @@ class EngineStats:
     "used", and what was wasted: "ahead", "internal", "external" (`schedule/usage.py` says how).
     states_total, peak_states: slots for the states of mixers, and how many were taken at once;
     mixers: what computes these, of a model that has any. device: "cpu" or "cuda".
+    engines: that these are the counts of.
     slow_attention: why the kernels do not serve this model on this GPU, where they don't, and plain
     torch does; slow_steps: steps that it did.
     """
@@ -137,5 +138,6 @@ class EngineStats:
     peak_states: int = 0
     mixers: str | None = None
     device: str | None = None
+    engines: int = 0
     slow_attention: str | None = None
     slow_steps: int = 0

@@ -22,7 +22,7 @@ class Observer:
         self.stats = EngineStats(
             blocks_total=prepared.num_blocks, slots=prepared.max_sequences, slow_attention=slow,
             states_total=prepared.num_slots or 0, mixers=kernels_of(prepared.model.mixers),
-            device=prepared.model.device.type,
+            device=prepared.model.device.type, engines=1,
         )  # fmt: skip
         self.meter = Meter()
         self.place_bytes = prepared.place_bytes

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sharegen.results.answers.vote import Vote
-from sharegen.results.record import Record
-from sharegen.results.stopped import Stopped, answer_of
+from sharegen.results.stopped import Stopped
 
 
 @dataclass(frozen=True)
@@ -70,21 +69,3 @@ def rescued(votes: Iterable[Vote]) -> Vote | None:
         if vote.correct and 2 * vote.right_samples < vote.samples and lead(vote)
     ]
     return max(candidates, key=lead, default=None)
-
-
-def right_and_wrong(records: Iterable[Record], vote: Vote) -> tuple[Record, Record]:
-    """A right sample and one with the commonest wrong answer, of a problem with both.
-
-    The first of each by sample index. Raises ValueError where there is no such pair.
-    """
-    if vote.gold is None:
-        raise ValueError(f"{vote.problem_id} has no gold answer")
-    best = next((answer for answer in vote.counts if vote.right[answer]), None)
-    commonest = next((answer for answer in vote.counts if not vote.right[answer]), None)
-    first: dict[str | None, Record] = {}
-    mine = (r for r in records if r.problem_id == vote.problem_id and r.is_sample)
-    for record in sorted(mine, key=lambda record: record.sample or 0):
-        first.setdefault(answer_of(record), record)
-    if best is None or commonest not in first:
-        raise ValueError(f"{vote.problem_id} has no right or no wrong sample")
-    return first[best], first[commonest]

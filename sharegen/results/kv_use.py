@@ -22,9 +22,9 @@ def kv_rows(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     peak = stats.get("peak_kv")
     if peak and peak["reserved"]:
-        rows.append(("KV at most", f"{mib(peak['reserved'])} reserved, {mib(peak['used'])} used"))
         wasted = wasted_share(stats.get("kv_in_steps", {}))
-        rows.append(("KV wasted", f"[bold]{wasted:.1%}[/] of blocks in a mean step"))
+        held = f"{mib(peak['reserved'])} reserved, {mib(peak['used'])} used"
+        rows.append(("KV cache at most", f"{held}; {wasted:.1%} empty on average"))
     if stats.get("peak_states"):
         slots = f"{stats['peak_states']:,} of {stats['states_total']:,} slots"
         rows.append(("states at most", slots + _in_bytes(stats)))

@@ -1,4 +1,7 @@
-"""What a finished run says about itself, on stdout."""
+"""What a finished run says about itself, on stdout, in as many lines as a terminal has.
+
+An example comes first, where there is room for one, and what was measured last.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from sharegen.common.printable import visible
-from sharegen.results.accuracy import accuracy, rescued, right_and_wrong
+from sharegen.results.accuracy import accuracy, rescued
 from sharegen.results.answers.equality import equality_used
 from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.kv_use import kv_rows, mib
 from sharegen.results.record import Record
+from sharegen.results.rescue import LEAST, rescue
 from sharegen.results.run_file import RunFile
 from sharegen.results.savings import stopping_rows
 from sharegen.results.stopped import Stopped, counted
 
-_BAR = 24  # widest bar of the histogram, in columns
-_QUESTION = 1200  # most characters of the question, from its end
-_ANSWERS = 6  # most answers in the histogram
+_LINES = 23  # of a terminal's 24, but for the one with the prompt
 
 
 def print_summary(
@@ -34,7 +36,7 @@ def print_summary(
     questions: Mapping[str, str],
     stopped: Stopped | None = None,
 ) -> None:
-    """Counts, speed, what sharing saved, accuracy, a problem that the vote rescued, what next.
+    """A problem that the vote rescued, counts, speed, what sharing saved, accuracy, what next.
 
     found: what is on record, in the journal at `path` and elsewhere. samples: the first so many of
     each problem count. questions: by problem id; these problems count. stopped: the rule of the
@@ -49,12 +51,8 @@ def print_summary(
     drawn = [record for record in records if record.is_sample]
     votes = tally(counted(drawn, stopped))
     console = Console(highlight=False)
-    console.print(_numbers(run, records, votes, stopped))
+    numbers = _numbers(run, records, votes, stopped)
     best = rescued(votes) if _votes(run) else None
-    if best is not None:
-        console.print()
-        _print_rescue(console, best, drawn, questions)
-    console.print()
     some = best.problem_id if best else drawn[0].problem_id
     file = shlex.quote(str(path))
     commands = [f"show {file} --problem {shlex.quote(some)}"]
@@ -62,7 +60,19 @@ def print_summary(
         commands.insert(0, f"vote {file} --at {max(1, samples // 4)}")
     if (run.settings.get("dataset") or {}).get("rows"):
         commands.insert(0, f"score {file} --execute")
-    _print_next(console, path, commands)
+    after = _next(path, commands)
+    if best is not None:
+        # With an empty line behind it, and one behind the numbers.
+        below: list[RenderableType] = [numbers, *after]
+        room = _LINES - 2 - sum(len(console.render_lines(each)) for each in below)
+        if room >= LEAST:
+            for line in rescue(console, best, questions[best.problem_id], room):
+                console.print(line)
+            console.print()
+    console.print(numbers)
+    console.print()
+    for line in after:
+        console.print(line, soft_wrap=True)
 
 
 def _numbers(
@@ -98,6 +108,8 @@ def _numbers(
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
     if asked and computed:
         times = f"{asked / computed:,.1f}x fewer"
+        if twice := _by_several_engines(stats):
+            times += f"; {twice}"
         if found := stats.get("prompt_tokens_found"):
             times += f"; {found:,} found from earlier requests"
         if again := stats.get("prompt_tokens_recomputed"):
@@ -134,6 +146,9 @@ def _numbers(
         note = "a run that was killed left no counts"
         table.add_row("", f"[dim]speed and prompt tokens: of {told:,} of {known:,} completions on "
                           f"record, {note}[/]")  # fmt: skip
+    elif known is not None and len(drawn) < known:
+        table.add_row("", f"[dim]from speed to here: of all {known:,} completions on record, more "
+                          f"than are asked now[/]")  # fmt: skip
     rows_of_rule = [] if stopped is None else stopping_rows(run, drawn, votes, stopped)
     rows_of_answers = [*_answer_rows(run, drawn, votes), *_accuracy_rows(run, votes, stopped)]
     for name, value in (*rows_of_rule, *rows_of_answers):
@@ -145,7 +160,7 @@ def _numbers(
 
 
 def _decoding(stats: Mapping[str, Any]) -> str:
-    """How full the batch was, and of which levels of the tree the nodes were read once a step."""
+    """How full the batch was, and in how many steps shared text was read once for all."""
     steps = stats["decode_steps"]
     text = f"{steps:,} steps"
     if stats.get("slots"):
@@ -153,17 +168,24 @@ def _decoding(stats: Mapping[str, Any]) -> str:
         first = stats["completions"] - stats.get("copies", 0) + stats.get("cancelled", 0)
         drawn = stats["generated_tokens"] - first
         text += f", {drawn / steps / stats['slots']:.0%} of {stats['slots']:,} slots taken"
-    by_levels = sorted(stats.get("steps_by_levels", {}).items(), key=lambda pair: -pair[1])
-    shared = [f"{_levels(levels)} in {count:,}" for levels, count in by_levels]
-    return text + (f"; read once for all below: {', '.join(shared)}" if shared else "")
+    by_levels = stats.get("steps_by_levels", {})
+    if not by_levels:
+        return text
+    apart = by_levels.get("", 0)
+    if not apart:
+        return f"{text}; shared text read once"
+    if apart == steps:
+        return f"{text}; each sample read all of its text"
+    return f"{text}; shared text read once in {steps - apart:,} of them"
 
 
-def _levels(levels: str) -> str:
-    """The levels "0 1" as people say it; level 0 is what a whole tree shares."""
-    names = levels.split()
-    if not names:
-        return "nothing"
-    return f"level {names[0]}" if len(names) == 1 else f"levels {', '.join(names)}"
+def _by_several_engines(stats: Mapping[str, Any]) -> str | None:
+    """What several engines computed each for itself, which the plan counts once."""
+    planned, engines = (stats.get("plan") or {}).get("computed"), stats.get("engines", 1)
+    if planned is None or engines < 2:
+        return None
+    more = stats["prompt_tokens_computed"] - stats.get("prompt_tokens_recomputed", 0) - planned
+    return f"{more:,} of them by several of {engines:,} engines" if more > 0 else None
 
 
 def _verified(found: Mapping[str, Any], has_fp8: bool) -> str:
@@ -263,35 +285,11 @@ def _accuracy_rows(
     ]
 
 
-def _print_rescue(
-    console: Console, vote: Vote, records: list[Record], questions: Mapping[str, str]
-) -> None:
-    console.print(
-        f"[bold]A problem that the vote rescued[/] [dim](problem {visible(vote.problem_id)})[/]"
-    )
-    question = questions[vote.problem_id].strip()
-    cut = "…" if len(question) > _QUESTION else ""
-    console.print(cut + visible(question[-_QUESTION:]))
-    console.print()
-    longest = max(vote.counts.values())
-    shown = list(vote.counts.items())[:_ANSWERS]
-    for answer, count in shown:
-        bar = "█" * max(1, round(_BAR * count / longest))
-        right = vote.right[answer]
-        color, mark = ("green", " ✓ gold") if right else ("red", "")
-        console.print(f"  {count:>3} [{color}]{bar}[/] {visible(answer)}{mark}")
-    if len(vote.counts) > len(shown):
-        rest = sum(vote.counts.values()) - sum(count for _, count in shown)
-        console.print(f"  {rest:>3} [dim]for {len(vote.counts) - len(shown)} other answers[/]")
-    right_one, wrong_one = right_and_wrong(records, vote)
-    for title, color, record in (("right", "green", right_one), ("wrong", "red", wrong_one)):
-        console.print(f"\n[{color}]a {title} sample[/] [dim](sample {record.sample})[/]")
-        console.print(visible(record.completion.strip()))
-    console.print(f"\n[bold]gold answer[/] {visible(vote.gold or '')}")
-
-
-def _print_next(console: Console, path: Path, commands: Sequence[str]) -> None:
-    console.print(f"[dim]journal[/]  {visible(str(path))}", soft_wrap=True)
-    for index, command in enumerate(commands):
-        name = "next  " if index == 0 else "      "
-        console.print(f"[dim]{name}[/]   sharegen {visible(command)}", soft_wrap=True)
+def _next(path: Path, commands: Sequence[str]) -> list[str]:
+    """Where the journal is, and what can be done with it."""
+    names = ["next  ", *["      "] * len(commands)]
+    lines = zip(names, commands, strict=False)
+    return [
+        f"[dim]journal[/]  {visible(str(path))}",
+        *(f"[dim]{name}[/]   sharegen {visible(command)}" for name, command in lines),
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sharegen.results.run_file import RunFile
 
-_LATEST = ("slots", "blocks_total", "blocks_used", "states_total", "running", "waiting")
+_LATEST = ("slots", "engines", "blocks_total", "blocks_used", "states_total", "running", "waiting")
 _PEAKS = ("peak_blocks", "peak_states")
 _MOMENT = "peak_kv"  # numbers of one step, of which there are no sums
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from sharegen.results.accuracy import Accuracy, accuracy, rescued, right_and_wrong
+from sharegen.results.accuracy import Accuracy, accuracy, rescued
 from sharegen.results.answers.vote import tally
 from sharegen.results.record import Record
 
@@ -41,24 +39,3 @@ def test_the_rescue_is_the_clearest_of_those_where_most_samples_are_wrong() -> N
     assert vote is not None and vote.problem_id == "clearer"
     assert rescued(tally(problem("lost", "2221", "1"))) is None
     assert rescued([]) is None
-
-
-def test_its_right_and_wrong_sample() -> None:
-    records = problem("a", "-32213131", "1.0") + problem("b", "11", "1")
-    vote = tally(records)[0]
-    right, wrong = right_and_wrong(reversed(records), vote)
-    assert (right.sample, right.answer) == (4, "1")
-    assert (wrong.sample, wrong.answer) == (1, "3")  # as frequent as the right one
-
-
-def test_a_sample_without_answer_is_wrong_too() -> None:
-    records = problem("a", "1-", "1")
-    right, wrong = right_and_wrong(records, tally(records)[0])
-    assert (right.sample, wrong.sample) == (0, 1)
-
-
-@pytest.mark.parametrize(("answers", "gold"), [("11", "1"), ("22", "1"), ("12", None)])
-def test_without_such_a_pair_there_is_none(answers: str, gold: str | None) -> None:
-    records = problem("a", answers, gold)
-    with pytest.raises(ValueError, match="a has no"):
-        right_and_wrong(records, tally(records)[0])

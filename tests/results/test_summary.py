@@ -52,11 +52,10 @@ def test_a_vote_that_rescues(summarise) -> None:  # type: ignore[no-untyped-def]
         "10, 100 tokens (stop 10)", "100 tokens/s", "9,000 asked, 300 computed (30.0x fewer)",
         "30.0 MiB unshared, 1.0 MiB shared", "preemptions", "one sample  20.0%",
         "3 times: it went on",
-        "3.0 MiB reserved, 2.0 MiB used", "25.0% of blocks in a mean step",
+        "3.0 MiB reserved, 2.0 MiB used; 25.0% empty on average",
         "6 of 34 slots, 3.0 MiB",
         "the vote    50.0% (+30.0 points)",
-        "(problem p)", "How [many]?", "7 ✓ gold", "a right sample (sample 1)",
-        "a wrong sample (sample 0)", "gold answer 7", "--problem p", "vote", "--at 1",
+        "(problem p)", "How [many]?", "7 ✓ gold", "--problem p", "vote", "--at 1",
     ):  # fmt: skip
         assert said in out, said
     assert "And now?" not in out
@@ -113,9 +112,9 @@ def test_how_far_an_fp8_kv_cache_is(summarise) -> None:  # type: ignore[no-untyp
     ("stats", "said"),
     [
         ({"steps_by_levels": {"0": 30, "0 1": 70}},
-         "decoding 100 steps, 90% of 5 slots taken; read once for all below: levels 0, 1 in 70, "
-         "level 0 in 30"),
-        ({"steps_by_levels": {"": 100}}, "read once for all below: nothing in 100"),
+         "decoding 100 steps, 90% of 5 slots taken; shared text read once"),
+        ({"steps_by_levels": {"": 100}}, "90% of 5 slots taken; each sample read all of its text"),
+        ({"steps_by_levels": {"": 2, "0": 98}}, "taken; shared text read once in 98 of them"),
         ({"slow_steps": 104, "slow_attention": "a head size of 512 (at most 256)"},
          "slow attention 104 steps in plain torch, for want of a kernel: a head size of 512 (at "
          "most 256)"),
@@ -195,3 +194,70 @@ def test_programs_are_to_be_scored_next(summarise) -> None:  # type: ignore[no-u
     out = summarise([sample("p", 0, None, None)], run, p="?")
     assert out.index("next     sharegen score") < out.index("sharegen show")
     assert "--execute" in out and "sharegen vote" not in out
+
+
+QUESTION = "Tom has 432 pens in boxes of 44. " * 20 + "How many does he have in hand?"
+WHOLE = RunFile(
+    {"answer": {"extract": "number", "gold": {"field": "answer"}}},
+    stats={
+        "prompt_tokens_asked": 3_205_440, "prompt_tokens_computed": 11_376, "engines": 2,
+        "generated_tokens": 286_659, "decode_steps": 1_199, "slots": 256, "completions": 4_000,
+        "steps_by_levels": {"": 2, "0 1": 1_197},
+        "peak_kv": {"reserved": 108 << 20, "used": 94 << 20},
+        "kv_in_steps": {"reserved": 400, "used": 300},
+        "plan": {"kv_shared_bytes": 31 << 20, "kv_unshared_bytes": 9390 << 20, "computed": 10_624},
+    },
+    timings={"sampling_seconds": 35.3},
+)  # fmt: skip
+
+
+def test_a_screen_of_80_by_24_holds_it_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    answers = ["7"] * 4 + ["3"] * 3 + [str(number) for number in range(10, 23)]
+    records = [sample("p", index, answer) for index, answer in enumerate(answers)]
+    print_summary(Path("a.jsonl"), records, WHOLE, 20, {"p": QUESTION})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 24 and max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    said = ("A problem that the vote", "in hand?", "7 ✓ gold", "problems  ", "accuracy, one sample",
+            "accuracy, the vote", "journal", "next")  # fmt: skip
+    places = [text.index(each) for each in said]
+    assert places == sorted(places), "an example first, the accuracies last, then what to do next"
+    assert "so it is" not in text, "a whole sample is what `show` shows"
+
+
+def test_other_answers_in_plain_words(summarise) -> None:  # type: ignore[no-untyped-def]
+    once = ["7", "7", *"12345689"]
+    few = RunFile()
+    records = [sample("p", i, answer) for i, answer in enumerate(once)]
+    out = summarise(records, few, samples=10, p="?")
+    assert "5 more, each with another answer" in out
+    twice = ["7"] * 3 + list("1122334455")
+    records = [sample("p", i, answer) for i, answer in enumerate(twice)]
+    out = summarise(records, few, samples=13, p="?")
+    assert "4 more, with 2 other answers" in out
+
+
+def test_an_example_gives_way_to_what_went_wrong(summarise) -> None:  # type: ignore[no-untyped-def]
+    bad = Record("r", None, None, error="it has a hole " * 60)
+    records = [sample("p", index, answer) for index, answer in enumerate(["7", "7", "3", "4", "5"])]
+    out = summarise([bad, *records], WHOLE, p=QUESTION, r="?")
+    assert "1 bad row" in out and "A problem that the vote rescued" not in out
+
+
+def test_what_several_engines_computed_each(summarise) -> None:  # type: ignore[no-untyped-def]
+    stats = {"prompt_tokens_asked": 9000, "prompt_tokens_computed": 1052, "engines": 2}
+    plan = RUN.stats["plan"] | {"computed": 300}
+    out = summarise([sample("p", 0, "7")], RunFile(stats=stats | {"plan": plan}), p="?")
+    assert "8.6x fewer; 752 of them by several of 2 engines" in " ".join(out.split())
+    one = RunFile(stats=stats | {"plan": plan, "engines": 1})
+    assert "of 1 engines" not in summarise([sample("p", 0, "7")], one, p="?")
+
+
+def test_a_smaller_extent_says_what_the_others_are_of(summarise) -> None:  # type: ignore[no-untyped-def]
+    records = [sample("p", index, "7") for index in range(5)]
+    run = replace(RUN, stats=RUN.stats | {"samples_recorded": 40}, counts={"samples": 40})
+    out = " ".join(summarise(records, run, p="?").split())
+    assert "of all 40 completions on record, more than are asked now" in out
