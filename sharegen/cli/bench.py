@@ -186,7 +186,7 @@ def mixed(
 
     Example: sharegen bench mixed --shape llama3-8b
     """
-    from sharegen.bench.mixed import bench_mixed
+    from benchmarks.mixed import bench_mixed
     from sharegen.errors import UsageError
 
     if dtype not in ("bfloat16", "float16", "float32"):
@@ -245,7 +245,7 @@ def preempt(
 
     Example: sharegen bench preempt --groups
     """
-    from sharegen.bench import preempt, preempt_groups
+    from benchmarks import preempt, preempt_groups
     from sharegen.errors import UsageError
 
     if dtype not in ("bfloat16", "float16", "float32"):
@@ -323,7 +323,7 @@ def deal(
 
     Example: sharegen bench deal --problems 2000 --workers 8
     """
-    from sharegen.bench.deal import Crew, Shape, bench_deal
+    from benchmarks.deal import Crew, Shape, bench_deal
 
     shape = Shape(problems, samples, tokens, max_tokens, seed)
     crews = [Crew(count, slots, steps, spread, deaths, seed) for count in workers or (1, 16, 256)]

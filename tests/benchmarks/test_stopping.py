@@ -1,0 +1,46 @@
+"""What stopping early saves: runs of the bundled job that go on, and the table of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stopping import main
+
+
+@pytest.mark.long
+def test_the_table_of_runs_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second command draws nothing, and says the same of another clock."""
+    job = ["--folder", str(tmp_path), "--seeds", "1", "-n", "4", "--limit", "3", "--device", "cpu"]
+    job += ["--rules", "decided", "window=4"]
+    main([*job, "--replay"])
+    replayed = capsys.readouterr().out.splitlines()[-2:]
+    assert [path.stem for path in tmp_path.glob("*.jsonl")] == ["full-0"]
+    main(job)
+    wall = capsys.readouterr().out.splitlines()[-2:]
+    journals = {path: path.read_bytes() for path in tmp_path.glob("*.jsonl")}
+    assert {path.stem for path in journals} == {"full-0", "decided-0", "window=4-0"}
+    main([*job, "--clock", "cpu"])
+    cpu = capsys.readouterr().out.splitlines()[-2:]
+    assert all(path.read_bytes() == lines for path, lines in journals.items())
+    for of_replay, by_wall, by_cpu in zip(replayed, wall, cpu, strict=True):
+        assert "+0.00 points (+0.00 to +0.00)" in by_wall and by_wall.startswith(of_replay)
+        assert by_cpu.startswith(of_replay)
+    assert wall[0].split()[:2] == ["decided", "1"]
+    assert wall[1].split()[10:12] == ["12", "0.0%"]  # all are drawn
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [("never", "not a rule: decided"), ("right=9", "right=9: only 4 samples are drawn")],
+)
+def test_rules_that_cannot_be(
+    rule: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--folder", str(tmp_path / "runs"), "-n", "4", "--rules", "decided", rule])
+    assert ended.value.code == 2 and line in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,20 @@
+"""What structured outputs cost is measured with none, one and all rows bound."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.structured import main
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_last_line_tells_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--rows", "4", "--vocab", "1000", "--steps", "5"])
+    said = json.loads(capsys.readouterr().out)
+    assert list(said["bound"]) == ["none", "one", "all"]
+    for parts in said["bound"].values():
+        assert list(parts) == ["schedule_ms", "masks_ms", "collect_ms", "sampler_ms"]
+        assert all(ms >= 0 for ms in parts.values())
