@@ -1,1 +1,1 @@
-"""Measurements that a clone makes and a wheel leaves out: papers, FP8, preemption, dealing, hosts."""
+"""Measurements that a clone makes and a wheel leaves out: `python -m benchmarks`."""

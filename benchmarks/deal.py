@@ -1,4 +1,4 @@
-"""`sharegen bench deal`: how well a job is dealt to many workers, and what that costs the driver.
+"""`python -m benchmarks deal`: how well a job is dealt to many workers, and what that costs.
 
 The workers are clocks; all else is what a run uses: the tree, the driver, the journal, the keys.
 """

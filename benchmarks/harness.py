@@ -1,6 +1,6 @@
 """lm-evaluation-harness over this engine and over its own `hf` model, on the data that ships.
 
-    python -m benchmarks.harness --rows 50
+    python -m benchmarks harness --rows 50
 
 The harness's own gsm8k and a multiple-choice task over local files: with examples that all rows
 share, with others for each row, and with several samples of each question. Each is one whole call
@@ -9,10 +9,8 @@ of `simple_evaluate`, loading included, in this process. A JSON line for each ta
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from contextlib import chdir
@@ -107,20 +105,3 @@ def bench_harness(rows: int, batch: int) -> list[dict[str, Any]]:
             )  # fmt: skip
             print(json.dumps(found[-1]), flush=True)
     return found
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.harness", allow_abbrev=False)
-    parser.add_argument("--rows", type=int, default=50, help="of each task, 6 to 200 [50]")
-    parser.add_argument("--batch", type=int, default=16, help="sequences of hf together [16]")
-    options = parser.parse_args(arguments)
-    if not 6 <= options.rows <= 200:
-        parser.error(f"--rows {options.rows}: it must be from 6 to 200")
-    if options.batch < 1:
-        parser.error(f"--batch {options.batch}: it must be at least 1")
-    bench_harness(options.rows, options.batch)
-    sys.stderr.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What the host does in a decoding step, without a model and without a GPU.
 
-    python -m benchmarks.host
+    python -m benchmarks host
 
 Separate prompts fill all rows, and each request has many stop token ids. In every step one row ends
 and leaves, so that the layout of the batch changes each time. A stand-in for the device draws.
@@ -8,7 +8,6 @@ and leaves, so that the layout of the batch changes each time. A stand-in for th
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 
@@ -42,7 +41,7 @@ class Times:
         return {f"{name}_ms": round(float(np.median(ms)), 3) for name, ms in found.items()}
 
 
-def host() -> dict[str, float]:
+def bench_host() -> dict[str, float]:
     """Run the job's prefill, then STEPS full steps; the median of their times."""
     rng = np.random.default_rng(0)
     params = SamplingParams(max_tokens=STEPS + 64, stop_token_ids=list(range(ENDS)))
@@ -79,7 +78,3 @@ def host() -> dict[str, float]:
             times.schedule.append(1e3 * (scheduled - started))
             times.collect.append(1e3 * (time.perf_counter() - ready))
     return times.summary()
-
-
-if __name__ == "__main__":
-    print(json.dumps(host()))

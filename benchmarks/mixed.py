@@ -1,4 +1,4 @@
-"""`sharegen bench mixed`: what settings of their own cost the rows of a decoding step.
+"""`python -m benchmarks mixed`: what settings of their own cost the rows of a decoding step.
 
 One job of random prompts through one engine: all requests sampled plainly (a temperature alone),
 then each of the settings for all of them, then all settings mixed in one batch. A step's time is

@@ -1,4 +1,4 @@
-"""`sharegen bench preempt`: what it costs to take a sample's blocks and give them back later.
+"""`python -m benchmarks preempt`: what it costs to take a sample's blocks and give them back later.
 
 PagedAttention's comparison (Kwon et al., SOSP 2023, section 7.3 and figure 19): for each block size
 and length a sample's KV is swapped out to host memory and in again, or computed again. There are
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.bench.engines import give_memory_back, ready_for
+from benchmarks.graphs import ready_for
+from sharegen.bench.engines import give_memory_back
 from sharegen.bench.shapes import random_model
 from sharegen.engine.batch import Swaps
 from sharegen.engine.config import EngineConfig

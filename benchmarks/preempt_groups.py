@@ -1,4 +1,4 @@
-"""`sharegen bench preempt --groups`: single samples make room, or all of a request together.
+"""`python -m benchmarks preempt --groups`: single samples make room, or all of a request together.
 
 PagedAttention preempts the sequences of a request together, for the blocks that they share (Kwon et
 al., SOSP 2023, section 4.5). Here what they share lies in the prompt's nodes, which stay. The same
@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from sharegen.bench.engines import give_memory_back
 from benchmarks.preempt import PROMPT, check, token_bytes
+from sharegen.bench.engines import give_memory_back
 from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine

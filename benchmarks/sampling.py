@@ -1,14 +1,12 @@
 """One step's sampling on this GPU: milliseconds for each kind of filter, beside eager torch.
 
-`python -m benchmarks.sampling --rows 1024 --vocab 128256` prints a table and, last, one JSON
+`python -m benchmarks sampling --rows 1024 --vocab 128256` prints a table and, last, one JSON
 line. Times are medians over replays of a CUDA graph. Two kinds of logits: `flat`, as random weights
 make them (the nucleus is tens of thousands of tokens), and `peaked`, as trained models do (a few).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from torch import Tensor
 from sharegen.engine.random_key import row_key
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, sample
+from sharegen.errors import UsageError
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -86,37 +85,33 @@ def sorted_top_p(logits: Tensor) -> Tensor:
     return index.gather(1, best)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rows", type=int, default=1024)
-    parser.add_argument("--vocab", type=int, default=128_256)
-    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
-    options = parser.parse_args(arguments)
+def bench_sampling(rows: int, vocab: int, dtype_name: str) -> dict[str, Any]:
+    """Milliseconds of each setting for logits of [rows, vocab]; prints a table to stderr.
+
+    Raises UsageError where there is no GPU.
+    """
     if not torch.cuda.is_available():
-        parser.exit(2, "sharegen: error: this benchmark times a GPU and finds none\n")
-    dtype = getattr(torch, options.dtype)
+        raise UsageError("this benchmark times a GPU and finds none")
+    dtype = getattr(torch, dtype_name)
     results: dict[str, dict[str, float]] = {}
     for kind in ("flat", "peaked"):
-        logits = make_logits(kind, options.rows, options.vocab, dtype)
-        positions = torch.full((options.rows,), 3, device="cuda")
-        history = torch.full((options.rows, 512), -1, device="cuda")
+        logits = make_logits(kind, rows, vocab, dtype)
+        positions = torch.full((rows,), 3, device="cuda")
+        history = torch.full((rows, 512), -1, device="cuda")
         history[:, :3] = torch.tensor([5, 6, 7], device="cuda")
         times = results[kind] = {}
         for name, setting in SETTINGS.items():
-            state = make_state(options.rows, options.vocab, setting)
+            state = make_state(rows, vocab, setting)
             features = state.features()
             times[name] = milliseconds(
                 partial(sample, logits, state, positions, history=history, features=features)
             )
         for usual in (softmax_and_exponential, sorted_top_p):
             times[f"torch: {usual.__name__}"] = milliseconds(partial(usual, logits))
-    bytes_once = options.rows * options.vocab * dtype.itemsize
-    print(f"{options.rows} rows of {options.vocab} {options.dtype}, ms", file=sys.stderr)
+    bytes_once = rows * vocab * dtype.itemsize
+    print(f"{rows} rows of {vocab} {dtype_name}, ms", file=sys.stderr)
     for name in results["flat"]:
         cells = "".join(f"{results[kind][name]:10.3f}" for kind in results)
         print(f"{name:34s}{cells}", file=sys.stderr)
-    print(json.dumps({"bytes_once": bytes_once, "milliseconds": results, **vars(options)}))
-
-
-if __name__ == "__main__":
-    main()
+    asked = {"rows": rows, "vocab": vocab, "dtype": dtype_name}
+    return {"bench": "sampling", **asked, "bytes_once": bytes_once, "milliseconds": results}

@@ -1,6 +1,6 @@
 """What stopping early saves: the same job in full and under rules, for several seeds.
 
-    python -m benchmarks.stopping --folder runs/stopping --seeds 5 -n 40
+    python -m benchmarks stopping --folder runs/stopping --seeds 5 -n 40
 
 Every run is a journal in the folder, so that the command goes on where it was stopped. Beside what
 was saved stands what could have been: the rule over the full journal in the order of its indices,
@@ -12,7 +12,6 @@ by any run. With `--replay` the full journals are all that is run. Where others 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sharegen.common.stop_rule import StopRule
-from sharegen.errors import SharegenError
+from sharegen.errors import UsageError
 from sharegen.job.run import run_job
 from sharegen.results.answers.vote import tally
 from sharegen.results.passk import bootstrap_interval
@@ -32,7 +31,7 @@ from sharegen.results.run_file import RunFile
 from sharegen.results.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
 
-_RULES = ("decided", "confident", "window", "right=4")
+RULES = ("decided", "confident", "window", "right=4")
 _CLOCKS = {"wall": "sampling_seconds", "cpu": "cpu_seconds"}  # as a run.json calls them
 
 
@@ -111,53 +110,64 @@ def _tokens(run: RunFile, undrawn: int) -> int:
     return int(run.stats["generated_tokens"]) - undrawn
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, prog="benchmarks.stopping")
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--recipe", default="self-consistency")
-    parser.add_argument("--dataset")
-    parser.add_argument("--model")
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--samples", "-n", type=int, default=40)
-    parser.add_argument("--rules", nargs="+", default=list(_RULES))
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--max-sequences", type=int)
-    parser.add_argument("--replay", action="store_true")
-    parser.add_argument("--clock", choices=list(_CLOCKS), default="wall")
-    asked = parser.parse_args(arguments)
-    try:
-        for text in asked.rules:
-            _configure(asked, 0, text)
-    except SharegenError as error:
-        parser.error(str(error))
+@dataclass(frozen=True)
+class Asked:
+    """What is run: a recipe's job, once for each seed, in full and by each rule.
+
+    folder: of the journals. replay: only the full jobs, from which it is known what a rule would
+    have drawn. clock: by which seconds are counted.
+    """
+
+    folder: Path
+    recipe: str
+    dataset: str | None
+    model: str | None
+    limit: int | None
+    seeds: int
+    samples: int
+    rules: Sequence[str]
+    device: str
+    max_sequences: int | None
+    replay: bool
+    clock: str
+
+    def check(self) -> None:
+        """Raise SharegenError for what no job can be made of."""
+        if self.clock not in _CLOCKS:
+            raise UsageError(f"--clock {self.clock}: it must be one of {', '.join(_CLOCKS)}")
+        for rule in self.rules:
+            self.configuration(0, rule)
+
+    def run(self, seed: int, rule: str | None) -> Path:
+        """The journal of a job, drawn where it is not there yet."""
+        path = self.folder / f"{rule or 'full'}-{seed}.jsonl"
+        run_job(self.configuration(seed, rule), path)
+        return path
+
+    def configuration(self, seed: int, rule: str | None) -> Configuration:
+        machine = {"device": self.device, "workers": 1, "max_sequences": self.max_sequences}
+        sampling = {"samples": self.samples, "seed": seed, "stop_when": rule}
+        flags: dict[str, Any] = {"sampling": sampling, "machine": machine}
+        if self.model is not None:
+            flags["model"] = self.model
+        if self.limit is not None:
+            flags["dataset"] = {"limit": self.limit}
+        return resolve(self.recipe, self.dataset, flags)
+
+
+def bench_stopping(asked: Asked) -> None:
+    """Run the jobs; a table of all seeds until now is printed after each."""
+    asked.check()
     replayed: dict[str, list[Replayed]] = {rule: [] for rule in asked.rules}
     runs: dict[str, list[Run]] = {rule: [] for rule in asked.rules}
     for seed in range(asked.seeds):
-        full = _run(asked, seed, None)
+        full = asked.run(seed, None)
         for text in asked.rules:
             known = replay(full, StopRule.parse(text), asked.samples)
             replayed[text].append(known)
             if not asked.replay:
-                runs[text].append(measure(full, _run(asked, seed, text), known.asked, asked.clock))
-            _print(replayed, runs)
-
-
-def _run(asked: argparse.Namespace, seed: int, rule: str | None) -> Path:
-    path = asked.folder / f"{rule or 'full'}-{seed}.jsonl"
-    run_job(_configure(asked, seed, rule), path)
-    return path
-
-
-def _configure(asked: argparse.Namespace, seed: int, rule: str | None) -> Configuration:
-    machine = {"device": asked.device, "workers": 1, "max_sequences": asked.max_sequences}
-    sampling = {"samples": asked.samples, "seed": seed, "stop_when": rule}
-    flags: dict[str, Any] = {"sampling": sampling, "machine": machine}
-    if asked.model is not None:
-        flags["model"] = asked.model
-    if asked.limit is not None:
-        flags["dataset"] = {"limit": asked.limit}
-    return resolve(asked.recipe, asked.dataset, flags)
+                runs[text].append(measure(full, asked.run(seed, text), known.asked, asked.clock))
+        _print(replayed, runs)
 
 
 def _print(replayed: Mapping[str, list[Replayed]], runs: Mapping[str, list[Run]]) -> None:
@@ -196,7 +206,3 @@ def _mean(seeds: Sequence[Any], name: str) -> float:
 def _ratio(part: float, whole: float) -> str:
     """Nothing is a part of nothing."""
     return f"{part / whole:.2f}" if whole else ""
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What structured outputs cost a step: with none, one and all of its rows bound to a schema.
 
-    python -m benchmarks.structured --rows 256 --vocab 128256
+    python -m benchmarks structured --rows 256 --vocab 128256
 
 CPU time of the host, without a model: to schedule, to make the masks (llguidance, on as many cores
 as it takes) and to collect, in milliseconds a step; and the sampler on this device with the masks
@@ -9,7 +9,6 @@ that came out. A stand-in for the device draws the tokens of a text of the schem
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
@@ -163,23 +162,19 @@ def sampler(rows: int, vocab_size: int, masks: TokenMasks | None, device: str) -
     return round(statistics.median(times), 3)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--vocab", type=int, default=128_256)
-    parser.add_argument("--steps", type=int, default=200)
-    options = parser.parse_args(arguments)
+def bench_structured(rows: int, vocab: int, steps: int) -> dict[str, Any]:
+    """Milliseconds of the parts of a step where none, one and all of its rows are bound.
+
+    Prints a line for each to stderr.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    tokenizer = made_tokenizer(options.vocab)
+    tokenizer = made_tokenizer(vocab)
     found: dict[str, dict[str, float]] = {}
-    for name, bound in (("none", 0), ("one", 1), ("all", options.rows)):
-        times, masks = host(options.rows, bound, options.steps, tokenizer)
-        drawing = sampler(options.rows, options.vocab, masks, device)
+    for name, bound in (("none", 0), ("one", 1), ("all", rows)):
+        times, masks = host(rows, bound, steps, tokenizer)
+        drawing = sampler(rows, vocab, masks, device)
         found[name] = times.summary() | {"sampler_ms": drawing}
         line = "".join(f"  {part} {ms:9.3f}" for part, ms in found[name].items())
-        print(f"{name:>5s} of {options.rows} rows bound:{line}", file=sys.stderr)
-    print(json.dumps({"device": device, **vars(options), "bound": found}))
-
-
-if __name__ == "__main__":
-    main()
+        print(f"{name:>5s} of {rows} rows bound:{line}", file=sys.stderr)
+    asked = {"rows": rows, "vocab": vocab, "steps": steps}
+    return {"bench": "structured", "device": device, **asked, "bound": found}

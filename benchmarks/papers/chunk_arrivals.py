@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from benchmarks.arrivals import Replay, poisson, replay
-from sharegen.bench.engines import Engines, ready_for
+from benchmarks.graphs import ready_for
 from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.chunk import CHUNK_ATTENTION
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings
 from benchmarks.papers.fitting import has_context, memory_of_kv, shapes_that_fit
+from sharegen.bench.engines import Engines
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.request import Request, SamplingParams

@@ -1,4 +1,4 @@
-"""`sharegen bench paper`: the experiments of papers."""
+"""`python -m benchmarks paper`: the experiments of papers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.papers.registry import listing
+from sharegen.cli.bench_options import Device
 from sharegen.cli.parameters import parse_path
 
 HELP = f"""An experiment of a paper, as that has it, with today's peers beside it.
@@ -18,7 +19,7 @@ Without NAME the names are listed.
 \b
 {listing()}
 
-Example: sharegen bench paper hydragen-attention --quick --plot layer.svg
+Example: python -m benchmarks paper hydragen-attention --quick --plot layer.svg
 """
 
 
@@ -28,7 +29,7 @@ def paper(
         Path | None,
         typer.Option(metavar="FILE", help="Draw it into this .svg file.", parser=parse_path),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quick: Annotated[
         bool, typer.Option("--quick", help="The same at a tiny shape: two minutes of two cores.")

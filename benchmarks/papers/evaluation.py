@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from sharegen.bench.decode import MOST_ROWS, rows_that_fit, run_job
-from sharegen.bench.engines import Engines, ready_for
+from benchmarks.graphs import ready_for
 from benchmarks.papers.chart import Bars
 from benchmarks.papers.experiment import Column, Row, Settings, say
+from sharegen.bench.decode import MOST_ROWS, rows_that_fit, run_job
+from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine
 

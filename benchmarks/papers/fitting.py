@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from transformers import AutoModelForCausalLM
 
 from benchmarks.papers.experiment import Settings, say
-from sharegen.bench.shapes import weights_bytes
+from sharegen.bench.shapes import config_of
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
@@ -50,3 +51,10 @@ def has_context(engine: Engine, tokens: int, what: str) -> bool:
     if tokens > most:
         say(f"{what} is left out: it takes {tokens:,} tokens, the context holds {most:,}")
     return tokens <= most
+
+
+def weights_bytes(shape: str, dtype: torch.dtype) -> int:
+    """Of a shape's weights, without making them. Raises UsageError."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config_of(shape))
+    return sum(weight.numel() for weight in model.parameters()) * dtype.itemsize

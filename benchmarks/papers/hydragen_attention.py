@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 
-from sharegen.bench.attention_case import Case
-from sharegen.bench.layer import Layer, Step, has_room_apart, nothing_shared
 from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from benchmarks.papers.hydragen import HYDRAGEN
 from benchmarks.papers.layer_ways import times_of
+from sharegen.bench.attention_case import Case
+from sharegen.bench.layer import Layer, Step, has_room_apart, nothing_shared
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
 from sharegen.errors import CapacityError

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from sharegen.bench.breakdown import PhaseClock
-from sharegen.bench.decode import leave_attention_out, requests_that_fit
-from sharegen.bench.engines import give_memory_back, tree_of
 from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.engine_ways import WAYS, Way
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from benchmarks.papers.haystack import Haystack, Size, haystack, is_right
 from benchmarks.papers.hydragen import HYDRAGEN
+from sharegen.bench.breakdown import PhaseClock
+from sharegen.bench.decode import leave_attention_out, requests_that_fit
+from sharegen.bench.engines import give_memory_back, tree_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint import load_tokenizer

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from sharegen.bench.decode import leave_attention_out, measure_again, rows_that_fit, run_job
-from sharegen.bench.engines import Engines
 from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.engine_ways import WAYS, Way
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from benchmarks.papers.fitting import has_context, memory_of_kv, shapes_that_fit
 from benchmarks.papers.hydragen import HYDRAGEN
 from benchmarks.papers.hydragen_tables import PREFIXES, TABLES, cell, prefix_of
+from sharegen.bench.decode import leave_attention_out, measure_again, rows_that_fit, run_job
+from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine
 from sharegen.errors import CapacityError, UsageError

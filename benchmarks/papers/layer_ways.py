@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
+from benchmarks.papers.experiment import Column, Row, Settings, say
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.layer import Layer, Step, nothing_shared
-from benchmarks.papers.experiment import Column, Row, Settings, say
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import CpuTimer, Timer
 from sharegen.engine.execute.memory import is_out_of_memory

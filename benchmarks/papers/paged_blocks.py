@@ -17,11 +17,11 @@ from statistics import fmean, stdev
 
 import torch
 
-from sharegen.bench.engines import give_memory_back
 from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings
 from benchmarks.papers.fitting import shapes_that_fit
 from benchmarks.papers.paged import PAGED_ATTENTION
+from sharegen.bench.engines import give_memory_back
 from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine

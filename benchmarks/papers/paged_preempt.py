@@ -1,7 +1,7 @@
 """PagedAttention's swapping against recomputation, by block size and length.
 
-The measurement is that of `sharegen bench preempt`: the microbenchmark of the paper, with a third
-way beside its two.
+The measurement is that of `python -m benchmarks preempt`: the microbenchmark of the paper, with a
+third way beside its two.
 """
 
 from __future__ import annotations

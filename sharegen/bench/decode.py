@@ -80,10 +80,8 @@ def decode(
     rows = min(engine.scheduler.max_sequences, fitting)
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"quantization": quantization, "weights_bytes": engine.model.weights_bytes}
-    result |= {"kv_cache_dtype": kv_cache_dtype}
-    result |= {"ranks": tensor_parallel_size, "levels": levels}
-    result |= {"read_by_each": read_by_each}
-    result |= {"rows": rows, "fitting_rows": fitting}
+    result |= {"kv_cache_dtype": kv_cache_dtype, "ranks": tensor_parallel_size, "levels": levels}
+    result |= {"read_by_each": read_by_each, "rows": rows, "fitting_rows": fitting}
     result |= measure(engine, job, levels, temperature)
     result |= _parts(engine, job, levels, temperature, rows)
     if ceiling and tensor_parallel_size == 1:

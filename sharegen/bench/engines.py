@@ -77,14 +77,6 @@ def tree_of(block_size: int, levels: int) -> PrefixTree:
     return PrefixTree(block_size, shares=lambda level: level < levels)
 
 
-def ready_for(engine: Engine, tokens: int) -> None:
-    """Before a short job that is to capture the graphs of one whose samples have so many tokens.
-
-    A graph is of tables of one width, that of the longest sample so far.
-    """
-    engine.scheduler.rows.make_wide(max(1, engine.pool.blocks_for(tokens - 1)))
-
-
 def give_memory_back() -> None:
     """What nothing refers to any more."""
     gc.collect()

@@ -166,13 +166,6 @@ def vocabulary(shape: str) -> int:
     return int(config_of(shape).get_text_config().vocab_size)
 
 
-def weights_bytes(shape: str, dtype: torch.dtype) -> int:
-    """Of a shape's weights, without making them. Raises UsageError."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config_of(shape))
-    return sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
-
-
 def config_of(shape: str) -> Any:
     """Raises UsageError."""
     if shape in _LLAMA:

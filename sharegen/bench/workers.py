@@ -69,11 +69,9 @@ def decode_on_workers(
     alone = PrefixTree.build(prompts, config.block_size).num_tokens
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}
     result |= {"quantization": quantization, "workers": workers, "max_sequences": max_sequences}
-    result["start_seconds"] = start_seconds
-    result |= {f"one_{name}": value for name, value in one.items()} | many
+    result |= {"start_seconds": start_seconds} | {f"one_{name}": one[name] for name in one} | many
     result["prompt_tokens_duplicated"] = many["prompt_tokens_computed"] - alone
-    result |= peak | {"wasted_blocks": wasted}
-    result["speedup"] = one["seconds"] / many["seconds"]
+    result |= peak | {"wasted_blocks": wasted, "speedup": one["seconds"] / many["seconds"]}
     for name, value in result.items():
         shown = f"{value:,.3f}" if isinstance(value, float) else value
         print(f"{name:>28}  {shown}", file=sys.stderr)

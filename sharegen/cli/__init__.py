@@ -111,8 +111,12 @@ app.add_typer(recipes_command.app, name="recipes")
 app.command("version", cls=Command)(version)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The console entry point: runs a command and exits with its code.
+def main(
+    arguments: list[str] | None = None, commands: typer.Typer = app, name: str = "sharegen"
+) -> None:
+    """The console entry point: runs one of the commands, by default ours, and exits with its code.
+
+    name: what the commands are called by.
 
     0 done, 1 failed, 2 wrong usage, 130 interrupted. What a user can cause is one line on stderr;
     with --debug, its traceback too.
@@ -123,15 +127,15 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     with streams.guarded(), remarks.heard(_say):
-        code = _run(given, debug)
+        code = _run(given, debug, commands, name)
     sys.exit(code)
 
 
-def _run(given: list[str], debug: bool) -> int:
+def _run(given: list[str], debug: bool, commands: typer.Typer, name: str) -> int:
     try:
         with streams.written():
-            command = shlex.join(["sharegen", *given])
-            code = app(args=given, prog_name="sharegen", standalone_mode=False, obj=command)
+            command = f"{name} {shlex.join(given)}"
+            code = commands(args=given, prog_name=name, standalone_mode=False, obj=command)
     except (SharegenError, _PARSER_ERROR) as error:
         if debug:
             raise

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sharegen.cli.bench_options import CompileModel, Device, Dtype, Rows, Shape
 from sharegen.cli.command import Command
-from sharegen.cli.paper import HELP, paper
 from sharegen.cli.peers import generate, llama_cpp
 
 app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True)
@@ -17,12 +17,7 @@ app = typer.Typer(help="Measure sharegen on this machine.", no_args_is_help=True
 
 @app.command("decode", cls=Command)
 def decode(
-    shape: Annotated[
-        str,
-        typer.Option(
-            help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
-        ),
-    ] = "llama3-8b",
+    shape: Shape = "llama3-8b",
     workload: Annotated[
         str,
         typer.Option(
@@ -39,17 +34,17 @@ def decode(
             help="Store shared tokens once, but have each row read them, as PagedAttention does.",
         ),
     ] = False,
-    max_sequences: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
+    max_sequences: Rows = 1024,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+    dtype: Dtype = "bfloat16",
     quantization: Annotated[
         str | None, typer.Option(help="fp8: large weights in FP8.", metavar="fp8")
     ] = None,
     kv_cache_dtype: Annotated[
         str, typer.Option(help="auto, or fp8: the KV in FP8 that one sequence alone reads.")
     ] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
-    compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
+    device: Device = "cuda",
+    compile_model: CompileModel = True,
     ceiling: Annotated[
         bool | None,
         typer.Option(
@@ -73,8 +68,6 @@ def decode(
     from sharegen.bench.decode import decode as run
     from sharegen.errors import UsageError
 
-    if dtype not in ("bfloat16", "float16", "float32"):
-        raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
     if kv_cache_dtype not in ("auto", "fp8"):
         raise UsageError(f"--kv-cache-dtype {kv_cache_dtype}: it must be auto or fp8")
     if quantization not in (None, "fp8"):
@@ -167,104 +160,6 @@ def attention(
     typer.echo(json.dumps(fit_and_save() if fit else bench_attention(plot, sweeps is not False)))
 
 
-@app.command("mixed", cls=Command)
-def mixed(
-    shape: Annotated[
-        str,
-        typer.Option(
-            help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
-        ),
-    ] = "llama3-8b",
-    rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 1024,
-    output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 3,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
-    compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
-) -> None:
-    """A decoding step whose rows have filters, penalties and biases of their own, beside plain.
-
-    Example: sharegen bench mixed --shape llama3-8b
-    """
-    from benchmarks.mixed import bench_mixed
-    from sharegen.errors import UsageError
-
-    if dtype not in ("bfloat16", "float16", "float32"):
-        raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
-    result = bench_mixed(
-        shape,
-        rows=rows,
-        output=output,
-        repeats=repeats,
-        dtype=dtype,
-        device=device,
-        compile_model=compile_model,
-    )
-    typer.echo(json.dumps(result))
-
-
-@app.command("preempt", cls=Command)
-def preempt(
-    shape: Annotated[
-        str,
-        typer.Option(
-            help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
-        ),
-    ] = "llama3-8b",
-    block_size: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1, help="Tokens of a KV block (repeatable). 1, 4, 16, 64 and 256; --groups: 16."
-        ),
-    ] = None,
-    length: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            help="Tokens of a sample (repeatable). 64, 256 and 1,024; --groups: 256 on average.",
-        ),
-    ] = None,
-    groups: Annotated[
-        bool,
-        typer.Option(
-            "--groups",
-            help="A job whose blocks run out: single samples make room, or whole requests.",
-        ),
-    ] = False,
-    rows: Annotated[int, typer.Option(min=1, help="Sequences decoded together.")] = 64,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Of each copy and pass (the median), or jobs (their mean).")
-    ] = 5,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "cuda",
-    compile_model: Annotated[bool, typer.Option("--compile/--no-compile")] = True,
-) -> None:
-    """Preemption by swapping to host memory beside computing again, by block size and length.
-
-    Example: sharegen bench preempt --block-size 16 --length 256
-
-    Example: sharegen bench preempt --groups
-    """
-    from benchmarks import preempt, preempt_groups
-    from sharegen.errors import UsageError
-
-    if dtype not in ("bfloat16", "float16", "float32"):
-        raise UsageError(f"--dtype {dtype}: it must be bfloat16, float16 or float32")
-    measured = preempt_groups if groups else preempt
-    run = preempt_groups.bench_groups if groups else preempt.bench_preempt
-    result = run(
-        shape,
-        block_sizes=block_size or measured.BLOCK_SIZES,
-        lengths=length or measured.LENGTHS,
-        rows=rows,
-        repeats=repeats,
-        dtype=dtype,
-        device=device,
-        compile_model=compile_model,
-    )
-    typer.echo(json.dumps(result))
-
-
 app.command("generate", cls=Command)(generate)
 app.command("llama.cpp", cls=Command)(llama_cpp)
 
@@ -289,46 +184,3 @@ def score(
     for line in table:
         typer.echo(line, err=True)
     typer.echo(last)
-
-
-@app.command("deal", cls=Command)
-def deal(
-    problems: Annotated[int, typer.Option(min=1, help="Problems of the job.")] = 10_000,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 16,
-    tokens: Annotated[int, typer.Option(min=4, help="Tokens of every prompt.")] = 1_000,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="The most tokens of a sample; they have half on average.")
-    ] = 512,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(min=1, help="Workers (repeatable): a line for each. 1, 16 and 256."),
-    ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Samples that a worker decodes together.")] = 32,
-    deaths: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the workers that die at some time.")
-    ] = 0.01,
-    steps: Annotated[
-        float, typer.Option(min=0.001, max=1e9, help="Steps of a worker in a second.")
-    ] = 33.0,
-    spread: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Speeds differ by up to this share.")
-    ] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of prompts, lengths, speeds and deaths.")] = 0,
-) -> None:
-    """Dealing a job to many workers, where clocks stand for engines and all else is real.
-
-    Nothing is decoded and nothing waits: what is measured is how even the workers' ends are, what
-    they prefill twice, and what the driver and its journal cost. The journal goes to a temporary
-    folder (TMPDIR), 230 bytes a sample.
-
-    Example: sharegen bench deal --problems 2000 --workers 8
-    """
-    from benchmarks.deal import Crew, Shape, bench_deal
-
-    shape = Shape(problems, samples, tokens, max_tokens, seed)
-    crews = [Crew(count, slots, steps, spread, deaths, seed) for count in workers or (1, 16, 256)]
-    for result in bench_deal(shape, crews):
-        typer.echo(json.dumps(result))
-
-
-app.command("paper", cls=Command, help=HELP)(paper)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.papers.pat_trees import Levels
 from sharegen.bench.attention import SWEEPS, draw
 from sharegen.bench.attention_case import TABLE, Case, Tree
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.cascade import levels_of
-from benchmarks.papers.pat_trees import Levels
 from sharegen.cli import main
 from sharegen.errors import UsageError
 from sharegen.kernels.decode import decode_attention

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.papers.pat_trees import Levels
 from sharegen.bench.attention_case import Case, Tree
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.cascade import by_row, cascade_step
 from sharegen.bench.layer import Layer
-from benchmarks.papers.pat_trees import Levels
 from sharegen.bench.peer import FlashInfer
 
 CPU = torch.device("cpu")

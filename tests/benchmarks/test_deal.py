@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.clocks import Clocks, Speed
+from benchmarks.commands import app
 from benchmarks.deal import Crew, Shape, bench_deal, ideal_seconds
 from sharegen.cli import main
 from sharegen.engine.config import EngineConfig
@@ -105,9 +106,9 @@ def test_a_crew_that_dies_out_is_refused() -> None:
 
 
 def test_at_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "bench deal --problems 20 -n 2 --tokens 40 --max-tokens 8 --workers 1 --workers 2"
+    words = "deal --problems 20 -n 2 --tokens 40 --max-tokens 8 --workers 1 --workers 2"
     with pytest.raises(SystemExit) as ended:
-        main(words.split())
+        main(words.split(), app)
     assert ended.value.code == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["workers"] for line in lines] == [1, 2]

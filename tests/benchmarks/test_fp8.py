@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
@@ -11,8 +10,10 @@ import torch
 from transformers import LlamaConfig
 
 from benchmarks import fp8
+from benchmarks.commands import app
 from benchmarks.fp8_layers import WAYS, layer_errors
 from benchmarks.fp8_needles import DEPTHS, PLACES, find_needles
+from sharegen.cli import main
 from sharegen.engine.execute.attention import ReferenceAttention
 from sharegen.engine.execute.back_end import Attention
 from sharegen.engine.execute.kernel_attention import KernelAttention
@@ -79,17 +80,16 @@ def test_errors_of_layers_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    fp8.main(["needles", "--lengths", "20", "--dtype", "float32", "--device", "cpu"])
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = list(fp8.bench_needles([20], dtype="float32", device="cpu", seed=0))
     assert len(lines) == 2 * len(PLACES) * len(DEPTHS)
     assert {(line["length"], line["needles"]) for line in lines} == {(20, 32)}
     monkeypatch.delenv(EMULATE, raising=False)
     for wrong, told in [
-        (["layers", "--layers", "1", "--device", "cpu"], "FP8 weights need a GPU with FP8"),
-        (["layers", "--layers", "0"], "--layers"),
-        (["needles", "--lengths", "x"], "--lengths"),
-        (["needles", "--device", "cpux"], "cpux"),
+        (["fp8-layers", "--layers", "1", "--device", "cpu"], "FP8 weights need a GPU with FP8"),
+        (["fp8-layers", "--layers", "0"], "--layers"),
+        (["fp8-needles", "--lengths", "x"], "--lengths"),
+        (["fp8-needles", "--device", "cpux"], "cpux"),
     ]:
         with pytest.raises(SystemExit) as exit:
-            fp8.main(wrong)
+            main(wrong, app)
         assert exit.value.code == 2 and told in capsys.readouterr().err

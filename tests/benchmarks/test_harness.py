@@ -7,13 +7,15 @@ import json
 
 import pytest
 
-from benchmarks.harness import main
+from benchmarks.commands import app
+from benchmarks.harness import bench_harness
+from sharegen.cli import main
 
 
 @pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="needs lm-eval")
 def test_each_task_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--rows", "6", "--batch", "4"])
+    bench_harness(6, 4)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[:1] == "{"]
     assert [line["task"] for line in lines] == [
         "gsm8k_repeats", "gsm8k_same_examples", "choices_same_examples", "gsm8k_other_examples",
@@ -25,5 +27,5 @@ def test_each_task_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("arguments", [["--rows", "5"], ["--rows", "201"], ["--batch", "0"]])
 def test_numbers_that_cannot_be(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2 and "it must be" in capsys.readouterr().err
+        main(["harness", *arguments], app)
+    assert ended.value.code == 2 and "--" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.commands import app
 from benchmarks.mixed import SETTINGS
 from sharegen.cli import main
 from tests.tiny import save_tiny_model
@@ -16,7 +17,7 @@ SIZES = ["--rows", "9", "--output", "5", "--repeats", "1"]
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as exit:
-        main(["bench", "mixed", *arguments])
+        main(["mixed", *arguments], app)
     captured = capsys.readouterr()
     return exit.value.code, captured.out, captured.err
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.commands import app
 from sharegen.cli import main
 from tests.tiny import save_tiny_model
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as exit:
-        main(["bench", "preempt", *arguments])
+        main(["preempt", *arguments], app)
     captured = capsys.readouterr()
     return exit.value.code, captured.out, captured.err
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.sampling import main
+from benchmarks.commands import app
+from sharegen.cli import main
 
 
 def test_says_that_there_is_no_gpu(
@@ -12,7 +13,7 @@ def test_says_that_there_is_no_gpu(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(SystemExit) as exit:
-        main([])
+        main(["sampling"], app)
     out, err = capsys.readouterr()
     assert (exit.value.code, out) == (2, "")
     assert err == "sharegen: error: this benchmark times a GPU and finds none\n"

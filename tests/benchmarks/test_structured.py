@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from benchmarks.structured import main
+from benchmarks.structured import bench_structured
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_last_line_tells_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--rows", "4", "--vocab", "1000", "--steps", "5"])
-    said = json.loads(capsys.readouterr().out)
+def test_the_last_line_tells_all_parts() -> None:
+    said = bench_structured(4, 1000, 5)
     assert list(said["bound"]) == ["none", "one", "all"]
     for parts in said["bound"].values():
         assert list(parts) == ["schedule_ms", "masks_ms", "collect_ms", "sampler_ms"]

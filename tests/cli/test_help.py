@@ -65,7 +65,7 @@ def test_exit_codes_are_in_the_help(sharegen: Command) -> None:
         (["run", "self-consistency", "-n", "0"], 2, "--samples is 0: it must be at least 1"),
         (["score", "a.jsonl", "--timeout", "0"], 2, "'--timeout': it must be at least 0.1 (see"),
         (["run"], 2, "Missing argument 'RECIPE'"),
-        (["bench"], 2, "sharegen bench needs a command: decode, attention, mixed, "),
+        (["bench"], 2, "sharegen bench needs a command: decode, attention, "),
         (["nothing"], 2, "No such command 'nothing'"),
     ],
 )

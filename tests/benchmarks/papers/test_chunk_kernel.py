@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.bench.attention_case import Case
 from benchmarks.papers.chunk_kernel import FULL, Points, charts, measure, with_rates
 from benchmarks.papers.experiment import Row, Settings
+from sharegen.bench.attention_case import Case
 
 TINY = Points(
     shape=Case(2, 2, 0, 0, 1, 1, 1, head_size=16),

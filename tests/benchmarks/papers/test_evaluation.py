@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from sharegen.bench import decode
-from sharegen.bench.engines import Engines
 from benchmarks.papers import evaluation, hydragen_apps, hydragen_gsm8k
 from benchmarks.papers.evaluation import Evaluation, bars, evaluate
 from benchmarks.papers.experiment import Settings
+from sharegen.bench import decode
+from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine
 from tests.engine.tiny_models import tiny_config

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.bench.attention_case import Case
-from sharegen.bench.layer import Layer
 from benchmarks.papers.experiment import Settings
 from benchmarks.papers.hydragen_attention import Sweep, charts, measure
+from sharegen.bench.attention_case import Case
+from sharegen.bench.layer import Layer
 from sharegen.errors import CapacityError
 
 CPU = torch.device("cpu")

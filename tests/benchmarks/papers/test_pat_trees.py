@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from sharegen.bench.layer import Layer
 from benchmarks.papers.experiment import Settings
 from benchmarks.papers.pat_trees import HEADS, TREES, Levels, charts, measure
+from sharegen.bench.layer import Layer
 
 CPU = torch.device("cpu")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.commands import app
 from benchmarks.papers import registry
 from benchmarks.papers.chart import Bars, Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Paper, Row, Settings
@@ -57,7 +58,7 @@ EXPERIMENT = Experiment(
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as exit:
-        main(["bench", "paper", *arguments])
+        main(["paper", *arguments], app)
     captured = capsys.readouterr()
     return int(exit.value.code or 0), captured.out, captured.err
 

@@ -1,0 +1,289 @@
+"""The commands of `python -m benchmarks`. Each prints JSON lines, and tables to stderr."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.papers.command import HELP, paper
+from sharegen.cli.bench_options import CompileModel, Device, Dtype, Rows, Shape
+from sharegen.cli.command import Command
+from sharegen.cli.parameters import parse_path
+
+app = typer.Typer(
+    name="benchmarks",
+    help="Measurements that a clone of sharegen can make, beside `sharegen bench`.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Vocabulary = Annotated[int, typer.Option(min=1, help="Tokens that the model knows.")]
+
+
+@app.command("mixed", cls=Command)
+def mixed(
+    shape: Shape = "llama3-8b",
+    rows: Rows = 1024,
+    output: Annotated[int, typer.Option(min=4, help="Tokens of every sample.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind; the median counts.")] = 3,
+    dtype: Dtype = "bfloat16",
+    device: Device = "cuda",
+    compile_model: CompileModel = True,
+) -> None:
+    """A decoding step whose rows have filters, penalties and biases of their own, beside plain.
+
+    Example: python -m benchmarks mixed --shape llama3-8b
+    """
+    from benchmarks.mixed import bench_mixed
+
+    result = bench_mixed(
+        shape,
+        rows=rows,
+        output=output,
+        repeats=repeats,
+        dtype=dtype,
+        device=device,
+        compile_model=compile_model,
+    )
+    typer.echo(json.dumps(result))
+
+
+@app.command("preempt", cls=Command)
+def preempt(
+    shape: Shape = "llama3-8b",
+    block_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="Tokens of a KV block (repeatable). 1, 4, 16, 64 and 256; --groups: 16."
+        ),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Tokens of a sample (repeatable). 64, 256 and 1,024; --groups: 256 on average.",
+        ),
+    ] = None,
+    groups: Annotated[
+        bool,
+        typer.Option(
+            "--groups",
+            help="A job whose blocks run out: single samples make room, or whole requests.",
+        ),
+    ] = False,
+    rows: Rows = 64,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Of each copy and pass (the median), or jobs (their mean).")
+    ] = 5,
+    dtype: Dtype = "bfloat16",
+    device: Device = "cuda",
+    compile_model: CompileModel = True,
+) -> None:
+    """Preemption by swapping to host memory beside computing again, by block size and length.
+
+    Example: python -m benchmarks preempt --block-size 16 --length 256
+
+    Example: python -m benchmarks preempt --groups
+    """
+    from benchmarks import preempt, preempt_groups
+
+    measured = preempt_groups if groups else preempt
+    run = preempt_groups.bench_groups if groups else preempt.bench_preempt
+    result = run(
+        shape,
+        block_sizes=block_size or measured.BLOCK_SIZES,
+        lengths=length or measured.LENGTHS,
+        rows=rows,
+        repeats=repeats,
+        dtype=dtype,
+        device=device,
+        compile_model=compile_model,
+    )
+    typer.echo(json.dumps(result))
+
+
+@app.command("deal", cls=Command)
+def deal(
+    problems: Annotated[int, typer.Option(min=1, help="Problems of the job.")] = 10_000,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 16,
+    tokens: Annotated[int, typer.Option(min=4, help="Tokens of every prompt.")] = 1_000,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="The most tokens of a sample; they have half on average.")
+    ] = 512,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Workers (repeatable): a line for each. 1, 16 and 256."),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Samples that a worker decodes together.")] = 32,
+    deaths: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the workers that die at some time.")
+    ] = 0.01,
+    steps: Annotated[
+        float, typer.Option(min=0.001, max=1e9, help="Steps of a worker in a second.")
+    ] = 33.0,
+    spread: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Speeds differ by up to this share.")
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Of prompts, lengths, speeds and deaths.")] = 0,
+) -> None:
+    """Dealing a job to many workers, where clocks stand for engines and all else is real.
+
+    Nothing is decoded and nothing waits: what is measured is how even the workers' ends are, what
+    they prefill twice, and what the driver and its journal cost. The journal goes to a temporary
+    folder (TMPDIR), 230 bytes a sample.
+
+    Example: python -m benchmarks deal --problems 2000 --workers 8
+    """
+    from benchmarks.deal import Crew, Shape, bench_deal
+
+    shape = Shape(problems, samples, tokens, max_tokens, seed)
+    crews = [Crew(count, slots, steps, spread, deaths, seed) for count in workers or (1, 16, 256)]
+    for result in bench_deal(shape, crews):
+        typer.echo(json.dumps(result))
+
+
+@app.command("fp8-needles", cls=Command)
+def fp8_needles(
+    lengths: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Tokens of the context (repeatable). 16,384 to 131,072."),
+    ] = None,
+    dtype: Dtype = "bfloat16",
+    device: Device = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Decode attention over an FP8 KV cache: what of a needle in a long context is found.
+
+    Example: python -m benchmarks fp8-needles --lengths 16384
+    """
+    from benchmarks.fp8 import bench_needles
+    from benchmarks.fp8_needles import LENGTHS
+
+    for found in bench_needles(lengths or LENGTHS, dtype=dtype, device=device, seed=seed):
+        typer.echo(json.dumps(found))
+
+
+@app.command("fp8-layers", cls=Command)
+def fp8_layers(
+    shape: Shape = "llama3-8b",
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="How many.  [default: those of the shape]")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the sequence.")] = 128,
+    device: Device = "auto",
+    seed: Seed = 0,
+) -> None:
+    """FP8 weights and KV, layer by layer, beside full precision.
+
+    Example: python -m benchmarks fp8-layers --tokens 256
+    """
+    from benchmarks.fp8 import bench_layers
+
+    for found in bench_layers(shape, layers=layers, tokens=tokens, device=device, seed=seed):
+        typer.echo(json.dumps(found))
+
+
+@app.command("harness", cls=Command)
+def harness(
+    rows: Annotated[int, typer.Option(min=6, max=200, help="Rows of each task.")] = 50,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences of hf together.")] = 16,
+) -> None:
+    """lm-evaluation-harness over this engine and over its own `hf` model.
+
+    Example: python -m benchmarks harness --rows 50
+    """
+    from benchmarks.harness import bench_harness
+
+    bench_harness(rows, batch)
+
+
+@app.command("host", cls=Command)
+def host() -> None:
+    """What the host does in a decoding step, without a model and without a GPU.
+
+    Example: python -m benchmarks host
+    """
+    from benchmarks.host import bench_host
+
+    typer.echo(json.dumps(bench_host()))
+
+
+@app.command("sampling", cls=Command)
+def sampling(rows: Rows = 1024, vocab: Vocabulary = 128_256, dtype: Dtype = "bfloat16") -> None:
+    """Sampling alone, by what the rows ask for, on a GPU.
+
+    Example: python -m benchmarks sampling --rows 256
+    """
+    from benchmarks.sampling import bench_sampling
+
+    typer.echo(json.dumps(bench_sampling(rows, vocab, dtype)))
+
+
+@app.command("structured", cls=Command)
+def structured(
+    rows: Rows = 256,
+    vocab: Vocabulary = 128_256,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 200,
+) -> None:
+    """What structured outputs cost a step, with none, one and all of its rows bound.
+
+    Example: python -m benchmarks structured --rows 64
+    """
+    from benchmarks.structured import bench_structured
+
+    typer.echo(json.dumps(bench_structured(rows, vocab, steps)))
+
+
+@app.command("stopping", cls=Command)
+def stopping(
+    folder: Annotated[Path, typer.Option(help="Folder of the journals.", parser=parse_path)],
+    recipe: Annotated[str, typer.Option(help="Recipe of the job.")] = "self-consistency",
+    dataset: Annotated[str | None, typer.Option(help="Its preset, file or hub id.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Problems at most.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Jobs of each kind, by seed.")] = 5,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples each.")] = 40,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(help="Stopping rule (repeatable). decided, confident, window and right=4."),
+    ] = None,
+    device: Device = "auto",
+    max_sequences: Annotated[
+        int | None, typer.Option(min=1, help="Sequences decoded together.")
+    ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Run the full jobs alone, and reckon from them.")
+    ] = False,
+    clock: Annotated[str, typer.Option(help="wall or cpu: which seconds count.")] = "wall",
+) -> None:
+    """What stopping early saves: the same job in full and by rules, for several seeds.
+
+    Example: python -m benchmarks stopping --folder runs/stopping --seeds 5 -n 40
+    """
+    from benchmarks.stopping import RULES, Asked, bench_stopping
+
+    bench_stopping(
+        Asked(
+            folder=folder,
+            recipe=recipe,
+            dataset=dataset,
+            model=model,
+            limit=limit,
+            seeds=seeds,
+            samples=samples,
+            rules=rules or RULES,
+            device=device,
+            max_sequences=max_sequences,
+            replay=replay,
+            clock=clock,
+        )
+    )
+
+
+app.command("paper", cls=Command, help=HELP)(paper)
