@@ -51,7 +51,8 @@ ALLOWED: dict[str, set[str]] = {
     "sharegen": {"nouns", "llm", "outputs", "common", "version"},
     "lm_eval": {"nouns", "llm", "engine/cache", "workload", "results", "common", "errors"},
     "bench": {
-        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "engine/parallel", "kernels", "job", "workload", "results", "common",
+        "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "engine/parallel",
+        "kernels", "job", "workload", "results", "common",
         "errors",
     },
     "__main__": {"cli", "common"},
