@@ -407,6 +407,9 @@ class LLM:
             conversation that ends with the assistant is refused. continue_final_message: whether
             it goes on within the last turn.
         chat_template_kwargs: variables of the template's own, such as `enable_thinking`.
+
+        A template that writes the date writes today's, as in transformers; its own variable for
+        it, often `date_string`, fixes one.
         """
         if add_generation_prompt and continue_final_message:
             raise UsageError("add_generation_prompt and continue_final_message: set one of them")
