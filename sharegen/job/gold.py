@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from sharegen.common.remarks import remark
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.reader import Extract, Reader
 from sharegen.results.answers.reading import Reading
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.gold import Gold, golds_of
+from sharegen.workload.gold import Gold, golds_of, unread_in_words
 from sharegen.workload.items import items_of, read_split
 from sharegen.workload.problem import Workload
 
@@ -25,12 +26,15 @@ def with_gold_read(workload: Workload, configuration: Configuration) -> Workload
 
 
 def gold_answers(configuration: Configuration) -> dict[str, str | None]:
-    """The gold answers of all rows, by problem id: no prompt is made.
+    """The gold answers of all rows, by problem id: no prompt is made. Remarks what is not known.
 
     Raises DataError and UsageError where the rows cannot be read.
     """
-    golds = _golds(configuration)
-    return {name: _read(gold, configuration).text for name, gold in golds.items()}
+    golds = {name: _read(gold, configuration) for name, gold in _golds(configuration).items()}
+    said = unread_in_words(golds.values())
+    if said is not None:
+        remark(said)
+    return {name: gold.text for name, gold in golds.items()}
 
 
 def _golds(configuration: Configuration) -> dict[str, Gold]:

@@ -6,7 +6,7 @@ What is read out of that text is for job/gold.py to say, which knows the readers
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,21 @@ class Gold:
     where: str
     text: str | None
     fault: str | None = None
+
+
+def unread_in_words(golds: Collection[Gold]) -> str | None:
+    """How many gold answers are known, and the first rows without one; None where all are."""
+    unread = [gold for gold in golds if gold.text is None]
+    if not unread:
+        return None
+    known = len(golds) - len(unread)
+    faults = [f"{gold.where}: {gold.fault}" for gold in unread[: _NAMED if known else 1]]
+    more = f"; and {len(unread) - len(faults):,} more" if len(unread) > len(faults) else ""
+    said = f"gold answers are known of {known:,} of {len(golds):,} problems"
+    return f"{said}: {'; '.join(faults)}{more}"
+
+
+_NAMED = 3  # rows whose gold answer cannot be read
 
 
 def golds_of(items: Iterable[Item], configuration: Configuration) -> dict[str, Gold]:

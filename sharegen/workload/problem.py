@@ -24,7 +24,7 @@ from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
 from sharegen.workload.dataset import Rows
 from sharegen.workload.few_shot import examples_of
 from sharegen.workload.files.content import file_hash
-from sharegen.workload.gold import Gold, golds_of
+from sharegen.workload.gold import Gold, golds_of, unread_in_words
 from sharegen.workload.items import (
     BadRow,
     Item,
@@ -40,7 +40,6 @@ from sharegen.workload.sampling import Sampling
 from sharegen.workload.sections import Dataset
 from sharegen.workload.template import Overrun, RenderError
 
-_NAMED = 3  # rows whose gold answer cannot be read
 _PATIENCE = 3  # rows with which the recipe goes over its limits
 
 
@@ -103,12 +102,6 @@ class Workload:
     golds: Mapping[str, Gold] = field(default_factory=dict)
     leaks: Sequence[str] = ()
 
-    @property
-    def unread(self) -> list[Gold]:
-        """The gold answers of its problems that cannot be read."""
-        found = (self.golds.get(problem.id) for problem in self.problems)
-        return [gold for gold in found if gold is not None and gold.text is None]
-
     def name_odd_rows(self) -> None:
         """Remark each row that cannot be asked, and of how many more there is something to say."""
         for bad in self.bad_rows:
@@ -119,15 +112,10 @@ class Workload:
                 f"{self.leaks[0]}{also}: few-shot examples that are asked, too: each is left out "
                 "of its own examples, where the next row takes its place"
             )
-        unread = self.unread
-        if unread:
-            known = len(self.problems) - len(unread)
-            faults = [f"{gold.where}: {gold.fault}" for gold in unread[: _NAMED if known else 1]]
-            more = f"; and {len(unread) - len(faults):,} more" if len(unread) > len(faults) else ""
-            remark(
-                f"gold answers are known of {known:,} of {len(self.problems):,} problems: "
-                f"{'; '.join(faults)}{more}"
-            )
+        found = [self.golds[problem.id] for problem in self.problems if problem.id in self.golds]
+        said = unread_in_words(found)
+        if said is not None:
+            remark(said)
 
 
 def load_problems(configuration: Configuration) -> list[Problem]:

@@ -7,10 +7,16 @@ import pytest
 
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import resolve
-from sharegen.workload.problem import load_workload, random_key
+from sharegen.workload.gold import Gold
+from sharegen.workload.problem import Workload, load_workload, random_key
 from sharegen.workload.template import RenderError, render
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def unread(workload: Workload) -> list[Gold]:
+    """The gold answers that cannot be read."""
+    return [gold for gold in workload.golds.values() if gold.text is None]
 
 
 def test_problems_have_id_prompt_and_gold(load: Any) -> None:
@@ -32,11 +38,11 @@ def test_a_gold_answer_without_a_marker_is_taken_whole(load: Any) -> None:
     workload = load([{"question": "?", "answer": answer} for answer in answers])
     wanted = ["5", "5", " 5 apples", "5", "5", "5.0", None, None, None, None, None]
     assert [problem.gold for problem in workload.problems] == wanted
-    faults = [str(gold.fault) for gold in workload.unread]
+    faults = [str(gold.fault) for gold in unread(workload)]
     assert "is empty" in faults[0] and "{{ answer[0] }}" in faults[1]
     assert "a dict" in faults[2] and "{{ answer.a }}" in faults[2]
     assert "--set dataset.fields.answer=COLUMN" in faults[3] and "a list of 0" in faults[4]
-    assert [gold.where.rpartition(" ")[2] for gold in workload.unread] == [*"789", "10", "11"]
+    assert [gold.where.rpartition(" ")[2] for gold in unread(workload)] == [*"789", "10", "11"]
 
 
 def test_a_template_makes_a_gold_answer_of_a_row(load: Any) -> None:
@@ -44,7 +50,7 @@ def test_a_template_makes_a_gold_answer_of_a_row(load: Any) -> None:
     rows = [{"question": "?", "answer": answer} for answer in (2, 0, 7, "x")]
     workload = load(rows, answer={"extract": "choice", "gold": gold})
     assert [problem.gold for problem in workload.problems] == ["C", "A", None, None]
-    assert all("'answer.gold.template'" in str(gold.fault) for gold in workload.unread)
+    assert all("'answer.gold.template'" in str(gold.fault) for gold in unread(workload))
 
 
 def test_gold_answers_that_cannot_be_read_are_named_with_their_rows(
