@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import resource
 import time
 from pathlib import Path
@@ -75,6 +76,16 @@ def test_answers_are_equal_where_a_careful_person_says_so(name: str) -> None:
     assert not wrong
     wrong = [(a, b, right) for a, b, right in pairs(name) if is_right(b, a) != right]
     assert not wrong
+
+
+def test_the_examples_of_the_page_are_equal_or_not_as_it_says() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "answers.md").read_text("utf-8")
+    rows = re.findall(r"^\| [\w, ]+ \| (`.+?) \| (`.+?) \|$", page, re.M)
+    assert len(rows) == 9
+    for columns in rows:
+        for column, right in zip(columns, (True, False), strict=True):
+            for one, other in re.findall(r"`([^`]+)` and `([^`]+)`", column):
+                assert is_right(one, other) == right, (one, other)
 
 
 def test_what_is_not_equal_is_not_counted_as_one() -> None:

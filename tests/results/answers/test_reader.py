@@ -32,6 +32,16 @@ def test_texts_are_read_as_a_careful_person_reads_them(name: str) -> None:
     assert not wrong
 
 
+def test_the_examples_of_the_page_are_read_as_it_says() -> None:
+    page = (HERE.parents[2] / "docs" / "answers.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(.+?)` \| (.*?) ?\| (.*?) ?\|$", page.split("| rule |")[1], re.M)
+    examples = [row for row in rows if "`" not in row[1]]
+    assert len(examples) == 9
+    for text, answer, rule in examples:
+        found = Reader("number").read(text.replace(r"\n", "\n"))
+        assert (found and (found.answer, found.rule)) == ((answer, rule) if answer else None)
+
+
 @pytest.mark.parametrize("extract", ["number", "choice", "boxed", "text"])
 def test_a_reading_says_where_it_stands(extract: Any) -> None:
     for case in (*cases("answers.jsonl"), *cases("readings.jsonl")):
