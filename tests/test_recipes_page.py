@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sharegen.job.dry_run import asked_of
+from sharegen.job.dry_run import preview_prompt
 from sharegen.job.gold import gold_answers
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.reader import Reader
@@ -42,7 +42,7 @@ def test_both_recipes_and_their_outputs_are_on_the_page() -> None:
 @pytest.mark.parametrize(("command", "text"), OUTPUTS)
 def test_a_prompt_is_the_one_that_the_page_shows(folder: Path, command: str, text: str) -> None:
     recipe, _, *problem = command.split()
-    assert asked_of(configured(recipe), *problem).text + "\n" == text
+    assert preview_prompt(configured(recipe), *problem).text + "\n" == text
 
 
 @pytest.mark.parametrize(

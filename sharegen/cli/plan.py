@@ -19,7 +19,7 @@ from sharegen.common.printable import printable, visible
 from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
-    from sharegen.job.dry_run import AskedPrompt, CutPlan
+    from sharegen.job.dry_run import CutPlan, PromptPreview
     from sharegen.job.plan import Branch, Plan, Reading
 
 
@@ -65,7 +65,7 @@ def plan(
       sharegen plan self-consistency --shards 8
       sharegen plan self-consistency --json | jq .computed
     """
-    from sharegen.job.dry_run import asked_of, plan_cut, plan_job
+    from sharegen.job.dry_run import plan_cut, plan_job, preview_prompt
     from sharegen.workload.configuration import resolve
 
     part = options.part
@@ -78,7 +78,7 @@ def plan(
     if show_prompt is not None:
         if as_json or shards is not None:
             raise UsageError("--show-prompt prints a text: leave out --json and --shards")
-        _print_prompt(asked_of(job, show_prompt or None))
+        _print_prompt(preview_prompt(job, show_prompt or None))
         return
     if shards is not None:
         made_cut = plan_cut(job, shards)
@@ -94,7 +94,7 @@ def plan(
     Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
 
 
-def _print_prompt(asked: AskedPrompt) -> None:
+def _print_prompt(asked: PromptPreview) -> None:
     """The text on stdout, as it is where that is no terminal; what it is on stderr."""
     said = f"problem {asked.problem}: {asked.tokens:,} prompt tokens"
     if asked.begins_with:

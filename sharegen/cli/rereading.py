@@ -10,7 +10,7 @@ import typer
 from sharegen.cli.flags import assigned
 
 if TYPE_CHECKING:
-    from sharegen.job.rereading import Asked
+    from sharegen.job.rereading import AnswerRecipe
 
 _PANEL = "Answers"
 
@@ -37,12 +37,12 @@ SetOption = Annotated[
 ]
 
 
-def answers_by(recipe: str | None, assignments: Sequence[str] | None) -> Asked:
+def answers_by(recipe: str | None, assignments: Sequence[str] | None) -> AnswerRecipe:
     """What the two options say. Raises UsageError for a --set that is no assignment."""
-    from sharegen.job.rereading import Asked
+    from sharegen.job.rereading import AnswerRecipe
     from sharegen.workload.recipe import merge
 
     flags: dict[str, Any] = {}
     for assignment in assignments or ():
         flags = merge(flags, assigned(assignment))
-    return Asked(recipe, flags)
+    return AnswerRecipe(recipe, flags)

@@ -110,7 +110,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
 
 
 @dataclass(frozen=True)
-class AskedPrompt:
+class PromptPreview:
     """One prompt as it is asked.
 
     text: with the examples and the chat template; begins_with: what the tokenizer puts before it.
@@ -123,7 +123,7 @@ class AskedPrompt:
     gold: str | None
 
 
-def asked_of(configuration: Configuration, problem_id: str | None = None) -> AskedPrompt:
+def preview_prompt(configuration: Configuration, problem_id: str | None = None) -> PromptPreview:
     """The prompt of a problem, by default the first; reads the tokenizer, and of the model nothing.
 
     Raises DataError for an id that no problem has, with the nearest.
@@ -143,7 +143,7 @@ def asked_of(configuration: Configuration, problem_id: str | None = None) -> Ask
     tell_clock(clock, configuration)
     bare = token_ids([text], tokenizer, begin=False)[0] if not problem.prompt.is_chat else ids
     head = list(ids)[: len(ids) - len(bare)]
-    return AskedPrompt(problem.id, text, len(ids), tokenizer.decode(head), problem.gold)
+    return PromptPreview(problem.id, text, len(ids), tokenizer.decode(head), problem.gold)
 
 
 def _workers(configuration: Configuration, samplings: Sequence[Sampling]) -> int:

@@ -21,7 +21,7 @@ from sharegen.workload.validation import validate
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnswerRecipe:
     """By what answers are to be read: a recipe, and keys that were set on top of it."""
 
     recipe: str | None = None
@@ -44,20 +44,15 @@ class Asked:
         recorded = Configuration.from_settings(run.settings)
         asked = self._configuration(recorded)
         golds: dict[str, str | None] = {}
-        is_told = bool(self.recipe or self.flags)
         if _gold(asked) != _gold(recorded) or found.golds_differ:
             try:
                 golds = gold_answers(asked)
             except SharegenError as error:
-                if is_told:
+                if _places(asked) != _places(recorded):
                     said = f"{found.name}: gold answers are read anew: {error}"
                     raise type(error)(said) from None
-                remark(
-                    f"{found.name}: its journals looked for gold answers in different ways, and "
-                    f"these are as each has them: {error}"
-                )
-                return found
-        elif asked.answer == recorded.answer:
+                remark(f"{found.name}: gold answers are as its lines have them: {error}")
+        if asked.answer == recorded.answer and not golds:
             return found
         return found.read_by(Rereading(as_json(asked.model_dump())["answer"], golds))
 
@@ -82,6 +77,10 @@ class Asked:
 
 
 def _gold(configuration: Configuration) -> Any:
-    """What decides the gold answers."""
-    answer = configuration.answer
-    return answer and (answer.gold, answer.extract), configuration.dataset.fields
+    """What decides the gold answers: where they stand, and what reads them."""
+    return _places(configuration), configuration.answer and configuration.answer.extract
+
+
+def _places(configuration: Configuration) -> Any:
+    """Where gold answers stand in the dataset."""
+    return configuration.answer and configuration.answer.gold, configuration.dataset.fields

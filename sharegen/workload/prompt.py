@@ -290,7 +290,7 @@ def tokenise_each(
 
 
 @dataclass(frozen=True)
-class Asked:
+class Tokenised:
     """The token ids of a prompt, and of a chat the text that its template made."""
 
     ids: array[int]
@@ -299,7 +299,7 @@ class Asked:
 
 def asked_each(
     prompts: Sequence[Prompt], tokenizer: PreTrainedTokenizerBase, clock: Clock
-) -> Iterator[Asked | ModelError]:
+) -> Iterator[Tokenised | ModelError]:
     """`tokenise_each`, with the texts of chats."""
     for batch in _batches(prompts):
         texts = [_text(prompt, tokenizer, clock) for prompt in batch]
@@ -310,9 +310,9 @@ def asked_each(
             if isinstance(text, ModelError):
                 yield text
             elif isinstance(text, str):
-                yield Asked(array("i", next(ids)), text if is_chat else None)
+                yield Tokenised(array("i", next(ids)), text if is_chat else None)
             else:
-                yield Asked(array("i", text), None)
+                yield Tokenised(array("i", text), None)
 
 
 def token_ids(

@@ -124,6 +124,16 @@ def test_a_run_with_another_pattern_goes_on_and_is_what_a_vote_reads_by(
     assert "and the gold answers of 6 problems" in ran.err
 
 
+def test_another_extractor_needs_no_dataset(
+    sharegen: Command, journal: Path, tmp_path: Path
+) -> None:
+    """Gold answers stay as they were read: only where else they stand must be looked up."""
+    (tmp_path / "rows.jsonl").unlink()
+    ran = sharegen("vote", journal, "--set", "answer={extract: number, patterns: []}", "-o", "-")
+    assert ran.code == 0 and "gold answers are as its lines have them: " in ran.err
+    assert next(json.loads(line)["correct"] for line in ran.out.splitlines()) is True
+
+
 def test_shards_of_different_recipes_are_read_by_the_latest(
     sharegen: Command, journal: Path, tmp_path: Path
 ) -> None:
@@ -146,7 +156,7 @@ def test_shards_of_different_recipes_are_read_by_the_latest(
     assert votes["a"]["answer"] == "2" and votes["a"]["correct"] is False  # the gold is "a" now
     (tmp_path / "rows.jsonl").unlink()
     ran = sharegen("vote", *paths, "-o", "-")
-    assert ran.code == 0 and "looked for gold answers in different ways" in ran.err
+    assert ran.code == 0 and "gold answers are as its lines have them" in ran.err
 
 
 def test_a_run_file_that_says_nothing_is_one_line(sharegen: Command, journal: Path) -> None:

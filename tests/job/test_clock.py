@@ -11,7 +11,7 @@ import pytest
 
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError, UsageError
-from sharegen.job.dry_run import asked_of
+from sharegen.job.dry_run import preview_prompt
 from sharegen.job.run import run_job
 from sharegen.results.pool import pool
 from sharegen.results.run_file import RunFile, run_file_path
@@ -77,9 +77,11 @@ def test_a_continued_job_asks_what_its_first_run_asked(
     path = run_job(configure()).path
     assert path.parent.name == "runs" and clock_in(path) == "2026-11-26"
     assert "the chat template writes the date: 2026-11-26 in all prompts" in caplog.text
-    assert asked_of(configure()).text == "26 Nov 2026: What is 0?"
+    assert preview_prompt(configure()).text == "26 Nov 2026: What is 0?"
     today(27)
-    assert asked_of(configure(samples=2)).text == "26 Nov 2026: What is 0?"  # as the run will ask
+    assert (
+        preview_prompt(configure(samples=2)).text == "26 Nov 2026: What is 0?"
+    )  # as the run will ask
     again = run_job(configure(samples=2))
     assert again.path == path and again.drawn == 4 and clock_in(path) == "2026-11-26"
     assert all(len(hashes) == 1 for hashes in texts(path).values())
@@ -136,7 +138,7 @@ def test_a_template_that_writes_the_time_is_told_and_frozen(
     today(26, hour=11)
     assert run_job(configure(2, **chat)).drawn == 4
     assert clock_in(path) == "2026-11-26T09:00:00"
-    assert asked_of(configure(**chat)).text == "09:00 What is 0?"
+    assert preview_prompt(configure(**chat)).text == "09:00 What is 0?"
 
 
 def test_a_date_that_no_template_asks_for_is_refused(configure: Any, tmp_path: Path) -> None:
