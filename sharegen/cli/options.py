@@ -307,6 +307,14 @@ class RunOptions(JobOptions):
         ),
     ] = None
     overwrite: Annotated[bool, _output("--overwrite", "Start the journal anew.")] = False
+    adopt: Annotated[
+        bool,
+        _output(
+            "--adopt",
+            "Go on with a journal whose run file is missing or broken: its samples are taken to be "
+            "of this job.",
+        ),
+    ] = False
     token_ids: Annotated[bool, _output("--token-ids", "Keep the tokens in the journal.")] = False
     keep_prompt: Annotated[
         bool, _output("--keep-prompt", "Keep the prompt in the journal's lines.")

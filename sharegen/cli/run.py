@@ -84,6 +84,7 @@ def run_recipe(
         asked: dict[str, Any] = {
             "shard": shard,
             "overwrite": options.overwrite,
+            "adopt": options.adopt,
             "strict": options.strict,
             "retry_failed": options.retry_failed,
             "verify": options.verify,

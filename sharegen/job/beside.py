@@ -82,7 +82,7 @@ def finished_beside(
     """
     for journal in journals:
         if journal.run is None:
-            raise JournalError(f"{journal.path}: exists without its run.json: move it away")
+            raise JournalError(f"{journal.path}: exists without its run.json: {BESIDE}")
         if _is_of_job(journal, asked):
             found = journal.on_record()
             yield from found.samples(with_failed=not retry_failed)

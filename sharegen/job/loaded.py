@@ -144,7 +144,11 @@ class LoadedJob:
         self.engine.close()
 
     def open_journal(
-        self, file: AppendedFile, overwrite: bool, command: str | None = None
+        self,
+        file: AppendedFile,
+        overwrite: bool,
+        command: str | None = None,
+        adopt: bool = False,
     ) -> Journal:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return Journal.open(
@@ -157,6 +161,7 @@ class LoadedJob:
             environment=environment(self.staff.device, self.configuration, command),
             reading=self.content.reading,
             overwrite=overwrite,
+            adopt=adopt,
             file=file,
         )
 

@@ -14,7 +14,7 @@ from sharegen.results.journal_family import FoundJournal, OnRecord
 from sharegen.results.keys import Key
 from sharegen.results.pool import Pool
 from sharegen.results.rereading import Golds, Rereading
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.run_file import BrokenRunFile, RunFile, run_file_path
 from sharegen.results.stopped import Stopped
 from sharegen.results.totals import together
 from sharegen.workload.problem import Problem, Workload
@@ -41,7 +41,10 @@ class Outcome:
     def plan(self) -> Plan | None:
         """The sharing, as the journal's last run found it."""
         plan = self.run.stats.get("plan")
-        return Plan.from_json(plan) if plan else None
+        try:
+            return Plan.from_json(plan) if plan else None
+        except (KeyError, TypeError):  # of another version, or edited
+            return None
 
 
 def all_failed(key: Key, error: str | None) -> ModelError:
@@ -59,10 +62,12 @@ def outcome_on_record(
     *,
     strict: bool = False,
     retry_failed: bool = False,
+    adopt: bool = False,
 ) -> Outcome | None:
     """The outcome from the journals alone, where they have every sample that is asked; else None.
 
     others: journals beside the run's own. retry_failed: samples that failed are asked again.
+    adopt: one whose run file is broken is taken to be of the job, once the model is loaded.
     Raises JournalError where a journal comes from another configuration, or answers other rows:
     known before a model is loaded; DataError where no row could be asked, and for a bad row if
     strict; ModelError where every sample failed.
@@ -72,7 +77,12 @@ def outcome_on_record(
     golds: dict[Path, Golds] = {}
     known = OnRecord()
     for journal in (journal for journal in (own, *others) if journal.size):
-        recorded = journal.run
+        try:
+            recorded = journal.run
+        except BrokenRunFile:
+            if not adopt or journal is not own:
+                raise
+            return None
         if recorded is None:
             return None
         found = journal.on_record()
@@ -81,7 +91,9 @@ def outcome_on_record(
         try:
             remedy = OTHER if journal is own else BESIDE
             refuse_other_job(journal.path, recorded, content.before_loading(recorded), remedy)
-        except JournalError:
+        except JournalError as error:
+            if adopt and isinstance(error, BrokenRunFile):
+                return None
             if found.drawn:
                 raise
             return None  # nothing was drawn: the new configuration starts the journal anew

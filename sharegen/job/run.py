@@ -47,6 +47,7 @@ def run_job(
     *,
     shard: Shard | None = None,
     overwrite: bool = False,
+    adopt: bool = False,
     strict: bool = False,
     retry_failed: bool = False,
     verify: int | None = None,
@@ -58,7 +59,8 @@ def run_job(
 
     output: the journal; by default where the same job always finds it.
     shard: the part of the job to do, into a journal of its own beside `output`.
-    overwrite: start the journal anew. strict: a bad row stops the job. retry_failed: samples that
+    overwrite: start the journal anew. adopt: where no run file says what made the journal, take
+        it to be of this job. strict: a bad row stops the job. retry_failed: samples that
         failed are drawn again.
     execute: the sandbox in which programs run to say which are right, where the rule asks that.
     verify: how many random steps to check against the model's own attention when all is drawn.
@@ -95,7 +97,12 @@ def run_job(
                 others = journals_beside(family, share)
                 refuse_writers(others)
                 complete = outcome_on_record(
-                    content, family.own, others, strict=strict, retry_failed=retry_failed
+                    content,
+                    family.own,
+                    others,
+                    strict=strict,
+                    retry_failed=retry_failed,
+                    adopt=adopt,
                 )
                 if complete is not None:
                     return complete
@@ -110,7 +117,7 @@ def run_job(
                     refuse_overwriting(path, others)
                 job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
                 beside = [found.path for found in others]
-                with closing(job), job.open_journal(file, overwrite, command) as journal:
+                with closing(job), job.open_journal(file, overwrite, command, adopt) as journal:
                     if overwrite:
                         discard_scores(path)
                     with judging(path, beside, journal.run, execute) as judge:

@@ -24,7 +24,7 @@ from sharegen.results.identity import causes, differences
 from sharegen.results.keys import Keys
 from sharegen.results.record import Reader, Record, StrPath, note_row, note_text, read
 from sharegen.results.rereading import Golds, Rereading
-from sharegen.results.run_file import RunFile, as_json, run_file_path, shown
+from sharegen.results.run_file import BrokenRunFile, RunFile, as_json, run_file_path, shown
 
 __all__ = ["Journal", "Record", "read"]
 
@@ -35,6 +35,12 @@ else, so it is one no longer."""
 
 OTHER = "choose another --output, or start again with --overwrite"
 """What to do about a journal that this run cannot continue."""
+
+ADOPT = (
+    "give --adopt to go on with its samples as this job's, choose another --output, or start again"
+    " with --overwrite"
+)
+"""What to do about a journal of which no run file says what made it."""
 
 BESIDE = "rename or remove it, with its run.json, or choose another --output"
 """What to do about another journal of the same name's shards."""
@@ -89,6 +95,7 @@ class Journal:
         environment: Mapping[str, Any] | None = None,
         reading: Rereading | None = None,
         overwrite: bool = False,
+        adopt: bool = False,
         file: AppendedFile | None = None,
     ) -> Journal:
         """Start the journal at `path` or continue it, and hold it against other writers.
@@ -97,6 +104,7 @@ class Journal:
             was started with; extent: what may change; versions, environment: for the record
             (see RunFile). reading: how answers are read from now on, and the gold ones.
         overwrite: drop what an earlier run left. A file that is no journal is never dropped.
+        adopt: where no run file says what made the journal, take it to be of this configuration.
         file: the journal's, where the caller holds it already.
 
         Raises JournalError when the file cannot be written, is held by another process, comes
@@ -114,7 +122,7 @@ class Journal:
         try:
             if overwrite:
                 _clear(file)
-            recorded = _recorded(path, asked) if file.size else None
+            recorded = _recorded(path, asked, adopt) if file.size else None
             if recorded is None:  # bad rows of another configuration, if anything
                 file.cut(0)
             run = asked
@@ -340,18 +348,26 @@ def _clear(file: AppendedFile) -> None:
     file.sync()
 
 
-def _recorded(path: Path, asked: RunFile) -> RunFile | None:
+def _recorded(path: Path, asked: RunFile, adopt: bool) -> RunFile | None:
     """The run.json of a journal that has lines, if what is asked now may go on with them.
 
     None where it may not but there is nothing to lose: no line is a sample that was drawn.
     """
-    recorded = RunFile.read(run_file_path(path), OTHER)
-    if recorded is None:
-        raise JournalError(
-            f"{path}: exists without {shown(path)}, so what made it is not known: {OTHER}"
-        )
     try:
+        recorded = RunFile.read(run_file_path(path), ADOPT)
+        if recorded is None:
+            raise BrokenRunFile(
+                f"{path}: exists without {shown(path)}, so what made it is not known: {ADOPT}"
+            )
         refuse_other_job(path, recorded, asked)
+    except BrokenRunFile as error:
+        if not any(record.is_sample for record in read(path)):
+            return None
+        if not adopt:
+            raise
+        what = str(error).removesuffix(f": {ADOPT}")
+        remark(f"{what}: its samples are taken to be of the job as it is asked now (--adopt)")
+        return RunFile(asked.configuration, asked.fingerprints)
     except JournalError:
         if any(record.is_drawn for record in read(path)):
             raise
@@ -368,6 +384,8 @@ def refuse_other_job(path: Path, recorded: RunFile, asked: RunFile, remedy: str 
     differ = differences(before, now)
     if differ:
         differ += causes(before, now, recorded.settings, asked.settings)
-        raise JournalError(
-            f"{path}: comes from another configuration: {'; '.join(differ)}: {remedy}"
-        )
+        said = f"{path}: comes from another configuration: {'; '.join(differ)}"
+        if recorded.is_edited:
+            to_do = ADOPT if remedy == OTHER else remedy
+            raise BrokenRunFile(f"{said} (its run file was edited or damaged): {to_do}")
+        raise JournalError(f"{said}: {remedy}")

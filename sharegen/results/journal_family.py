@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sharegen.results.family import family, whole_path
-from sharegen.results.journal import OTHER
+from sharegen.results.journal import ADOPT, BESIDE
 from sharegen.results.keys import Key, Keys
 from sharegen.results.record import note_row, note_text, read
 from sharegen.results.rereading import Golds
@@ -46,8 +46,10 @@ class OnRecord:
 class FoundJournal:
     """A journal that may be there, with its run file."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, to_do: str):
+        """to_do: what is advised where its run file is broken."""
         self.path = path
+        self._to_do = to_do
         self._run: tuple[_State, RunFile | None] | None = None
         self._on_record: tuple[_State, OnRecord] | None = None
 
@@ -62,7 +64,7 @@ class FoundJournal:
         """What made it. Raises JournalError where its run file is broken."""
         state = _state(run_file_path(self.path))
         if self._run is None or self._run[0] != state:
-            self._run = state, RunFile.read(run_file_path(self.path), OTHER)
+            self._run = state, RunFile.read(run_file_path(self.path), self._to_do)
         return self._run[1]
 
     def on_record(self) -> OnRecord:
@@ -87,15 +89,16 @@ class JournalFamily:
     """The journals of one job, by the path of the one that a run writes."""
 
     def __init__(self, path: Path):
-        self.own = FoundJournal(path)
+        self.own = FoundJournal(path, ADOPT)
         self.whole = whole_path(path)
         self._others: dict[Path, FoundJournal] = {}
 
     def others(self) -> list[FoundJournal]:
         """Those that are there now beside the run's own."""
-        paths = [path for path in family(self.whole) if path != self.own.path and path.exists()]
-        self._others = {path: self._others.get(path) or FoundJournal(path) for path in paths}
-        return list(self._others.values())
+        for path in family(self.whole):
+            if path != self.own.path:
+                self._others.setdefault(path, FoundJournal(path, BESIDE))
+        return [journal for path, journal in self._others.items() if path.exists()]
 
 
 def _state(path: Path) -> _State:

@@ -3,14 +3,21 @@
 A journal may be read while it grows and after a crash, so a last line that was cut short is
 ordinary: it is left out. So is any other line that is no record, which is remarked by its number;
 a file without a single record is no journal, and that is an error.
+
+An editor, a disk or a crash may leave around a line what is no part of it: a byte order mark, a
+carriage return, a block of zeros, half a line without its end. The record itself is whole then, and
+is read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, TypeAlias
@@ -150,6 +157,9 @@ class Record:
         for name, value in known.items():
             if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
                 raise ValueError(f"has `{name}` {json.dumps(value)[:40]}")
+        for name, is_entry in _ENTRIES.items():
+            if isinstance(known.get(name), list) and not all(map(is_entry, known[name])):
+                raise ValueError(f"has `{name}` {json.dumps(known[name])[:40]}")
         for name in ("sample", "num_tokens"):
             if not 0 <= (known.get(name) or 0) <= _MOST:
                 raise ValueError(f"has `{name}` {json.dumps(known[name])[:40]}")
@@ -184,6 +194,26 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "prompt": (str, list, type(None)),
     "tools": (list, type(None)),
     "fields": (dict, type(None)),
+}
+
+
+def _is_token(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_logprob(value: Any) -> bool:
+    """Of a token: its id, its log-probability, and those of the likeliest by their ids."""
+    if not isinstance(value, list) or not value:
+        return value is None
+    return _is_token(value[0])
+
+
+_ENTRIES: dict[str, Callable[[Any], bool]] = {
+    "token_ids": _is_token,
+    "logprobs": _is_logprob,
+    "prompt_logprobs": _is_logprob,
+    "prompt": lambda value: isinstance(value, dict) or _is_token(value),
+    "tools": lambda value: isinstance(value, dict),
 }
 
 
@@ -229,29 +259,28 @@ class Reader(Iterator[Record]):
         with file:
             for number, line in enumerate(file, start=1):
                 whole = line.endswith(b"\n")
-                if whole and not line.strip():
+                if whole and not line.strip(_AROUND):
                     self.end += len(line)
                     continue
-                record: Record | None = None
                 try:
-                    record = Record.from_line(line)
+                    records = [Record.from_line(line.strip(_AROUND))]
                 except ValueError as error:
-                    if not whole and _is_cut_short(error):
+                    records = list(_records_within(line))
+                    if not (whole or records) and _is_cut_short(error):
                         break
                     self.odd.append(number)
                     odd.append(f"{self.path}, line {number}: the line {error}")
                 self.end += len(line)
                 self.unterminated = not whole
-                if record is None:
-                    continue
-                if record.is_sample and not record.is_drawn and record.key not in self._seen:
-                    self._failed.setdefault(record.key, record)
-                elif record.key in self._seen:
-                    self.duplicates.append(number)
-                else:
-                    self._seen.add(record.key)
-                    self._failed.pop(record.key, None)
-                    yield record
+                for record in records:
+                    if record.is_sample and not record.is_drawn and record.key not in self._seen:
+                        self._failed.setdefault(record.key, record)
+                    elif record.key in self._seen:
+                        self.duplicates.append(number)
+                    else:
+                        self._seen.add(record.key)
+                        self._failed.pop(record.key, None)
+                        yield record
         if odd and not self._seen and not self._failed:
             raise JournalError(
                 f"{odd[0]}, so this is not a journal or it was edited: repair or remove the line"
@@ -259,6 +288,22 @@ class Reader(Iterator[Record]):
         for fault in odd:
             remark(f"{fault}: it is left out")
         yield from self._failed.values()
+
+
+_AROUND = b" \t\r\n\x00\xef\xbb\xbf"
+"""What no record begins or ends with: blanks, zeros, the bytes of a mark that says UTF-8."""
+_BEGINS = re.compile(rb'\{\s*"problem_id"\s*:')
+"""Where a record begins, as we write it; within a text its quotes would be escaped."""
+
+
+def _records_within(line: bytes) -> Iterator[Record]:
+    """The records in a line that is none as a whole, as where the end of another line is gone."""
+    starts = [match.start() for match in _BEGINS.finditer(line)]
+    for start, end in itertools.pairwise([*starts, len(line)]):
+        text = line[start:end].decode(errors="surrogateescape")
+        with contextlib.suppress(ValueError, RecursionError):
+            _, length = json.JSONDecoder().raw_decode(text)
+            yield Record.from_line(text[:length].encode(errors="surrogateescape"))
 
 
 def _is_cut_short(error: ValueError) -> bool:

@@ -7,17 +7,28 @@ the next: where model and rows lie, how many are asked, how fast the journal gro
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from sharegen.common import json_values
 from sharegen.common.files import replace_file
+from sharegen.common.json_values import JsonError
+from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 from sharegen.results.identity import identity_of
 from sharegen.results.places import hidden, make_folder
+from sharegen.results.run_sections import faults_in
+
+REPAIR = "repair it or move it away, or give the command of its run again with --adopt"
+
+
+class BrokenRunFile(JournalError):
+    """A run.json of which nothing can be made."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class RunFile:
     versions: of Python and the packages of the latest run; environment: its `date`, `host`,
         `device` and `command`, and when the first run had `begun`, where it is a later one;
         counts, timings, stats: its results.
+    is_edited: whether the file was changed since it was written, by a hand or a disk.
     conversion: only beside a copy that `sharegen convert` made: the `journal` that holds all of it.
     """
 
@@ -48,6 +60,8 @@ class RunFile:
     stats: dict[str, Any] = field(default_factory=dict)
     conversion: dict[str, Any] = field(default_factory=dict)
 
+    is_edited: bool = field(default=False, compare=False)
+
     @property
     def identity(self) -> dict[str, Any]:
         """What two journals of one job have in common (see identity.py)."""
@@ -60,33 +74,54 @@ class RunFile:
 
     def write(self, path: Path) -> None:
         """Replace the file in one step: a reader sees the old one or the new one, whole."""
-        text = json.dumps(asdict(self), indent=2, ensure_ascii=True, default=str) + "\n"
+        sections = as_json({name: getattr(self, name) for name in _SECTIONS})
+        text = json.dumps(sections | {"digest": _digest(sections)}, indent=2) + "\n"
         make_folder(path)
         replace_file(path, text.encode())
 
     @classmethod
-    def read(cls, path: Path, to_do: str = "repair it or move it away") -> RunFile | None:
-        """The file at `path`, None if there is none; JournalError if it is broken.
+    def read(cls, path: Path, to_do: str = REPAIR) -> RunFile | None:
+        """The file at `path`, None if there is none; BrokenRunFile if nothing can be made of it.
 
-        to_do: what the error advises.
+        Of one that was edited or damaged since it was written the results are left out, which is
+        remarked: they are for information. to_do: what the error advises.
         """
         try:
-            sections = json.loads(path.read_bytes())
+            sections = json_values.parse(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise JournalError(f"{path}: cannot be read: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
-            raise JournalError(f"{path}: is not JSON: {to_do}") from error
+            raise BrokenRunFile(f"{path}: cannot be read: {error.strerror}: {to_do}") from error
+        except JsonError as error:
+            raise BrokenRunFile(f"{path}: is not JSON: {to_do}") from error
         if not isinstance(sections, dict):
-            raise JournalError(f"{path}: is not a JSON object: {to_do}")
-        known = {f.name: sections[f.name] for f in fields(cls) if f.name in sections}
-        for name, value in known.items():
-            if not isinstance(value, dict):
-                raise JournalError(f"{path}: `{name}` is not a JSON object: {to_do}")
-        if "configuration" not in known:
-            raise JournalError(f"{path}: has no `configuration`: {to_do}")
-        return cls(**known)
+            raise BrokenRunFile(f"{path}: is not a JSON object: {to_do}")
+        if "configuration" not in sections:
+            raise BrokenRunFile(f"{path}: has no `configuration`: {to_do}")
+        digest = sections.pop("digest", None)
+        known = {name: sections[name] for name in _SECTIONS if name in sections}
+        if digest == _digest(sections):
+            return cls(**known)
+        fault = next(faults_in(known), None)
+        if fault is not None and fault.partition("`")[0].partition(".")[0] not in _RESULTS:
+            raise BrokenRunFile(f"{path}: `{fault}: {to_do}")
+        is_edited = digest is not None
+        if is_edited or fault is not None:
+            remark(
+                f"{path}: was edited or damaged since it was written: what it says of counts and "
+                "timings is left out"
+            )
+            known = {name: value for name, value in known.items() if name not in _RESULTS}
+        return cls(**known, is_edited=is_edited)
+
+
+_SECTIONS = tuple(f.name for f in fields(RunFile) if f.name != "is_edited")
+_RESULTS = ("counts", "timings", "stats")
+
+
+def _digest(sections: Mapping[str, Any]) -> str:
+    """What tells a file that was written from one that was edited or damaged afterwards."""
+    return hashlib.blake2b(json.dumps(sections, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
