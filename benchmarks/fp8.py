@@ -17,7 +17,7 @@ import torch
 from benchmarks.fp8_layers import layer_errors
 from benchmarks.fp8_needles import find_needles
 from sharegen.bench.shapes import config_of
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 
 
 def bench_needles(

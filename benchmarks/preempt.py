@@ -27,7 +27,7 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.execute.swap_space import SwapSpace
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Request, SamplingParams

@@ -25,7 +25,7 @@ from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.lengths import Lengths
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Request, SamplingParams

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.lead import engine_of

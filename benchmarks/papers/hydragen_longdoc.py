@@ -25,7 +25,7 @@ from sharegen.bench.decode import leave_attention_out, requests_that_fit
 from sharegen.bench.engines import give_memory_back, tree_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.workload.prompt import Prompt, tokenise

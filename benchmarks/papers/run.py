@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benchmarks.papers.experiment import Column, Experiment, Row, Settings, say
 from benchmarks.papers.registry import find
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.interrupt import interrupts
 from sharegen.results.report import figures

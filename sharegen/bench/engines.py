@@ -11,7 +11,7 @@ from sharegen.bench.shapes import random_model, random_part
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.lead import devices_of, lead
 from sharegen.engine.parallel.messages import Setting

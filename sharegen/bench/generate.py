@@ -24,7 +24,7 @@ from sharegen.common.cores import available_cores
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.model.checkpoint import load_config, load_weights, locate
+from sharegen.engine.model.checkpoint.source import load_config, load_weights, locate
 from sharegen.errors import SharegenError, UsageError
 
 ARCHITECTURE = "llama"

@@ -29,7 +29,7 @@ from sharegen.bench.generate import Job, Pace, config_for, time_sharegen
 from sharegen.bench.gguf_file import write_gguf
 from sharegen.common.extras import install
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import quiet
+from sharegen.engine.model.checkpoint.source import quiet
 from sharegen.engine.model.load import load_model
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES

@@ -17,11 +17,16 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
 
-from sharegen.engine.model.checkpoint import load_config, load_tokenizer, locate, resolve_device
+from sharegen.engine.model.checkpoint.source import (
+    load_config,
+    load_tokenizer,
+    locate,
+    resolve_device,
+)
+from sharegen.engine.model.fp8.quantising import check, install, places, quantise
 from sharegen.engine.model.load import load_random_part
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.quantising import check, install, places, quantise
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES
 

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sharegen.engine.execute.memory import is_out_of_memory
-from sharegen.engine.model.checkpoint import quiet
+from sharegen.engine.model.checkpoint.source import quiet
 from sharegen.engine.model.layerwise import layer_by_layer
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.verifying import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sharegen.engine.config import EngineStats
 from sharegen.engine.execute.runner import Runner
-from sharegen.engine.model.mixers import kernels_of
+from sharegen.engine.model.states.mixers import kernels_of
 from sharegen.engine.prepared import Prepared
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step

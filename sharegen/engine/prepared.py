@@ -27,8 +27,8 @@ from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
+from sharegen.engine.model.compile.narrowing import narrow_last_layer
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.narrowing import narrow_last_layer
 from sharegen.kernels.cost import CostModel
 
 _MOST_BLOCKS_OF_IDS = 1 << 20  # without attention, where a token takes next to no memory
@@ -91,7 +91,7 @@ class Prepared:
         blocks = block_format(model.layers, model.dtype, config.kv_cache_dtype)
         if on_gpu and config.compile and not config.enforce_eager:
             # Here, for with it comes torch's compiler: a second, and for GPUs alone.
-            from sharegen.engine.model.compiling import optimise
+            from sharegen.engine.model.compile.compiling import optimise
 
             optimise(model)
         else:

@@ -47,7 +47,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
 
     shard: of this part of it.
     """
-    from sharegen.engine.model.checkpoint import resolve_device
+    from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.job.reading import readings_on
 
     workload = load_asked(configuration)

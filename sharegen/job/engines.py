@@ -52,7 +52,7 @@ class Staff:
         """samplings: of the problems that the job asks, at most."""
         import torch
 
-        from sharegen.engine.model.checkpoint import resolve_device
+        from sharegen.engine.model.checkpoint.source import resolve_device
 
         machine = configuration.machine
         asked, ranks = machine.workers, machine.tensor_parallel_size
@@ -78,7 +78,7 @@ class Staff:
 
     def check_verifiable(self, configuration: Configuration) -> None:
         """Raise UsageError where this machine cannot compute the engines' steps again."""
-        from sharegen.engine.model.checkpoint import resolve_device
+        from sharegen.engine.model.checkpoint.source import resolve_device
 
         here = resolve_device(configuration.machine.device).type
         if here != self.device.type:

@@ -134,7 +134,7 @@ def of_ranks(configuration: Configuration, dtype: str | None) -> dict[str, int]:
     machine = configuration.machine
     if machine.tensor_parallel_size == 1 or dtype != "float32":
         return {}
-    from sharegen.engine.model.checkpoint import resolve_device
+    from sharegen.engine.model.checkpoint.source import resolve_device
 
     if resolve_device(machine.device).type != "cpu":
         return {}

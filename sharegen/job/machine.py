@@ -32,9 +32,9 @@ def load(
     model that is cut among ranks it is the first one's part, of which only the shapes are ever
     asked for here.
     """
-    from sharegen.engine.model.checkpoint import resolve_device
+    from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.engine.model.load import load_model
-    from sharegen.engine.model.ranks import Ranks
+    from sharegen.engine.model.tensor_parallel.ranks import Ranks
 
     assert configuration.model is not None
     if configuration.chat.enabled:
@@ -60,7 +60,7 @@ def load(
 
 def load_job_tokenizer(configuration: Configuration) -> Any:
     """The model's tokenizer, with the job's chat template where it has one of its own."""
-    from sharegen.engine.model.checkpoint import load_tokenizer
+    from sharegen.engine.model.checkpoint.source import load_tokenizer
 
     assert configuration.model is not None
     tokenizer = load_tokenizer(

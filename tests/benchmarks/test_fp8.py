@@ -18,7 +18,7 @@ from sharegen.engine.execute.attention import ReferenceAttention
 from sharegen.engine.execute.back_end import Attention
 from sharegen.engine.execute.kernel_attention import KernelAttention
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model.fp8 import EMULATE
+from sharegen.engine.model.fp8.products import EMULATE
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.cost import CostModel
 

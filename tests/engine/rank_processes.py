@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from sharegen.engine.model.ranks import Ranks, connect
+from sharegen.engine.model.tensor_parallel.ranks import Ranks, connect
 from tests.engine.parallel.forked import CONTEXT
 
 

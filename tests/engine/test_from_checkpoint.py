@@ -10,7 +10,7 @@ import torch
 
 from sharegen.engine import from_checkpoint
 from sharegen.engine.from_checkpoint import distance_from_checkpoint
-from sharegen.engine.model.fp8 import EMULATE
+from sharegen.engine.model.fp8.products import EMULATE
 from sharegen.engine.model.load import load_as_stored, load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import SamplingParams

@@ -30,10 +30,11 @@ from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.memory import most_slots
 from sharegen.engine.execute.row_states import RowStates
 from sharegen.engine.execute.states import Kernels, StatePool
-from sharegen.engine.model import mixers, probe
-from sharegen.engine.model.compiling import _compile, _compile_steps, _norms
+from sharegen.engine.model import probe
+from sharegen.engine.model.compile.compiling import _compile, _compile_steps, _norms
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.mixers import TORCH_CODE, choose_by_device, kernels_of
+from sharegen.engine.model.states import mixers
+from sharegen.engine.model.states.mixers import TORCH_CODE, choose_by_device, kernels_of
 from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk

@@ -19,8 +19,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from sharegen.engine import verifying
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute import kernel_attention
-from sharegen.engine.model.compiling import optimise
-from sharegen.engine.model.fusing import fuse_projections, unfuse
+from sharegen.engine.model.compile.compiling import optimise
+from sharegen.engine.model.compile.fusing import fuse_projections, unfuse
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from sharegen.engine.model.mixers import HANDS_STATES_OVER
+from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
 
 _COMMON: dict[str, Any] = {
     "vocab_size": 128,

@@ -303,7 +303,7 @@ def test_ranks_are_part_of_it_where_they_change_bits(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPU in float32; on a GPU a batch of another size rounds otherwise, too."""
-    from sharegen.engine.model import checkpoint
+    from sharegen.engine.model.checkpoint import source as checkpoint
 
     job = configure(place, machine={"device": "auto", "tensor_parallel_size": 2})
     for device, dtype, counts in (

@@ -14,7 +14,7 @@ import pytest
 from sharegen import BeamSearchParams, SamplingParams
 from sharegen.cli.flags import assigned
 from sharegen.common.structured import StructuredOutputsParams
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.engines import sampling_params
 from sharegen.job.run import run_job

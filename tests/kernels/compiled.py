@@ -21,7 +21,7 @@ from triton.runtime.jit import JITFunction, mangle_type
 
 from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
-from sharegen.engine.model.fp8 import LEAST
+from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import gated_product, shared_hopper
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sharegen.engine.model.fp8 import LEAST
+from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import suffix
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.engine.model.fp8 import LEAST
+from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels.merge import merge_into_rows, merge_partials
 from sharegen.kernels.rows import Rows
 from tests.kernels.test_rows import assert_rows

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharegen.engine.model import interface
-from sharegen.engine.model.fp8 import E4M3
+from sharegen.engine.model.fp8.products import E4M3
 from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.rotate import rotate, rotate_and_store
 from sharegen.kernels.store import store, store_narrow

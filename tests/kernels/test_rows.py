@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.engine.model.fp8 import LEAST, quantise_rows
+from sharegen.engine.model.fp8.products import LEAST, quantise_rows
 from sharegen.kernels.rows import Rows, gated_rows, rows_of
 from tests.kernels.trees import DEVICE
 

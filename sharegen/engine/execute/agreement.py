@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import SharegenError
 
 VARIABLE = "SHAREGEN_CHECK_RANKS"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model import fp8
+from sharegen.engine.model.fp8 import products as fp8
 from sharegen.engine.model.interface import Angles, AttentionContext, rotate
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout

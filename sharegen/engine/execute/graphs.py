@@ -10,7 +10,7 @@ import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.execute.room import Room
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 
 Outputs = tuple[torch.Tensor, ...]
 Key = tuple[int, Hashable]  # rows, and what else

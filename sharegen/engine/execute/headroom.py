@@ -21,7 +21,7 @@ from sharegen.engine.execute.memory import (
 )
 from sharegen.engine.execute.room import StepMemory
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.ranks import alone
+from sharegen.engine.model.tensor_parallel.ranks import alone
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, ranks, sample, token_logprobs
 from sharegen.errors import CapacityError, UsageError

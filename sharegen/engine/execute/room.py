@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 
 _PIECE = 256 << 20  # bytes: what outlives a step keeps torch from giving back the piece it lies in
 

@@ -27,7 +27,7 @@ from sharegen.engine.execute.states import StatePool
 from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import (
     Features,

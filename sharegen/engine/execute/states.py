@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 from sharegen.engine.execute.memory import is_out_of_memory
-from sharegen.engine.model.in_place import RECURRENT, Change, Key, changing, in_place
-from sharegen.engine.model.mixers import (
+from sharegen.engine.model.states.in_place import RECURRENT, Change, Key, changing, in_place
+from sharegen.engine.model.states.mixers import (
     Mixer,
     States,
     StateSpec,

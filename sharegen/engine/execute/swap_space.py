@@ -20,7 +20,7 @@ import torch
 from sharegen.engine.batch import Int64, Swaps
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.memory import free_memory_of_cpu
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.kernels.transfer import send
 
 _PIECE = 16 << 20  # bytes gathered at a time: a copy so large is worth its launch

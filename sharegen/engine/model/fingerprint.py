@@ -20,7 +20,7 @@ from sharegen.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from sharegen.engine.model.checkpoint import Source
+    from sharegen.engine.model.checkpoint.source import Source
 
 _FULLY_HASHED = 32 * 2**20  # bytes; of larger files samples are hashed
 _CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from sharegen.engine.model import fp8
+from sharegen.engine.model.fp8 import products as fp8
 
 
 class AttentionContext(Protocol):

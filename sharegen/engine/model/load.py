@@ -14,23 +14,24 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
-from sharegen.engine.model import checkpoint, interface, last_layer
-from sharegen.engine.model.adapter import locate_adapter, merge_adapter, without_wrapper
-from sharegen.engine.model.checkpoint import Source, quiet
-from sharegen.engine.model.experts import fill_experts
+from sharegen.engine.model import interface, last_layer
+from sharegen.engine.model.checkpoint import source as checkpoint
+from sharegen.engine.model.checkpoint.adapter import locate_adapter, merge_adapter, without_wrapper
+from sharegen.engine.model.checkpoint.source import Source, quiet
+from sharegen.engine.model.cpu_experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
-from sharegen.engine.model.fp8_checkpoint import StoredFP8
-from sharegen.engine.model.fp8_loading import quantise_on_meta
+from sharegen.engine.model.fp8.loading import quantise_on_meta
+from sharegen.engine.model.fp8.quantising import quantise_in_place
+from sharegen.engine.model.fp8.stored import StoredFP8
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.mixers import install
-from sharegen.engine.model.partition import Partition
-from sharegen.engine.model.parts import load_part, random_part
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import embedding_weight, probe, refusal
-from sharegen.engine.model.quantising import quantise_in_place
-from sharegen.engine.model.ranks import Ranks
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
+from sharegen.engine.model.states.mixers import install
+from sharegen.engine.model.tensor_parallel.partition import Partition
+from sharegen.engine.model.tensor_parallel.parts import load_part, random_part
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 
 QUANTIZATIONS = ("fp8",)

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from sharegen.engine.model.interface import ValuesOnly, active, each_layer_once, own_heads
-from sharegen.engine.model.mixers import (
+from sharegen.engine.model.states.mixers import (
     CACHE_ARGUMENTS,
     HANDS_STATES_OVER,
     FreshStates,

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
 
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.model import ranks
+from sharegen.engine.model.tensor_parallel import ranks
 from sharegen.engine.parallel.launch import Process
 from sharegen.engine.parallel.liveness import LISTEN_SECONDS, Liveness
 from sharegen.engine.parallel.messages import Failed, Here, Join

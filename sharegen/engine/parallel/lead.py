@@ -12,10 +12,10 @@ import torch
 
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer, resolve_device
+from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
-from sharegen.engine.model.ranks import connect
+from sharegen.engine.model.tensor_parallel.ranks import connect
 from sharegen.engine.parallel.followers import Followers
 from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.errors import SharegenError, UsageError

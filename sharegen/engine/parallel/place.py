@@ -8,7 +8,7 @@ import torch
 
 from sharegen.common.cores import available_cores
 from sharegen.engine.execute.memory import estimate, memory_of_cpu
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.messages import Setting

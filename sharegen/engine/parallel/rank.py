@@ -15,8 +15,8 @@ from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, using
 from sharegen.engine.execute.room import TakenBack
 from sharegen.engine.execute.runner import Runner
-from sharegen.engine.model import ranks
 from sharegen.engine.model.loaded import on
+from sharegen.engine.model.tensor_parallel import ranks
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import Failed, Here, Join
 from sharegen.engine.prepared import Prepared, Start

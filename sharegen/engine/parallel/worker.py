@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from sharegen.engine.execute.process import short_collections
-from sharegen.engine.model.checkpoint import resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.lead import engine_of
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (

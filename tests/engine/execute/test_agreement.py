@@ -10,7 +10,7 @@ import torch
 
 from sharegen.engine.batch import Drawing
 from sharegen.engine.execute.agreement import VARIABLE, Agreement, RanksDiffer, asked, digest
-from sharegen.engine.model.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.request import SamplingParams
 
 

@@ -10,7 +10,7 @@ import torch
 
 from sharegen.engine.execute import room
 from sharegen.engine.execute.room import Room, StepMemory, TakenBack
-from sharegen.engine.model.ranks import Ranks, connect, disconnect
+from sharegen.engine.model.tensor_parallel.ranks import Ranks, connect, disconnect
 
 LARGEST = StepMemory(tokens=100, rows=8, prefill=1000, decode=800)
 

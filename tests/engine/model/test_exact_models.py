@@ -13,8 +13,8 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model import interface
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.mixers import WholeSequences
 from sharegen.engine.model.self_check import TESTED, DenseContext
+from sharegen.engine.model.states.mixers import WholeSequences
 from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import first_difference_is_a_tie
 from tests.engine.tiny_models import HYBRIDS, TABLE, TINY, make_tiny

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from sharegen.engine.model import compiling, narrowing
+from sharegen.engine.model.compile import compiling, narrowing
+from sharegen.engine.model.compile.narrowing import narrow_last_layer, wanted_rows
+from sharegen.engine.model.compile.stacking import decoder_layers
 from sharegen.engine.model.interface import ValuesOnly, active
 from sharegen.engine.model.load import load_model, load_random_part
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.mixers import FreshStates
-from sharegen.engine.model.narrowing import narrow_last_layer, wanted_rows
-from sharegen.engine.model.ranks import Ranks
-from sharegen.engine.model.stacking import decoder_layers
+from sharegen.engine.model.states.mixers import FreshStates
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import TINY, make_tiny, tiny_config
 

@@ -18,7 +18,7 @@ import pytest
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting

@@ -18,7 +18,7 @@ from sharegen import LLM
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.agreement import VARIABLE, RanksDiffer
-from sharegen.engine.model.checkpoint import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import followers
 from sharegen.engine.parallel.driver import Driver, WorkersError

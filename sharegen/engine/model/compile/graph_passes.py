@@ -1,0 +1,28 @@
+"""What is done in the graph of compiled layers before the compiler takes its operators apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+from sharegen.engine.model.compile import attending, choosing, gating, graph_nodes, rotating
+from sharegen.engine.model.compile.attending import attention_into_rows
+from sharegen.engine.model.compile.gating import gates_into_products, gates_into_rows
+from sharegen.engine.model.compile.rotating import rotations_into_attention
+
+
+class GraphPasses(CustomGraphPass):  # type: ignore[misc]
+    """Puts a kernel of ours where the compiler would write several: each where it finds its own."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        rotations_into_attention(graph)
+        attention_into_rows(graph)
+        gates_into_rows(graph)
+        gates_into_products(graph)
+
+    def uuid(self) -> Any:
+        # The compiler keeps what it made of a graph, and does not ask what it was told to choose.
+        passes = (attending, choosing, gating, graph_nodes, rotating)
+        return get_hash_for_files((__file__, *(module.__file__ for module in passes)))

@@ -1,0 +1,60 @@
+"""Experts with weights in FP8, as an implementation in transformers' interface for experts.
+
+The tokens of each expert are brought together, and one grouped product serves all experts, as in
+transformers' own grouped implementation. What lies between the products is the module's code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from sharegen.engine.model.fp8.products import multiply_groups
+
+IMPLEMENTATION = "sharegen_fp8"
+
+
+def is_known(module: nn.Module) -> bool:
+    """Whether it is experts whose products the interface may take over, and how is known."""
+    kind = type(module)
+    return (
+        hasattr(kind, "_apply_gate")
+        and not getattr(module, "has_post_expert_norm", False)
+        and all(
+            isinstance(getattr(module, name, None), nn.Parameter) for name in projections(module)
+        )
+    )
+
+
+def projections(module: Any) -> tuple[str, str]:
+    """The names of the experts' weights, of [experts, out, in] each: the first and the second."""
+    return ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
+
+
+def fp8_experts(
+    module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """hidden_states: [T, hidden]; top_k_index, top_k_weights: [T, k] experts and their weights."""
+    count, k = top_k_index.shape
+    expert, order = top_k_index.reshape(-1).sort(stable=True)
+    groups = torch.arange(module.num_experts, device=expert.device)
+    ends = torch.searchsorted(expert, groups, right=True).int()
+    first, second = projections(module)
+    x = _project(module, first, hidden_states[order // k], expert, ends)
+    x = module._apply_gate(x) if module.has_gate else module.act_fn(x)
+    x = _project(module, second, x, expert, ends)
+    weighted = x * top_k_weights.reshape(-1)[order, None]
+    return weighted[order.argsort()].view(count, k, -1).sum(dim=1).to(hidden_states.dtype)
+
+
+def _project(
+    module: Any, name: str, x: torch.Tensor, expert: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    out = multiply_groups(x, getattr(module, name), getattr(module, f"{name}_scale"), ends)
+    return out + getattr(module, f"{name}_bias")[expert] if module.has_bias else out
+
+
+ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, fp8_experts)

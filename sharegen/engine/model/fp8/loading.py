@@ -1,0 +1,195 @@
+"""Weights become FP8 while a checkpoint is read, one by one, as a quantizer of transformers.
+
+transformers reads, renames and merges the tensors as it does for every model, and hands over each
+weight as the model has it. So what is read is never there twice: beside the result, the device
+holds a piece of one weight, and the host memory one weight (of experts: those of a layer).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from sharegen.engine.model.fp8.products import E4M3, check_device
+from sharegen.engine.model.fp8.quantising import (
+    Place,
+    Rows,
+    check,
+    install,
+    naming,
+    places,
+    quantise,
+    tell_share,
+)
+from sharegen.engine.model.fp8.stored import StoredFP8
+from sharegen.errors import ModelError, SharegenError
+
+_METHOD = "sharegen_fp8"
+
+
+@register_quantization_config(_METHOD)
+class ToFP8(QuantizationConfigMixin):
+    """What `from_pretrained` is told as its `quantization_config`.
+
+    name: of the model, for messages. device: where the weights go. stored: how the checkpoint has
+    FP8 weights itself, if so.
+    """
+
+    def __init__(self, name: str, device: torch.device, stored: StoredFP8 | None = None) -> None:
+        self.quant_method = _METHOD  # type: ignore[assignment]
+        self.name = name
+        self.device = device
+        self.stored = stored
+        self.error: SharegenError | None = None
+
+    def finish(self, model: Any) -> PreTrainedModel:
+        """The model as any other, on the device. Raises what was found wrong on the way."""
+        if self.error is not None:
+            raise self.error
+        model.hf_quantizer.remove_quantization_config(model)
+        tell_share(model, self.name)
+        return model.to(self.device)
+
+
+@register_quantizer(_METHOD)
+class _Quantizer(HfQuantizer):
+    quantization_config: ToFP8
+
+    def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
+        super().__init__(quantization_config, **kwargs)
+        self.places: dict[str, Place] = {}
+        self.rows: dict[str, Rows] = {}
+
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        settings = self.quantization_config
+        if settings.stored is None:
+            found = places(model)
+            check(found, model, settings.name, settings.device)
+        else:
+            check_device(settings.device)
+            found = expect_scales(model, settings.name, settings.stored)
+        self.places = {place.name: place for place in found}
+
+    def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
+        return param_name in self.places
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return _ToRows(self)
+
+    def take(self, model: PreTrainedModel, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """Keep a weight in FP8, as it was read. Returns what stands in for it until all are."""
+        settings, place = self.quantization_config, self.places[name]
+        expected = model.get_parameter(name).shape
+        try:
+            with naming(settings.name, name):
+                if weight.shape != expected:
+                    raise ModelError(f"is {list(weight.shape)} and should be {list(expected)}")
+                if settings.stored is None:
+                    self.rows[name] = quantise(weight, place.is_transposed, settings.device)
+                else:
+                    self.rows[name] = Rows(as_stored(weight.to(settings.device)), torch.empty(0))
+        except ModelError as error:  # transformers would log it, and raise another
+            settings.error = settings.error or error
+        return torch.empty(expected, device="meta")
+
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        settings = self.quantization_config
+        for name, rows in self.rows.items():
+            place = self.places[name]
+            if settings.stored is not None:
+                scale = model.get_parameter(f"{name}_scale").data
+                try:
+                    with naming(settings.name, f"{name}_scale"):
+                        rows = Rows(rows.values, usable_scale(scale, len(rows.values)))
+                except ModelError as error:
+                    settings.error = settings.error or error
+            install(model, place, rows)
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+
+class _ToRows(ConversionOps):
+    """The last step of reading a weight."""
+
+    def __init__(self, quantizer: _Quantizer) -> None:
+        self.quantizer = quantizer
+
+    def __deepcopy__(self, memo: Any) -> _ToRows:
+        return self
+
+    def convert(
+        self,
+        input_dict: dict[str, Any],
+        source_patterns: list[str],
+        target_patterns: list[str],
+        *,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        read = {}
+        for name in list(input_dict):
+            weight = input_dict.pop(name)
+            weight = weight[0] if isinstance(weight, list) else weight
+            wanted = name in self.quantizer.places
+            read[name] = self.quantizer.take(model, name, weight) if wanted else weight
+        return read
+
+
+def quantise_on_meta(model: PreTrainedModel, name: str, stored: StoredFP8 | None) -> None:
+    """Give a model without weights the sizes that they have in FP8.
+
+    name: of the model; stored: how the checkpoint has FP8 weights itself, if so.
+    """
+    install_on_meta(model, places(model) if stored is None else expect_scales(model, name, stored))
+
+
+def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
+    """The same for these weights of a model, or of a rank's part of it."""
+    for place in found:
+        weight = model.get_parameter(place.name)
+        shape = weight.transpose(-2, -1).shape if place.is_transposed else weight.shape
+        values = torch.empty(shape, dtype=E4M3, device="meta")
+        install(model, place, Rows(values, values[..., :1].float()))
+
+
+def expect_scales(model: PreTrainedModel, name: str, stored: StoredFP8) -> list[Place]:
+    """The weights that the checkpoint has in FP8, with a parameter beside each for its scale."""
+    found = []
+    for module_name, module in model.named_modules():
+        if any(isinstance(p, nn.Parameter) and p.ndim == 3 for p in module.parameters(False)):
+            raise ModelError(
+                f"model {name} has experts in FP8, whose scales are not read: give its checkpoint "
+                "in bfloat16, with --quantization fp8"
+            )
+        if type(module) is nn.Linear and stored.has(module_name):
+            shape = (module.out_features, 1) if stored.per_row else (1,)
+            scale = torch.empty(shape, dtype=torch.float32, device="meta")
+            module.register_parameter("weight_scale", nn.Parameter(scale, requires_grad=False))
+            found.append(Place(module_name, "weight", is_transposed=False))
+    return found
+
+
+def as_stored(weight: torch.Tensor) -> torch.Tensor:
+    """Numbers of e4m3, which transformers has widened without loss, as what they were."""
+    values = weight.to(E4M3)
+    if not torch.equal(values.to(weight.dtype), weight):  # NaN equals nothing
+        raise ModelError("holds NaN, or numbers that are not FP8")
+    return values
+
+
+def usable_scale(scale: torch.Tensor, rows: int) -> torch.Tensor:
+    """scale: [rows, 1] or [1] -> [rows, 1] in float32."""
+    if not (scale.isfinite() & (scale > 0)).all():
+        raise ModelError("holds a scale that is zero, negative or no number")
+    return scale.float().expand(rows, 1).contiguous()

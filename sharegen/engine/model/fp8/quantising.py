@@ -1,0 +1,195 @@
+"""Which weights of a model become FP8, and how they take the place of what they were.
+
+Large products of the decoder layers do. What stays as the checkpoint has it: embeddings and the
+output head, norms, routers and gates of experts (a choice among near equals turns on the last
+bits), low-rank side paths, and weights whose sizes the tensor cores do not take.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
+
+from sharegen.engine.model.fp8.experts import IMPLEMENTATION, is_known, projections
+from sharegen.engine.model.fp8.products import (
+    E4M3,
+    MULTIPLE,
+    FP8Linear,
+    check_device,
+    quantise_rows,
+)
+from sharegen.engine.model.tensor_parallel.partition import Partition
+from sharegen.errors import ModelError
+
+_STAY = frozenset({
+    "gate", "router", "shared_expert_gate", "altup", "laurel", "per_layer_input_gate",
+    "per_layer_projection",
+})  # fmt: skip
+"""Names of modules, or of what they are part of, that are left as they are."""
+
+_SMALL_SHARE = 0.5
+_PIECE = 2**24  # numbers that are quantised at a time
+
+
+@dataclass(frozen=True)
+class Place:
+    """A weight that becomes FP8.
+
+    module: its name; parameter: the weight's name there; is_transposed: it is [..., in, out].
+    """
+
+    module: str
+    parameter: str
+    is_transposed: bool
+
+    @property
+    def name(self) -> str:
+        """As in the state dict."""
+        return f"{self.module}.{self.parameter}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+
+def places(model: PreTrainedModel, plan: Partition | None = None) -> list[Place]:
+    """Every weight of the model that becomes FP8, in the order of its modules.
+
+    plan: how the model will be cut: of a weight that becomes FP8 every rank's part can.
+    """
+    plan = plan or Partition(1, [])
+    found: list[Place] = []
+    experts: list[Place] = []
+    all_known = True
+    module: Any
+    for name, module in _parts_of_layers(model):
+        if type(module) in (nn.Linear, Conv1D):
+            if not _STAY & set(name.split(".")) and fit(plan, f"{name}.weight", module.weight):
+                found.append(Place(name, "weight", type(module) is Conv1D))
+        elif is_known(module):
+            for projection in projections(module):
+                weight = getattr(module, projection)
+                all_known &= fit(plan, f"{name}.{projection}", weight)
+                experts.append(Place(name, projection, module.is_transposed))
+    return found + (experts if all_known else [])  # one implementation serves all of a model's
+
+
+def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of the decoder layers: those of an image's encoder are not among them."""
+    decoder = model.get_decoder()
+    own = {id(module) for module in decoder.modules()} if decoder is not None else set()
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, GradientCheckpointingLayer)
+    }
+    inner = {name: module for name, module in layers.items() if id(module) in own}
+    for name, layer in (inner or layers).items():
+        yield from layer.named_modules(prefix=name)
+
+
+def fit(plan: Partition, name: str, weight: torch.Tensor) -> bool:
+    """Whether tensor cores take every rank's part of a weight."""
+    sizes = [size for part in plan.parts(name, weight) for size in part.shape[-2:]]
+    return all(size % MULTIPLE == 0 for size in sizes)
+
+
+def quantise(
+    weight: torch.Tensor,
+    is_transposed: bool,
+    device: torch.device,
+    largest: torch.Tensor | None = None,
+) -> Rows:
+    """A weight in FP8 on the device, piece by piece: beside the result it takes next to nothing.
+
+    weight: [..., N, K], or [..., K, N] if transposed, on any device. largest: [..., N, 1], the
+    largest absolute numbers of rows of which the weight has a part; by default its own. Raises
+    ModelError, whose message lacks the weight's name, where its numbers are not finite.
+    """
+    if is_transposed:
+        weight = weight.transpose(-2, -1)
+    rows = weight.flatten(0, -2)
+    values = torch.empty(rows.shape, dtype=E4M3, device=device)
+    scales = torch.empty((len(rows), 1), dtype=torch.float32, device=device)
+    step = math.ceil(_PIECE / rows.shape[1])
+    for start in range(0, len(rows), step):
+        piece = slice(start, start + step)
+        of_whole = None if largest is None else largest.view(-1, 1)[piece]
+        values[piece], scales[piece] = quantise_rows(rows[piece].to(device), of_whole)
+    if not scales.isfinite().all():
+        raise ModelError("holds NaN or infinite numbers")
+    return Rows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1))
+
+
+def install(model: PreTrainedModel, place: Place, rows: Rows) -> None:
+    """Put a weight in FP8 where the model has it."""
+    module: Any = model.get_submodule(place.module)
+    if is_known(module):
+        scale = nn.Parameter(rows.scales, requires_grad=False)
+        setattr(module, place.parameter, nn.Parameter(rows.values, requires_grad=False))
+        module.register_parameter(f"{place.parameter}_scale", scale)
+        model.set_experts_implementation(IMPLEMENTATION)
+    else:
+        bias = None if module.bias is None else module.bias.data
+        model.set_submodule(place.module, FP8Linear(rows.values, rows.scales, bias))
+
+
+def check(found: list[Place], model: PreTrainedModel, name: str, device: torch.device) -> None:
+    """Raise ModelError where a model has nothing to quantise, and what `check_device` does."""
+    if not found:
+        raise ModelError(
+            f"model {name} has no layers that could be FP8: leave out --quantization fp8"
+        )
+    check_device(device, experts=any(is_known(model.get_submodule(p.module)) for p in found))
+
+
+@contextmanager
+def naming(model: str, weight: str) -> Iterator[None]:
+    """Put model and weight in front of what is wrong with the numbers."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"model {model}: {weight} {error}: the checkpoint is broken") from None
+
+
+def quantise_in_place(model: PreTrainedModel, name: str, device: torch.device) -> PreTrainedModel:
+    """The model with its large weights in FP8, all of it on the device.
+
+    name: of the model, for messages. Raises ModelError and UsageError where it has no such weights,
+    where their numbers are not finite, and for a device without FP8.
+    """
+    found = places(model)
+    check(found, model, name, device)
+    for place in found:
+        with naming(name, place.name):
+            weight = model.get_parameter(place.name).data
+            install(model, place, quantise(weight, place.is_transposed, device))
+    tell_share(model, name)
+    moved: Any = model
+    return moved.to(device)
+
+
+def tell_share(model: PreTrainedModel, name: str) -> None:
+    """Warn where most of the layers' weights are none that can be FP8, as some experts are."""
+    weights = [w for _, part in _parts_of_layers(model) for w in part.parameters(recurse=False)]
+    share = sum(w.numel() for w in weights if w.dtype is E4M3) / sum(w.numel() for w in weights)
+    if share < _SMALL_SHARE:
+        warnings.warn(
+            f"only {share:.0%} of the weights in the layers of model {name} are FP8: the others "
+            "are of kinds that stay as they are",
+            stacklevel=2,
+        )

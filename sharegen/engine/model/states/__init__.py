@@ -1,0 +1,1 @@
+"""Layers that keep a state: convolutions and recurrences."""

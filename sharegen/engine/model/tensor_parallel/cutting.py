@@ -1,0 +1,177 @@
+"""A rank's part of the weights, cut while they are read.
+
+transformers renames and merges what a checkpoint holds, of which nothing is read yet (`unread.py`);
+every parameter that it gives to a module passes `_keeping_own_parts`, which reads the rank's part
+onto its device. So a rank holds its part and a piece of one tensor in a file, also of experts that
+are stored one by one, and the checkpoint's conversion stays transformers' own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as registration
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import cached_file
+
+from sharegen.engine.model.checkpoint.source import Source, explained, refuse_missing
+from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.fp8.quantising import Place
+from sharegen.engine.model.tensor_parallel.fp8_parts import install_stored_part, quantise_part
+from sharegen.engine.model.tensor_parallel.partition import Partition
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.errors import ModelError
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_GENERATION = "generation_config.json"
+
+
+def read_own_parts(
+    source: Source,
+    config: Any,
+    kind: type[PreTrainedModel],
+    dtype: torch.dtype,
+    plan: Partition,
+    ranks: Ranks,
+    fp8: Sequence[Place] = (),
+    stored: bool = False,
+) -> PreTrainedModel:
+    """A model of that kind with the rank's part of the weights, on the rank's device.
+
+    fp8: the weights that become FP8 as they are read, or are `stored` so. Raises ModelError when
+    weights are missing, not in safetensors, or not finite where they must be.
+    """
+    with explained(source, "weights"):
+        tensors = _stored_tensors(source)
+        scales = {place: tensors.pop(f"{place.name}_scale", None) for place in fp8 if stored}
+        with _keeping_own_parts(plan, ranks, {place.name for place in fp8}):
+            loaded: Any = kind.from_pretrained(
+                None,
+                config=config,
+                state_dict=tensors,
+                dtype=dtype,
+                attn_implementation="eager",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported, and refused below in our words
+            )
+        part, report = loaded
+        if _file(source, _GENERATION) is not None:
+            part.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
+    refuse_missing(source, report)
+    if stored:
+        refuse_missing(source, _missing_scales(scales))
+        read = {place: scale.read() for place, scale in scales.items() if scale is not None}
+        install_stored_part(part, read, plan, ranks, source.name)
+    else:
+        quantise_part(part, fp8, plan, ranks, source.name)
+    return part.to(ranks.device).eval()
+
+
+def _stored_tensors(source: Source) -> dict[str, Unread]:
+    """All tensors of a checkpoint, none of them read. Raises ModelError where they are pickled."""
+    index = _file(source, _INDEX)
+    names = [_WEIGHTS]
+    if index is not None:
+        with open(index, encoding="utf-8") as stream:
+            names = sorted(set(json.load(stream)["weight_map"].values()))
+    found: dict[str, Unread] = {}
+    for name in names:
+        path = _file(source, name)
+        if path is None:
+            raise ModelError(
+                f"model {source.name} has no {name}: several GPUs read safetensors alone, which "
+                "AutoModelForCausalLM.from_pretrained(...).save_pretrained(FOLDER) writes"
+            )
+        found |= {key: Unread(stored) for key, stored in Stored.all_of(path).items()}
+    return found
+
+
+def _missing_scales(scales: Mapping[Place, Unread | None]) -> dict[str, Any]:
+    """As transformers reports what is missing."""
+    missing = [f"{place.name}_scale" for place, scale in scales.items() if scale is None]
+    return {"missing_keys": missing, "mismatched_keys": []}
+
+
+def _file(source: Source, name: str) -> str | None:
+    return cached_file(
+        source.name,
+        name,
+        **source.place,
+        _raise_exceptions_for_missing_entries=False,
+    )
+
+
+@contextmanager
+def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterator[None]:
+    """Inside, a module that is given a parameter of the whole model keeps the rank's part.
+
+    later: the names of those that are not read yet.
+    """
+    owners: dict[int, tuple[nn.Module, str]] = {}
+    kept: dict[int, nn.Parameter] = {}  # held, so that no other takes the id of one
+
+    def note_owner(module: nn.Module, name: str, child: nn.Module | None) -> None:
+        if child is not None:
+            owners[id(child)] = (module, name)
+
+    def keep_own_part(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
+        if parameter is None or parameter.is_meta or id(parameter) in kept:
+            return None
+        path = [name]
+        while id(module) in owners:
+            module, name = owners[id(module)]
+            path.insert(0, name)
+        full_name = ".".join(path)
+        own = own_part(plan, full_name, parameter, ranks, read=full_name not in later)
+        kept[id(own)] = own
+        return own
+
+    def read(module: nn.Module, name: str, buffer: torch.Tensor | None) -> Any:
+        return buffer.read(ranks.device) if isinstance(buffer, Unread) else None
+
+    hooks = (
+        registration.register_module_module_registration_hook(note_owner),
+        registration.register_module_buffer_registration_hook(read),
+        registration.register_module_parameter_registration_hook(keep_own_part),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def own_part(
+    plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks, read: bool = True
+) -> nn.Parameter:
+    """The rank's part of a parameter, in memory of its own on the rank's device.
+
+    read: whether what is not read yet will be.
+    """
+    cut = plan.cuts.get(path)
+    data = whole.detach()
+    data = data if cut is None else cut.part(data, ranks.rank, ranks.size)
+    if isinstance(data, Unread):
+        data = data.read(ranks.device) if read else data
+    else:
+        device = data.device if data.is_meta else ranks.device
+        data = data.to(device, copy=True, memory_format=torch.contiguous_format)
+    own = nn.Parameter(data, requires_grad=False)
+    marks = whole.__dict__.items()  # transformers', of what was read
+    own.__dict__.update((name, mark) for name, mark in marks if name != "source")
+    return own
+
+
+def keep_own_parts(model: PreTrainedModel, plan: Partition, ranks: Ranks) -> None:
+    """The same for a model that is there, as on torch's meta device."""
+    parts: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        for name, whole in list(module.named_parameters(recurse=False)):
+            if id(whole) not in parts:
+                parts[id(whole)] = own_part(plan, f"{path}.{name}".lstrip("."), whole, ranks)
+            module._parameters[name] = parts[id(whole)]

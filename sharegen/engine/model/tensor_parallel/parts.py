@@ -1,0 +1,101 @@
+"""A rank's part of a model: planned on the whole without weights, then read or drawn at random."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from sharegen.engine.model.checkpoint import source as checkpoint
+from sharegen.engine.model.checkpoint.source import Source, quiet
+from sharegen.engine.model.fp8.loading import install_on_meta
+from sharegen.engine.model.fp8.quantising import check, places
+from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
+from sharegen.engine.model.probe import probe
+from sharegen.engine.model.rope import hold_frequencies
+from sharegen.engine.model.tensor_parallel.cutting import keep_own_parts, read_own_parts
+from sharegen.engine.model.tensor_parallel.fp8_parts import places_of_parts, quantise_part
+from sharegen.engine.model.tensor_parallel.joining import join
+from sharegen.engine.model.tensor_parallel.partition import Partition, partition
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.errors import ModelError
+
+
+def load_part(
+    source: Source,
+    config: Any,
+    dtype: torch.dtype,
+    ranks: Ranks,
+    weights: bool,
+    quantization: str | None,
+) -> tuple[PreTrainedModel, Partition]:
+    """The rank's part of a checkpoint, on its device; without weights, on torch's meta device.
+
+    Raises ModelError for a model that cannot be cut, before weights are read.
+    """
+    stored = checkpoint.stored_quantization(source, config, quantization)
+    if isinstance(stored, str):
+        raise ModelError(
+            f"model {source.name} is quantised ({stored}): several GPUs take checkpoints that are "
+            "not, or are FP8; leave --tensor-parallel-size at 1"
+        )
+    config = checkpoint.without_quantization(config)
+    whole = checkpoint.build_on_meta(source, deepcopy(config), dtype)  # which it changes
+    plan = plan_parts(whole, source.name, ranks.size)
+    has_fp8 = quantization is not None or stored is not None
+    found = places_of_parts(whole, plan, source.name, stored) if has_fp8 else []
+    if weights:
+        if has_fp8:
+            check(found, whole, source.name, ranks.device)
+        is_stored = stored is not None
+        part = read_own_parts(source, config, type(whole), dtype, plan, ranks, found, is_stored)
+    else:
+        part = whole
+        keep_own_parts(part, plan, ranks)
+        install_on_meta(part, found)
+    join(part, plan, ranks)
+    return part, plan
+
+
+def random_part(
+    config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None
+) -> tuple[PreTrainedModel, Partition]:
+    """The rank's part of a model of random weights, made on its device; the whole is nowhere.
+
+    What is not cut is alike on all ranks. Raises ModelError for a model that cannot be cut.
+    """
+    with quiet(), torch.device("meta"):
+        part = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    plan = plan_parts(part.eval(), name, ranks.size)
+    found = [] if quantization is None else places(part, plan)
+    if quantization is not None:
+        check(found, part, name, ranks.device)
+    keep_own_parts(part, plan, ranks)
+    part.to_empty(device=ranks.device)
+    torch.manual_seed(ranks.rank)
+    part.init_weights()
+    for path, parameter in part.named_parameters():
+        if path not in plan.cuts:
+            ranks.broadcast(parameter.data)
+    quantise_part(part, found, plan, ranks, name)
+    join(part, plan, ranks)
+    return part, plan
+
+
+def plan_parts(whole: PreTrainedModel, name: str, size: int) -> Partition:
+    """How a model on torch's meta device is cut; it is left as it was. Raises ModelError."""
+    with quiet():
+        held = hold_frequencies(whole)
+        experts = whole.get_experts_implementation()
+        whole.set_experts_implementation("batched_mm")  # the one that needs no numbers
+        whole.set_attn_implementation(PROBE)
+        try:
+            recording, _ = probe(whole, name)
+        finally:
+            whole.set_attn_implementation("eager")
+            whole.set_experts_implementation(experts)
+            for frequencies in held:
+                frequencies.release()
+    return partition(whole, recording, name, size)

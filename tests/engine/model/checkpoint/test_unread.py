@@ -1,0 +1,121 @@
+"""Tensors that are read last: the numbers are those of torch, and what is cut away stays unread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, load_weights, locate
+from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.tensor_parallel.cutting import read_own_parts
+from sharegen.engine.model.tensor_parallel.parts import plan_parts
+from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from tests.engine.tiny_models import make_tiny
+
+CPU = torch.device("cpu")
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def tensors(tmp_path: Path) -> Tensors:
+    made = {name: torch.randn(6, 10) for name in "abcd"}
+    made |= {"one": torch.tensor(3.5), "row": torch.randn(7).bfloat16()}
+    save_file(made, tmp_path / "model.safetensors")
+    return made
+
+
+@pytest.fixture
+def unread(tensors: Tensors, tmp_path: Path) -> Tensors:
+    stored = Stored.all_of(str(tmp_path / "model.safetensors"))
+    return {name: Unread(source) for name, source in stored.items()}
+
+
+def experts(t: Tensors) -> torch.Tensor:
+    """As a checkpoint's single experts become one tensor: [2, 12, 10]."""
+    gate, up = torch.stack([t["a"], t["b"]]), torch.stack([t["c"], t["d"]])
+    return torch.cat([gate, up], dim=1)
+
+
+NOTED: dict[str, Callable[[Tensors], torch.Tensor]] = {
+    "itself": lambda t: t["a"],
+    "of no dimension": lambda t: t["one"],
+    "of another dtype": lambda t: t["row"].to(torch.float32),
+    "rounded on the way": lambda t: t["a"].bfloat16().float()[2:],
+    "experts": experts,
+    "a part of experts": lambda t: torch.cat([experts(t)[:, 3:5], experts(t)[:, 9:11]], 1),
+    "over a seam": lambda t: experts(t).narrow(1, 4, 5)[1:, :, -3:],
+    "stacked inside": lambda t: torch.stack([t["a"], t["b"]], dim=-1)[2:4, 5:, 1:],
+    "transposed": lambda t: experts(t).transpose(1, -1)[:, 2:8, 5:7].contiguous(),
+    "split": lambda t: torch.cat([*t["a"].split([1, 2, 3])[1:], *t["b"].split(4)[::-1]]),
+    "split by columns": lambda t: experts(t).split([3, 7], -1)[1],
+    "nothing": lambda t: t["a"][3:3],
+}
+
+
+@pytest.mark.parametrize("way", NOTED)
+def test_the_numbers_are_those_of_torch(way: str, tensors: Tensors, unread: Tensors) -> None:
+    left = NOTED[way](unread)
+    assert isinstance(left, Unread)
+    wanted = NOTED[way](tensors)
+    assert left.shape == wanted.shape and left.dtype == wanted.dtype
+    found = left.read()
+    assert type(found) is torch.Tensor and found.is_contiguous()
+    assert torch.equal(found, wanted)
+
+
+def test_what_does_more_than_move_numbers_reads_them(tensors: Tensors, unread: Tensors) -> None:
+    for way in (lambda t: t["a"] * 2, lambda t: t["a"][::2], lambda t: t["a"].reshape(-1).sum(),
+                lambda t: torch.cat([t["a"], torch.ones(1, 10)])):  # fmt: skip
+        found = way(unread)
+        assert type(found) is torch.Tensor and torch.equal(found, way(tensors))
+    with pytest.raises(AssertionError, match="would write"):
+        unread["a"].zero_()
+
+
+def test_what_does_not_fit_together_is_an_error(unread: Tensors) -> None:
+    short = unread["b"][:4]
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        torch.stack([unread["a"], short])
+    with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+        torch.cat([unread["a"], short], dim=1)
+
+
+def test_what_is_cut_away_is_not_read(unread: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    fill = Stored.fill
+
+    def watch(self: Stored, out: torch.Tensor, start: list[int]) -> None:
+        read.append(out.numel())
+        fill(self, out, start)
+
+    monkeypatch.setattr(Stored, "fill", watch)
+    part = experts(unread)[:, 1:3]
+    assert isinstance(part, Unread) and read == []
+    part.read()
+    assert read == [20, 20]  # two rows of each expert's gate
+
+
+# Single experts, buffers in the checkpoint too; projections in one; biases inside a sum.
+@pytest.mark.parametrize("name", ["mixtral", "deepseek_v3", "phi3", "gpt_oss"])
+@pytest.mark.every(4, 3)
+def test_parts_hold_the_numbers_of_the_whole(name: str, tmp_path: Path) -> None:
+    make_tiny(name).save_pretrained(tmp_path)
+    source = locate(tmp_path)
+    config = load_config(source)
+    whole = load_weights(source, config, torch.bfloat16, CPU)
+    on_meta = build_on_meta(source, config, torch.bfloat16)
+    plan = plan_parts(on_meta, name, 2)
+    for rank in (0, 1):
+        ranks = Ranks(rank, 2, CPU)
+        part = read_own_parts(source, config, type(on_meta), torch.bfloat16, plan, ranks)
+        found = dict(part.named_parameters()) | dict(part.named_buffers())
+        for tensor in found.values():
+            assert not isinstance(tensor, Unread) and not hasattr(tensor, "source")
+        for path, wanted in (dict(whole.named_parameters()) | dict(whole.named_buffers())).items():
+            cut = plan.cuts.get(path)
+            own = wanted.data if cut is None else cut.part(wanted.data, rank, 2)
+            assert found[path].dtype == own.dtype and torch.equal(found[path], own), path

@@ -1,0 +1,86 @@
+"""Fused projections: the same numbers from fewer products, and the way back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sharegen.engine.model.compile.fusing import fuse_projections, unfuse
+from sharegen.engine.model.load import load_model
+from sharegen.engine.model.states.mixers import HANDS_STATES_OVER
+from tests.engine.jobs import GREEDY, forest, judge, make_engine, requests_of, run
+from tests.engine.tiny_models import make_tiny
+
+NEEDS_HYBRIDS = pytest.mark.skipif(not HANDS_STATES_OVER, reason="transformers 5.23 or later")
+IDS = torch.arange(5, 25)[None]
+
+
+# Separate q, k and v with and without biases; fused by the model itself (phi3); experts (mixtral);
+# a MLP that asks for up_proj first (falcon_h1).
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "mixtral", "falcon_h1"])
+@torch.no_grad()
+def test_a_fused_model_computes_the_same_and_goes_back(name: str) -> None:
+    model = make_tiny(name)
+    wanted = model(input_ids=IDS, use_cache=False).logits
+    before = {key: weight.clone() for key, weight in model.named_parameters()}
+    replaced = fuse_projections(model)
+    assert {place for _, place, _ in replaced} >= {"q_proj", "k_proj", "v_proj"}
+    assert type(model.get_submodule("model.layers.0.self_attn.q_proj")) is not nn.Linear
+    fused = model(input_ids=IDS, use_cache=False).logits
+    assert (fused - wanted).abs().max() <= 1e-5
+    unfuse(replaced)
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[key], before[key]) for key in before)
+    assert torch.equal(model(input_ids=IDS, use_cache=False).logits, wanted)
+
+
+@NEEDS_HYBRIDS
+@pytest.mark.parametrize(
+    ("name", "place"), [("qwen3_5", "in_proj_qkv"), ("qwen3_next", "in_proj_qkvz")]
+)
+@torch.no_grad()
+def test_what_goes_into_a_mixer_is_one_product(name: str, place: str) -> None:
+    model = make_tiny(name)
+    wanted = model(input_ids=IDS, use_cache=False).logits
+    replaced = fuse_projections(model)
+    names = [key for _, key, _ in replaced if key.startswith("in_proj")]
+    assert names[0] == place and len(names) in (2, 3) and "in_proj_z" not in names
+    fused = model(input_ids=IDS, use_cache=False).logits
+    # qwen3_next's experts make 9e-5 of embeddings that differ by a ten-millionth.
+    assert (fused - wanted).abs().max() <= (1e-5 if name == "qwen3_5" else 2e-4)
+    unfuse(replaced)
+    assert torch.equal(model(input_ids=IDS, use_cache=False).logits, wanted)
+
+
+def test_a_job_on_fused_projections_is_exact() -> None:
+    loaded = load_model(make_tiny("qwen2"))
+    assert len(fuse_projections(loaded.model)) == 2 * 5  # layers, of which each has five
+    for completion in run(make_engine(loaded), requests_of(forest(), GREEDY)).completions.values():
+        judge(completion, "qwen2")
+
+
+@torch.no_grad()
+def test_the_fused_weight_takes_no_memory_twice() -> None:
+    model = make_tiny("llama")
+    for module, place, layer in fuse_projections(model):
+        first = getattr(module, "q_proj" if place[0] in "qkv" else "gate_proj")
+        storage = first.weight.untyped_storage()
+        assert layer.weight.untyped_storage().data_ptr() == storage.data_ptr()
+
+
+class Scaled(nn.Linear):
+    """A linear layer that is not only a product, as quantised ones are."""
+
+
+@torch.no_grad()
+def test_what_is_no_plain_product_is_left_alone() -> None:
+    model = make_tiny("llama")
+    first, second = (layer.self_attn for layer in model.model.layers)
+    first.k_proj.__class__ = Scaled
+    second.v_proj.to(torch.float64)
+    places = [(module, place) for module, place, _ in fuse_projections(model)]
+    assert [place for _, place in places] == ["gate_proj", "up_proj"] * 2
+    assert type(first.q_proj) is type(second.q_proj) is nn.Linear
+    assert not fuse_projections(make_tiny("phi3"))  # its projections are one product already
