@@ -286,4 +286,24 @@ def stopping(
     )
 
 
+@app.command("random-model", cls=Command)
+def random_model(
+    shape: Annotated[str, typer.Argument(help="A known shape, or a folder with a config.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where to write; it must not exist.", parser=parse_path)
+    ],
+    eos: Annotated[int, typer.Option(metavar="N", help="Token ids that end a sample.")] = 1,
+    device: Device = "auto",
+) -> None:
+    """Write a model of random weights, with a tokenizer, into a new folder.
+
+    Example: python -m benchmarks random-model llama3-8b random-llama3-8b --eos 1001
+    """
+    from benchmarks.random_model import save_random_model
+    from sharegen.engine.model.checkpoint.source import resolve_device
+
+    save_random_model(shape, folder, eos, resolve_device(device))
+    typer.echo(f"written: {folder}", err=True)
+
+
 app.command("paper", cls=Command, help=HELP)(paper)

@@ -131,6 +131,37 @@ def test_rooms_know_only_those_they_may() -> None:
 WITHOUT_TORCH = {"nouns", "engine/schedule", "engine/cache", "engine/text", "engine/grammar"}
 
 
+def inner_room(name: str) -> str:
+    """A subfolder of the model's floor, or a module at its top, which is a room of its own."""
+    return name.split(".")[3]
+
+
+def test_no_circle_among_the_rooms_of_the_model() -> None:
+    """What knows no other room goes, again and again: nothing may be left."""
+    here = [name for name in MODULES if room(name) == "engine/model" and name.count(".") > 2]
+    left: dict[str, set[str]] = {inner_room(name): set() for name in here}
+    for name in here:
+        known = {inner_room(other) for other in ARROWS[name] & set(here)}
+        left[inner_room(name)] |= known - {inner_room(name)}
+    while free := [name for name, others in left.items() if not others]:
+        for name in free:
+            del left[name]
+        for others in left.values():
+            others.difference_update(free)
+    assert not left
+
+
+def files(folder: str) -> int:
+    return len(list((ROOT / "sharegen" / folder).glob("*.py")))
+
+
+def test_floors_have_few_files() -> None:
+    """A floor of many files side by side has rooms that nobody drew yet."""
+    assert files("engine/model") <= 16
+    for inner in (ROOT / "sharegen/engine/model").iterdir():
+        assert not inner.is_dir() or files(f"engine/model/{inner.name}") <= 14
+
+
 def test_who_decides_needs_no_torch() -> None:
     """The scheduler, the cache and the text import where there is no torch at all."""
     names = [name for name in MODULES if room(name) in WITHOUT_TORCH]

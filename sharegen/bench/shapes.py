@@ -1,34 +1,24 @@
-"""Models of well-known shapes with random weights, and the workloads of the measurements.
-
-`python -m sharegen.bench.shapes llama3-8b random-llama3-8b --eos 1001` writes such a model into a
-folder, for whole commands. Random weights draw nearly uniformly: with N EOS ids of a vocabulary of
-V, a sample ends with a probability of about N / V a step.
-"""
+"""Models of well-known shapes with random weights, and the workloads of the measurements."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from sharegen.engine.model.checkpoint.source import (
     load_config,
-    load_tokenizer,
     locate,
-    resolve_device,
 )
 from sharegen.engine.model.fp8.quantising import check, install, places, quantise
 from sharegen.engine.model.load import load_random_part
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.errors import SharegenError, UsageError
-from sharegen.workload.recipe import RECIPES
+from sharegen.errors import UsageError
 
 _LLAMA: dict[str, dict[str, Any]] = {
     "llama3-8b": {
@@ -73,7 +63,6 @@ _LLAMA: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 SHAPES = tuple(_LLAMA)
-_TOKENIZER = RECIPES / "tinymath" / "model"
 
 
 @dataclass(frozen=True)
@@ -178,58 +167,3 @@ def config_of(shape: str) -> Any:
     if (Path(shape) / "config.json").is_file():
         return load_config(locate(shape))
     raise UsageError(f"shape {shape!r} is neither one of {', '.join(SHAPES)} nor a model folder")
-
-
-def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) -> None:
-    """Write a folder that every command takes as a model; it must be new.
-
-    Random weights in bfloat16, and the tokenizer of the model that ships. eos: ids that end a
-    sample, spread evenly over the vocabulary, the tokenizer's own among them.
-    """
-    tokenizer = load_tokenizer(_TOKENIZER)
-    size = vocabulary(shape)
-    if size < len(tokenizer):
-        raise UsageError(
-            f"shape {shape!r} has a vocabulary of {size}: the tokenizer needs {len(tokenizer):,}"
-        )
-    if not 1 <= eos <= size:
-        raise UsageError(f"--eos {eos}: it must be from 1 to the vocabulary's {size:,}")
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"folder {folder}: {error.strerror}: name a new one") from None
-    model = random_model(shape, device, torch.bfloat16)
-    own, first = tokenizer.eos_token_id, tokenizer.bos_token_id
-    model.config.eos_token_id, model.config.bos_token_id = own, first
-    model.generation_config = GenerationConfig(
-        bos_token_id=first,
-        eos_token_id=sorted((own + i * size // eos) % size for i in range(eos)),
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m sharegen.bench.shapes",
-        description="Write a model of random weights, with a tokenizer, into a new folder.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("shape", help=f"{', '.join(SHAPES)}, or a folder with a config")
-    parser.add_argument("folder", type=Path, help="where to write, which must not exist")
-    parser.add_argument(
-        "--eos", type=int, default=1, metavar="N", help="token ids that end a sample [1]"
-    )
-    parser.add_argument("--device", default="auto", help="where the weights are made [auto]")
-    options = parser.parse_args(arguments)
-    try:
-        device = resolve_device(options.device)
-        save_random_model(options.shape, options.folder, options.eos, device)
-    except SharegenError as error:
-        parser.exit(error.exit_code, f"sharegen: error: {error}\n")
-    print(f"written: {options.folder}", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    main()

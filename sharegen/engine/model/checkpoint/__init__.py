@@ -1,1 +1,1 @@
-"""Where a checkpoint is and how its files are read: folders, adapters, tensors that nobody read yet."""
+"""Where a checkpoint lies and how its files are read: folders, adapters, unread tensors."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,6 @@ from sharegen.engine.model.fp8.products import (
     check_device,
     quantise_rows,
 )
-from sharegen.engine.model.tensor_parallel.partition import Partition
 from sharegen.errors import ModelError
 
 _STAY = frozenset({
@@ -66,24 +65,31 @@ class Rows:
     scales: torch.Tensor
 
 
-def places(model: PreTrainedModel, plan: Partition | None = None) -> list[Place]:
+Parts = Callable[[str, torch.Tensor], Iterable[torch.Tensor]]
+"""The parts that a weight of some name is cut into, one for each rank."""
+
+
+def _whole(name: str, weight: torch.Tensor) -> Iterable[torch.Tensor]:
+    return [weight]
+
+
+def places(model: PreTrainedModel, parts: Parts = _whole) -> list[Place]:
     """Every weight of the model that becomes FP8, in the order of its modules.
 
-    plan: how the model will be cut: of a weight that becomes FP8 every rank's part can.
+    parts: how the model will be cut: every rank's part of a weight that becomes FP8 can.
     """
-    plan = plan or Partition(1, [])
     found: list[Place] = []
     experts: list[Place] = []
     all_known = True
     module: Any
     for name, module in _parts_of_layers(model):
         if type(module) in (nn.Linear, Conv1D):
-            if not _STAY & set(name.split(".")) and fit(plan, f"{name}.weight", module.weight):
+            if not _STAY & set(name.split(".")) and fit(parts, f"{name}.weight", module.weight):
                 found.append(Place(name, "weight", type(module) is Conv1D))
         elif is_known(module):
             for projection in projections(module):
                 weight = getattr(module, projection)
-                all_known &= fit(plan, f"{name}.{projection}", weight)
+                all_known &= fit(parts, f"{name}.{projection}", weight)
                 experts.append(Place(name, projection, module.is_transposed))
     return found + (experts if all_known else [])  # one implementation serves all of a model's
 
@@ -102,9 +108,9 @@ def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
         yield from layer.named_modules(prefix=name)
 
 
-def fit(plan: Partition, name: str, weight: torch.Tensor) -> bool:
+def fit(parts: Parts, name: str, weight: torch.Tensor) -> bool:
     """Whether tensor cores take every rank's part of a weight."""
-    sizes = [size for part in plan.parts(name, weight) for size in part.shape[-2:]]
+    sizes = [size for part in parts(name, weight) for size in part.shape[-2:]]
     return all(size % MULTIPLE == 0 for size in sizes)
 
 

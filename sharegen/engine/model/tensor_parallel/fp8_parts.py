@@ -32,10 +32,10 @@ def places_of_parts(
     part of those has sizes that tensor cores do not take.
     """
     if stored is None:
-        return places(whole, plan)
+        return places(whole, plan.parts)
     found = expect_scales(whole, name, stored)
     for place in found:
-        if not fit(plan, place.name, whole.get_parameter(place.name)):
+        if not fit(plan.parts, place.name, whole.get_parameter(place.name)):
             raise ModelError(
                 f"model {name} cannot be cut into {plan.size} parts: its {place.name} is FP8, of "
                 "which a part has a size that is no multiple of 16"

@@ -69,7 +69,7 @@ def random_part(
     with quiet(), torch.device("meta"):
         part = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
     plan = plan_parts(part.eval(), name, ranks.size)
-    found = [] if quantization is None else places(part, plan)
+    found = [] if quantization is None else places(part, plan.parts)
     if quantization is not None:
         check(found, part, name, ranks.device)
     keep_own_parts(part, plan, ranks)

@@ -1,0 +1,71 @@
+"""The folder of a random model, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GenerationConfig
+
+from benchmarks.commands import app
+from benchmarks.random_model import save_random_model
+from sharegen import LLM, SamplingParams
+from sharegen.cli import main
+from tests.engine.tiny_models import tiny_config
+
+
+@pytest.fixture
+def shape(tmp_path: Path) -> str:
+    """A small model whose vocabulary has ids that the tokenizer does not know."""
+    config = tiny_config("llama")
+    config.vocab_size = 1500
+    config.save_pretrained(tmp_path / "shape")
+    return str(tmp_path / "shape")
+
+
+@pytest.mark.parametrize("eos", [1, 300, 1500])
+def test_a_random_model_ends_as_often_as_asked(shape: str, eos: int, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "model"
+    save_random_model(shape, folder, eos, torch.device("cpu"))
+    ends = GenerationConfig.from_pretrained(folder).eos_token_id
+    assert len(set(ends)) == eos and min(ends) >= 0 and max(ends) < 1500
+    assert AutoTokenizer.from_pretrained(folder).eos_token_id in ends
+    assert all(b - a <= -(-1500 // eos) for a, b in pairwise(ends))
+    with LLM(folder) as llm:
+        [output] = llm.generate(["2 + 3 ="], SamplingParams(n=40, max_tokens=8))
+    ended = sum(sample.ended_by == "eos" for sample in output.outputs)
+    if eos == 300:  # one step in five
+        assert 20 < ended < 40
+    else:
+        assert ended == (0 if eos == 1 else 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["nowhere", "new"], "'nowhere' is neither one of"),
+        (["llama3-8b", "new", "--eos", "0"], "--eos 0: it must be from 1 to the vocabulary's 128,"),
+        (["llama3-8b", "new", "--eos", "128257"], "--eos 128257"),
+        (["llama3-8b", "new", "--device", "foo"], "unknown device 'foo'"),
+        (["llama3-8b", "."], "name a new one"),
+        (["small", "new"], "a vocabulary of 128"),
+    ],
+)
+def test_refuses_to_write_a_model(
+    arguments: list[str],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tiny_config("llama").save_pretrained("small")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit:
+        main(["random-model", *arguments], app)
+    out, err = capsys.readouterr()
+    assert (exit.value.code, out) == (2, "") and err.count("\n") == 1
+    assert err.startswith("sharegen: error: ") and why in err
+    assert not Path("new").exists()
