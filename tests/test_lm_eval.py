@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import random
 import sys
 from collections.abc import Iterator
@@ -281,3 +282,35 @@ def test_a_run_that_goes_on_has_the_same_bits(tmp_path: Path) -> None:
     whole = scores("whole")
     for keep in (1, 20, 47):
         assert scores(f"cut-{keep}", keep) == whole
+
+
+@pytest.mark.slow
+@needs_lm_eval
+def test_what_a_task_leaves_open_is_filled_in_as_transformers_does() -> None:
+    from sharegen.errors import UsageError
+    from sharegen.lm_eval.generation import sampling_values
+
+    def values(task: dict[str, Any], **model: Any) -> dict[str, Any]:
+        return sampling_values(task, model, 10, 20, [2], 100)
+
+    draws = {"do_sample": True, "temperature": 0.7}
+    assert values({"do_sample": False, "temperature": 0.0}) == {"temperature": 0.0}
+    assert values(draws) == {"temperature": 0.7, "top_k": 50}
+    assert values(draws, top_k=20, top_p=0.8, min_p=0.1, temperature=0.3) == {
+        "temperature": 0.7, "top_k": 20, "top_p": 0.8, "min_p": 0.1,
+    }  # fmt: skip
+    assert values({**draws, "top_k": 3, "top_p": None}, top_k=20, top_p=0.8) == {
+        "temperature": 0.7, "top_k": 3,
+    }  # fmt: skip
+    greedy = {"do_sample": False, "num_beams": 1, "use_cache": True, "typical_p": 0.5}
+    assert values(greedy, top_k=20, top_p=0.8, typical_p=0.3) == {"temperature": 0.0}
+    assert values({}, min_length=15) == {"temperature": 0.0, "min_tokens": 5}
+    assert values({"min_tokens": 3}, min_new_tokens=30) == {"temperature": 0.0, "min_tokens": 3}
+    assert values({}, suppress_tokens=[7, 500], bad_words_ids=[[8], [2]]) == {
+        "temperature": 0.0, "logit_bias": {7: -math.inf, 8: -math.inf},
+    }  # fmt: skip
+    assert values({"repetition_penalty": 1.1}, repetition_penalty=1.3)["repetition_penalty"] == 1.1
+    with pytest.raises(UsageError, match=r"^generation_config.json: typical_p is 0.3"):
+        values(draws, typical_p=0.3)
+    with pytest.raises(UsageError, match=r"^generation_kwargs: foo, num_beams: not known here"):
+        values({"num_beams": 2, "foo": 1})

@@ -49,7 +49,9 @@ ALLOWED: dict[str, set[str]] = {
     "prompts": {"nouns", "workload", "errors"},
     "version": set(),
     "sharegen": {"nouns", "llm", "outputs", "common", "version"},
-    "lm_eval": {"nouns", "llm", "engine/cache", "workload", "results", "common", "errors"},
+    "lm_eval": {
+        "nouns", "llm", "engine/cache", "engine/model", "workload", "results", "common", "errors",
+    },
     "bench": {
         "nouns", "engine", "engine/cache", "engine/model", "engine/execute", "engine/parallel",
         "kernels", "job", "workload", "results", "common",

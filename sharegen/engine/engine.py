@@ -193,10 +193,10 @@ class Engine:
         look = self.model.weights.look()
         if look == "same":
             return
-        if look == "moved" and self.model.device.type == "cuda":
+        if look == "moved" and self.model.device.type == "cuda" and not self.config.enforce_eager:
             raise UsageError(
                 "the model's weights lie elsewhere than when it was opened, and what runs on the "
-                "GPU was made for their place: close this one and open the model anew"
+                "GPU was made for their place: close this one and make a new one"
             )
         self.reset_prefix_cache()
         warnings.warn(

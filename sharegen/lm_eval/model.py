@@ -21,9 +21,10 @@ from lm_eval.models.utils import (
     resolve_max_length,
 )
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from sharegen.common.remarks import remark
+from sharegen.engine.model.checkpoint import Source, load_config, locate
 from sharegen.engine.request import SamplingParams
 from sharegen.errors import RequestError, UsageError
 from sharegen.llm import LLM
@@ -118,8 +119,8 @@ class SharegenLM(TemplateLM):
         self.tokenizer = self._llm.tokenizer
         if self.tokenizer is None:
             raise UsageError(f"{pretrained}: has no tokenizer: give tokenizer=... in model_args")
-        place = {"revision": revision or "main", "trust_remote_code": bool(trust_remote_code)}
-        config = AutoConfig.from_pretrained(str(pretrained), **place)
+        source = locate(str(pretrained), bool(trust_remote_code), revision)
+        config = load_config(source)
         context = self._llm.context_length
         if max_length is not None and not 2 <= int(max_length) <= context:
             raise UsageError(f"max_length is {max_length}: it must be from 2 to {context}")
@@ -128,7 +129,7 @@ class SharegenLM(TemplateLM):
             remark(f"the context holds {context:,} tokens, where `hf` takes it for {wanted:,}")
         self.max_length = min(wanted, context)
         self._vocab_size = config.get_text_config().vocab_size
-        own = _generation_config(str(pretrained), config, place)
+        own = _generation_config(source, config)
         self._ends = _listed(own.pop("eos_token_id", None))
         self._generation = {} if ignore_generation_config else own
         self._max_gen_toks = int(max_gen_toks)
@@ -339,10 +340,10 @@ class SharegenLM(TemplateLM):
         return Path("runs") / f"lm-eval-{digest}.jsonl"
 
 
-def _generation_config(name: str, config: Any, place: dict[str, Any]) -> dict[str, Any]:
+def _generation_config(source: Source, config: Any) -> dict[str, Any]:
     """What `generate()` reads of the model, as transformers finds it when it loads one."""
     try:
-        found = GenerationConfig.from_pretrained(name, revision=place["revision"])
+        found = GenerationConfig.from_pretrained(source.name, **source.place)
     except OSError:
         found = GenerationConfig.from_model_config(config)
     values: dict[str, Any] = found.to_dict()

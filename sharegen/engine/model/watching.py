@@ -42,6 +42,7 @@ class Weights:
         """What has become of them since the last look."""
         found = (owner._parameters.get(name) for owner, name in self._places)
         weights = [weight.detach() for weight in found if weight is not None]
+        weights = [weight for weight in weights if type(weight) is torch.Tensor]  # not packed ones
         memory = [weight.data_ptr() for weight in weights]
         changes = [0 if weight.is_inference() else weight._version for weight in weights]
         if memory != self._memory:
@@ -59,11 +60,13 @@ class Weights:
 
 
 def _is_plain(weight: torch.Tensor) -> bool:
-    return type(weight) is torch.Tensor and weight.numel() > 0 and weight.is_contiguous()
+    return weight.numel() > 0 and weight.is_contiguous()
 
 
 def _some(weight: torch.Tensor) -> torch.Tensor:
     """Numbers from all over the weight."""
+    if weight.element_size() == 1:  # FP8, which torch does not put together
+        weight = weight.view(torch.uint8)
     return weight.view(-1)[:: max(1, weight.numel() // _SAMPLES)]
 
 
