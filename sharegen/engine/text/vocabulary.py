@@ -22,6 +22,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self._anchor = _anchor(tokenizer)
+        self._before = [len(decode(tokenizer, self._anchor, special)) for special in (False, True)]
         self._texts: tuple[dict[int, str], dict[int, str]] = {}, {}  # without and with special ones
         self._bytes: dict[int, bytes | None] = {}
 
@@ -49,8 +50,7 @@ class Vocabulary:
         return self._bytes[token]
 
     def _read(self, token: int, special: bool) -> str:
-        before = decode(self.tokenizer, self._anchor, special)
-        text = decode(self.tokenizer, [*self._anchor, token], special)[len(before) :]
+        text = decode(self.tokenizer, [*self._anchor, token], special)[self._before[special] :]
         if text:
             return text
         if not special:
@@ -78,7 +78,7 @@ def _vocabulary(tokenizer: Any, size: int, special: tuple[str, ...]) -> Vocabula
 def _anchor(tokenizer: Any) -> list[int]:
     """Tokens that another one can follow: they are text, and what comes behind does not change it.
 
-    None where there are no such: then tokens are decoded by themselves.
+    Empty where there are no such: then tokens are decoded by themselves.
     """
     for token in _candidates(tokenizer):
         text = decode(tokenizer, [token])
