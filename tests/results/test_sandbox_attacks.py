@@ -309,6 +309,30 @@ def test_no_network_even_without_the_filter_of_system_calls(sandbox: Sandbox) ->
         "os.mknod('disk', 0o60600, os.makedev(254, 0))",
         "os.sethostname(b'x') if hasattr(os, 'sethostname') else call('sethostname', b'x', 1)",
         "os.nice(-5)",
+        "os.nice(5)",
+        "os.setpriority(os.PRIO_PROCESS, 1, 10)",
+        "os.setpriority(os.PRIO_USER, 0, 10)",
+        "os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))",
+        "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
+        "call('syscall', {'x86_64': 251, 'aarch64': 30}[os.uname().machine], 1, 1, 3 << 13)",
+        "import resource; resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))",
+        "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE)",
+        "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+        "import resource; resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))",
+        "call('syscall', 444, None, 0, 1)",  # landlock_create_ruleset: its version
+        "call('syscall', 445, 3, 1, None, 0)",
+        "call('syscall', 446, 3, 0)",
+        "call('syscall', 457, None, None, 0, 0)",  # statmount
+        "call('syscall', 463, -100, None, 0, None, None, 0)",  # setxattrat, newer than the filter
+        "call('syscall', 500)",
+        "fcntl.lockf(os.open('/usr/bin/env', os.O_RDONLY), fcntl.LOCK_SH)",
+        "fcntl.lockf(os.open('/usr/bin/env', os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        "fcntl.fcntl(os.open('/usr/bin/env', 0), 37, bytes(32))",  # F_OFD_SETLK
+        "fcntl.fcntl(os.open('/usr/bin/env', 0), 38, bytes(32))",  # F_OFD_SETLKW
+        "for family in range(2, 46): socket.socketpair(family, socket.SOCK_STREAM)",
+        "for family in range(2, 46):\n    try: socket.socketpair(family, socket.SOCK_DGRAM)\n"
+        "    except PermissionError: continue\n    except OSError: pass\n    break\n"
+        "else: raise OSError",
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
         "open('/proc/1/mem', 'rb').read(1)",
         "open('/proc/1/environ', 'rb').read(1)",
@@ -436,6 +460,26 @@ def test_a_crash_leaves_no_core(sandbox: Sandbox) -> None:
     ) as program:
         assert program.run_script("crash\n").status == "error"
         assert program.run_script("no\n").output == b"[]\n"
+
+
+def test_a_crash_leaves_no_core_to_a_program_that_takes_it(sandbox: Sandbox) -> None:
+    """A limit of 1 says that to the kernel, and 0 does not (core(5), `fs/coredump.c`)."""
+    source = "print(*[line for line in open('/proc/self/limits') if 'core' in line])"
+    assert run(sandbox, source).output.split()[4:6] == [b"1", b"1"]
+
+
+def test_the_host_has_no_name(sandbox: Sandbox) -> None:
+    source = (
+        "import ctypes, os, socket\nprint(os.uname().nodename, socket.gethostname())\n"
+        "domain = ctypes.create_string_buffer(99)\n"
+        "print(ctypes.CDLL(None).getdomainname(domain, 99), domain.value)"
+    )
+    assert run(sandbox, source).output.decode().split() == ["sandbox", "sandbox", "0", "b''"]
+
+
+def test_pairs_of_sockets_work_as_they_should(sandbox: Sandbox) -> None:
+    source = "import socket\na, b = socket.socketpair()\na.send(b'x')\nprint(b.recv(1))"
+    assert run(sandbox, source).output == b"b'x'\n"
 
 
 def test_limits_of_the_supervisor_are_not_worth_changing(sandbox: Sandbox) -> None:

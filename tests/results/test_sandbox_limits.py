@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import sharegen
+from sharegen.common.cores import available_cores
 from sharegen.results.sandbox import cgroup
 from sharegen.results.sandbox.host import KINDS, Sandbox, fault_of
 from sharegen.results.sandbox.limits import MIB, Limits
@@ -75,6 +76,29 @@ def test_seconds_are_counted_whoever_spends_them(sandbox: Sandbox, source: str) 
     assert run(sandbox, BURN + source, limits=BRIEF).status == "timeout"
     spent = _seconds_of_ended_programs(sandbox) - before
     assert 0.25 < spent < 0.8
+
+
+@pytest.mark.slow
+def test_seconds_end_where_they_should_on_a_busy_machine(sandbox: Sandbox) -> None:
+    limits = Limits(cpu_seconds=1, wall_seconds=60, memory=256 * MIB)
+    crowd = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(4 * available_cores())
+    ]
+    try:
+        before = _seconds_of_ended_programs(sandbox)
+        assert run(sandbox, "while True: pass", limits=limits).status == "timeout"
+        assert _seconds_of_ended_programs(sandbox) - before < 1.3
+    finally:
+        for process in crowd:
+            process.kill()
+            process.wait()
+
+
+def test_the_system_itself_ends_a_process_at_its_limit(sandbox: Sandbox) -> None:
+    """Whoever comes late to look."""
+    source = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU)[0])"
+    assert run(sandbox, source, limits=Limits(cpu_seconds=3)).output == b"3\n"
 
 
 def test_seconds_of_one_run_are_not_the_next_ones(sandbox: Sandbox) -> None:

@@ -73,6 +73,12 @@ def map_user(inside: int, uid: int, gid: int) -> None:
             file.write(text)
 
 
+def name_host(name: str) -> None:
+    """In a new UTS namespace: call the machine so, and give it no domain."""
+    _check(_libc.sethostname(name.encode(), len(name)), "sethostname")
+    _check(_libc.setdomainname(b"", 0), "setdomainname")
+
+
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
     _check(
         _libc.mount(

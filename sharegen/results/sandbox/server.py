@@ -101,8 +101,9 @@ def _leave_user() -> None:
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
         ns.own_proc_files(True)
     uid, gid = os.getuid(), os.getgid()
-    ns.unshare(ns.CLONE_NEWUSER | ns.CLONE_NEWNS | ns.CLONE_NEWPID)
+    ns.unshare(ns.CLONE_NEWUSER | ns.CLONE_NEWNS | ns.CLONE_NEWPID | ns.CLONE_NEWUTS)
     ns.map_user(_USER, uid, gid)
+    ns.name_host("sandbox")
     ns.die_with_parent()  # again: new credentials have cleared it
     _continue_in_child()
     tree.mount_proc()
