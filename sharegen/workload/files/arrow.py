@@ -59,8 +59,15 @@ def read_stream(content: Content) -> Iterator[tuple[str, Found]]:
 
     with arrow_errors(content.path, "an Arrow stream"):
         stream = pa.ipc.open_stream(pa.PythonFile(content.stream(), mode="r"))
-        for index, found in enumerate(rows_of(content.path, stream.schema, stream)):
+        batches = map(_validated, stream)
+        for index, found in enumerate(rows_of(content.path, stream.schema, batches)):
             yield f"row {index + 1}", found
+
+
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, which the library trusts as it is read: values of a broken one end the process."""
+    batch.validate(full=True)
+    return batch
 
 
 @contextmanager
@@ -70,7 +77,7 @@ def arrow_errors(path: Path, kind: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{path}: is not {kind} that can be read: {lines[0]}") from None
 

@@ -67,3 +67,19 @@ def test_a_folder_that_is_not_whole_is_told(tmp_path: Path, datasets: Any) -> No
     (tmp_path / "state.json").write_text(json.dumps({}))
     with pytest.raises(DataError, match=r"state\.json: has no list '_data_files'"):
         values(tmp_path)
+
+
+def test_a_broken_file_ends_no_process(tmp_path: Path, datasets: Any) -> None:
+    """The library takes offsets as they stand in the file."""
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path))
+    (data,) = tmp_path.glob("*.arrow")
+    whole = bytearray(data.read_bytes())
+    place = whole.rindex(b"q0q1q2q3q4") - 64  # the offsets of the texts lie before them
+    for at in range(place, place + 64, 4):
+        broken = bytearray(whole)
+        broken[at : at + 4] = b"\xff\xff\xff\x7f"
+        data.write_bytes(broken)
+        try:
+            values(tmp_path)
+        except DataError as error:
+            assert "\n" not in str(error)
