@@ -24,7 +24,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import GenerationConfig
 
 from sharegen.common.remarks import remark
-from sharegen.engine.model.checkpoint import Source, load_config, locate
+from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.engine.request import SamplingParams
 from sharegen.errors import RequestError, UsageError
 from sharegen.llm import LLM
