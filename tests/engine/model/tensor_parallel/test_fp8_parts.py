@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.model.test_fp8_loading import change, compressed, store_fp8
-from tests.engine.model.test_parts import greedy
+from tests.engine.model.fp8.test_loading import change, compressed, store_fp8
+from tests.engine.model.tensor_parallel.test_parts import greedy
 from transformers import AutoModelForCausalLM
 
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
