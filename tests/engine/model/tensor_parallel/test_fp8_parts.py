@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.model.fp8.test_loading import change, compressed, store_fp8
-from tests.engine.model.tensor_parallel.test_parts import greedy
 from transformers import AutoModelForCausalLM
 
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
@@ -21,6 +19,8 @@ from sharegen.engine.model.tensor_parallel.partition import Cut, Partition
 from sharegen.engine.model.tensor_parallel.parts import plan_parts
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
+from tests.engine.model.fp8.test_loading import change, compressed, store_fp8
+from tests.engine.model.tensor_parallel.test_parts import greedy
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import tiny_config
 
