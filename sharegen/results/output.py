@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 from sharegen.common.files import check_is_file
@@ -19,7 +21,8 @@ def refuse_what_is_no_file(output: Path, flag: str = "--output") -> None:
     """
     try:
         check_is_file(output)
-        check_is_file(run_file_path(output))
+        if len(os.fsencode(run_file_path(output).name)) > os.pathconf(".", "PC_NAME_MAX"):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     except OSError as error:
         name = str(output)
         shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
