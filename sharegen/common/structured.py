@@ -1,7 +1,7 @@
 """What a completion's text has to be: a JSON schema, a regular expression, choices or a grammar.
 
 Two spellings of one thing: vLLM's `StructuredOutputsParams` and OpenAI's `response_format`. What
-they say is parsed by llguidance, which is imported when the first of them is looked at.
+they say is parsed by llguidance: see `grammar.py`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from types import ModuleType
 from typing import Any
 
-from sharegen.common.extras import install
 from sharegen.common.vllm_names import STRUCTURED_NOT_HERE, refusing
 from sharegen.errors import UsageError
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object")
-_SHOWN = 200  # characters of the library's own words
-_TRIED = 64  # bytes that a regular expression or grammar is followed for before anything runs
-_BYTES = (1 << 256) - 1  # the tokens of llguidance's tokenizer of bytes, without its last one
-_ANY_OBJECT = '{"type": "object"}'
+_SHOWN = 200  # characters of a value
 
 
 @refusing(STRUCTURED_NOT_HERE)
@@ -163,82 +157,3 @@ def _choices(value: Any) -> tuple[str, ...]:
             f"structured_outputs.choice is {value!r:.80}: it must be a list of texts, not empty"
         )
     return tuple(value)
-
-
-# -- what llguidance makes of it ---------------------------------------------------------------
-
-
-def library() -> ModuleType:
-    """llguidance. Raises UsageError where it is not installed."""
-    try:
-        import llguidance
-    except ImportError:
-        raise UsageError(
-            f"structured_outputs need the library llguidance: {install('structured')}"
-        ) from None
-    return llguidance
-
-
-def source(params: StructuredOutputsParams) -> str:
-    """The grammar in llguidance's own format. Raises UsageError where it cannot be written so."""
-    llguidance = library()
-    match params.kind:
-        case "regex":
-            return llguidance.grammar_from("regex", params.regex)
-        case "choice":
-            assert params.choice is not None
-            return llguidance.grammar_from("regex", "|".join(map(_literally, params.choice)))
-        case "grammar":
-            try:
-                return llguidance.grammar_from("grammar", params.grammar)
-            except ValueError as error:  # GBNF that is none
-                raise UsageError(f"structured_outputs.grammar: {first_line(str(error))}") from None
-    schema = _ANY_OBJECT if params.json_object else params.json
-    spaces = {"whitespace_flexible": not params.disable_any_whitespace}
-    return llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=spaces)
-
-
-def _literally(text: str) -> str:
-    """A regular expression that matches this text alone."""
-    return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):x}}}" for c in text)
-
-
-def first_line(said: str) -> str:
-    """What the library says of a grammar, in one line: without the place marked below it."""
-    lines = [line.strip() for line in said.splitlines()]
-    wrong = next((line for line in lines if line.startswith("error: ")), None)
-    return (wrong or lines[0] if lines else "no reason given").removeprefix("error: ")[:_SHOWN]
-
-
-@lru_cache(maxsize=256)
-def check(params: StructuredOutputsParams) -> None:
-    """Raise UsageError, in one line, for what does not parse, or what no text is of.
-
-    A regular expression that explodes is refused where it does so within a few bytes, whatever
-    they are. All without a model: what its tokens cannot spell shows when it is loaded.
-    """
-    llguidance = library()
-    wrong = _wrong(llguidance, source(params), params.kind)
-    if wrong is not None:
-        raise UsageError(f"structured_outputs.{params.kind}: {wrong}")
-
-
-def _wrong(llguidance: ModuleType, grammar: str, kind: str) -> str | None:
-    failed, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
-    if failed:
-        return first_line(said[0])
-    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0)
-    for _ in range(_TRIED if kind in ("regex", "grammar") else 1):
-        mask = int.from_bytes(matcher.compute_bitmask(), "little") & _BYTES
-        if matcher.is_error() or not (mask or matcher.is_accepting()):
-            return why(matcher) or "no text satisfies it"
-        if not mask:
-            return None
-        matcher.consume_token(mask.bit_length() - 1)
-    return None
-
-
-def why(matcher: Any) -> str | None:
-    """Why a matcher of llguidance gave up; None where it did not, and nothing may follow."""
-    said = first_line(matcher.get_error())
-    return said if matcher.is_error() and not said.startswith("NoExtension") else None

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
+from sharegen.common.grammar import prepared
 from sharegen.common.remarks import remark
-from sharegen.common.structured import StructuredOutputsParams, check
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
 from sharegen.workload.flags import FLAGS
 from sharegen.workload.idle import (
@@ -242,7 +243,7 @@ def check_structured(sampling: Sampling) -> None:
     """Raise UsageError for structured outputs that cannot be, before a model is loaded."""
     asked = StructuredOutputsParams.of(sampling.structured_outputs)
     if asked is not None:
-        check(asked)
+        prepared(asked)
 
 
 def _without(values: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:

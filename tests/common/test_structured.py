@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sharegen.common.structured import StructuredOutputsParams, check, from_response_format
+from sharegen.common.grammar import prepared
+from sharegen.common.structured import StructuredOutputsParams, from_response_format
 from sharegen.errors import UsageError
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "null"}}}
@@ -65,7 +66,7 @@ def test_what_is_no_kind_is_refused(values: Any, said: str) -> None:
     ],
 )
 def test_what_has_a_text_is_taken(values: Any) -> None:
-    check(StructuredOutputsParams(**values))
+    prepared(StructuredOutputsParams(**values))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_what_has_a_text_is_taken(values: Any) -> None:
 )
 def test_what_has_none_is_refused_in_one_line(values: Any, said: str) -> None:
     with pytest.raises(UsageError) as error:
-        check(StructuredOutputsParams(**values))
+        prepared(StructuredOutputsParams(**values))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -140,4 +141,4 @@ def test_what_is_no_response_format_is_refused(value: Any, said: str) -> None:
 def test_without_the_library_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UsageError, match=r"^structured_outputs need .* install 'llguidance[<>=]"):
-        check(StructuredOutputsParams(regex="not looked at before"))
+        prepared(StructuredOutputsParams(regex="not looked at before"))

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
-from sharegen.common.structured import StructuredOutputsParams, source
+from sharegen.common.grammar import prepared
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError
@@ -183,7 +184,7 @@ class Matching(LogitsProcessor):
 
         size = structured.original().config.vocab_size
         vocabulary = llguidance.hf.from_tokenizer(tokenizer(), n_vocab=size, eos_token=[2])
-        self.matcher = llguidance.LLMatcher(vocabulary, source(asked))
+        self.matcher = llguidance.LLMatcher(vocabulary, prepared(asked))
         self.size, self.taken = size, prompt
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -14,13 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sharegen.common.structured import (
-    StructuredOutputsParams,
-    check,
-    library,
-    source,
-    why,
-)
+from sharegen.common.grammar import library, prepared, why
+from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.request import Request
 from sharegen.engine.text.stopping import end_tokens
 from sharegen.errors import RequestError, UsageError
@@ -178,7 +173,6 @@ class Grammars:
                 "give stop_token_ids"
             )
         try:
-            check(params.structured_outputs)
             matcher = self.begin(request)
         except UsageError as error:
             raise RequestError(str(error)) from None
@@ -217,11 +211,12 @@ class Grammars:
         return masks
 
     def _made(self, params: StructuredOutputsParams) -> Grammar:
+        text = prepared(params)
         llguidance = library()
         if self._vocabulary is None:
             self._vocabulary = self._read_vocabulary()
             self._executor = llguidance.LLExecutor()
-        return Grammar(llguidance, self._vocabulary, source(params))
+        return Grammar(llguidance, self._vocabulary, text)
 
     def _read_vocabulary(self) -> Any:
         """The tokenizer as the library has it, with an id for each of the model's."""
