@@ -32,9 +32,20 @@ _PARENTHESISED = re.compile(r"[(\[](?P<letter>[A-Za-z])[)\]]")
 _LONE = re.compile(r"(?<![\w'’])(?P<letter>[A-HJ-Z])(?![\w'’])")
 _OPENS = re.compile(r"[\s*_\"'(\[]*(?P<letter>[A-Za-z])(?:[*_]*[.):\]][*_\s]|[*_\"'.)\]\s]*$)")
 _OTHERS = re.compile(r"\s*(?:and|or|&|/|,(?:\s*(?:and|or))?)\s*[(\[*_]*[A-Z](?![\w'’])")
+_SAID_SMALL = re.compile(
+    r"\b(?:option|choice|letter)\s+[(\[]?(?P<letter>[a-z])[)\]]?(?=[.,;]|\s*$)"
+)
+_IS_WRONG = re.compile(
+    r"[)\].*_]*\s+(?:is|are|was|seems|would be|can't be|cannot be)\s+(?:\w+\s+)?"
+    r"(?:wrong|incorrect|not|false|too|impossible|eliminated|ruled out)\b"
+)
+_LINE = re.compile(r"[^\n]+")
+_CAPITALS = "ABCDEFGHJKLMNOPQRSTUVWXYZ"  # I is who speaks, where nothing says that it is a letter
+_NEAR = 20  # characters before a letter in which it may be denied
+_AHEAD = 2  # sentences at the end in which a refusal counts
 _SEVERAL = re.compile(r"(?<![\w'’])[A-Z]\s*(?:and|&|,)\s*[A-Z](?![\w'’])")
 _NOT = re.compile(
-    r"\b(?:not|isn't|incorrect|wrong|eliminate\w*|rule out|ruled out)\b", re.IGNORECASE
+    r"\b(?:not|isn't|incorrect|wrong|eliminat\w+|rule out|ruled out)\b", re.IGNORECASE
 )
 _WORDS = {"A", "I", "a", "i", "o", "s", "t", "u", "y"}  # letters that are words, or ends of some
 _GOES_ON = re.compile(
@@ -44,26 +55,60 @@ _GOES_ON = re.compile(
 
 def read(passage: Passage) -> Reading | None:
     """The letter that a completion chooses, as a capital."""
+    found = _marked(passage)
+    if found is not None:
+        later = None if found.answer == "" else _instead(passage, found)
+        return later or (found if found.answer else None)
+    for place, sentence in enumerate(backwards(passage)):
+        if sentence.is_aside and not _OPENS.match(sentence.text):
+            continue
+        if place < _AHEAD and wording.REFUSES.search(sentence.text):
+            return None
+        said = _said(passage, sentence.start, sentence.end)
+        found = said or _opening(passage) or _in_sentence(passage, sentence.start, sentence.end)
+        if found is not None:
+            return replace(
+                found, rule="final sentence" if found.start >= sentence.start else "head"
+            )
+    return None
+
+
+def _marked(passage: Passage) -> Reading | None:
+    """The letter of the last mark or box that has one; "" for several."""
     box = last_box(passage, 0, len(passage.raw))
     for mark in reversed(marks(passage)):
         if box is not None and box.start >= mark.end:
             break
-        if is_heading(passage.text, mark):
-            continue
-        found = _in_answer(passage, mark.start, mark.end)
-        if found is not None:
-            return None if found.answer == "" else replace(found, rule="after a mark")
-    if box is not None and (found := _in_answer(passage, box.start, box.end)) is not None:
-        return None if found.answer == "" else replace(found, rule="box")
-    for place, sentence in enumerate(backwards(passage)):
-        if sentence.is_aside and not _OPENS.match(sentence.text):
-            continue
-        if place < 2 and wording.REFUSES.search(sentence.text):
-            return None
-        found = _in_sentence(passage, sentence.start, sentence.end)
-        if found is not None:
-            return replace(found, rule="final sentence")
+        if not is_heading(passage.text, mark):
+            found = _in_answer(passage, mark.start, mark.end)
+            if found is not None:
+                return replace(found, rule=mark.rule)
+    found = None if box is None else _in_answer(passage, box.start, box.end)
+    return None if found is None else replace(found, rule="box")
+
+
+def _instead(passage: Passage, found: Reading) -> Reading | None:
+    """The letter of a later sentence that takes the marked one back."""
+    back = wording.TAKES_BACK.search(passage.text, found.end)
+    for sentence in backwards(passage, back.start()) if back is not None else ():
+        later = _said(passage, sentence.start, sentence.end)
+        later = later or _in_sentence(passage, sentence.start, sentence.end)
+        if later is not None and not sentence.is_aside:
+            return replace(later, rule="final sentence")
     return None
+
+
+def _opening(passage: Passage) -> Reading | None:
+    """The letter that a completion begins with, unless it goes on with other options."""
+    lines = [match for line in _LINE.finditer(passage.text) if (match := _opens(passage, line))]
+    if not lines or passage.text[: lines[0].start("letter")].strip(" \n*_(["):
+        return None
+    return _reading(lines[0]) if len({line["letter"] for line in lines}) == 1 else None
+
+
+def _opens(passage: Passage, line: re.Match[str]) -> re.Match[str] | None:
+    match = _OPENS.match(passage.text, *line.span())
+    return match if match is not None and match["letter"] in _CAPITALS else None
 
 
 def _in_answer(passage: Passage, start: int, end: int) -> Reading | None:
@@ -87,31 +132,39 @@ def _is_letter(match: re.Match[str]) -> bool:
     return not rest.startswith(("-", "+", "=", "^"))
 
 
-def _in_sentence(passage: Passage, start: int, end: int) -> Reading | None:
+def _said(passage: Passage, start: int, end: int) -> Reading | None:
+    """The letter that a sentence calls an option, or right."""
     text = passage.text
-    for pattern in (_SAID, _IS_RIGHT):
+    for pattern in (_SAID, _SAID_SMALL, _IS_RIGHT):
         found = [m for m in pattern.finditer(text, start, end) if not _denied(text, m, start)]
         if found and _is_choice(text, found[-1], end):
             return _reading(found[-1])
-    if _SEVERAL.search(text, start, end):
+    return None
+
+
+def _in_sentence(passage: Passage, start: int, end: int) -> Reading | None:
+    """The letter of a sentence that names one option alone."""
+    text = passage.text
+    said = _said(passage, start, end)
+    if said is not None:
+        return said
+    several = _SEVERAL.search(text, start, end)
+    if several is not None and not _NOT.search(
+        text, max(start, several.start() - _NEAR), several.start()
+    ):
         return None
     opens = _OPENS.match(text, start, end)
-    if (opens is not None and opens["letter"] != "I") and (
-        opens["letter"].isupper() or text[start:end].strip(" ()*_.\n") == opens["letter"]
-    ):
-        return _reading(opens)
+    if opens is not None and opens["letter"] not in "Ii":
+        is_alone = text[start:end].strip(" ()*_.\n") == opens["letter"]
+        if opens["letter"].isupper() or is_alone:
+            return _reading(opens)
     for pattern in (_PARENTHESISED, _LONE):
         letters = {
-            m["letter"].upper(): m
-            for m in pattern.finditer(text, start, end)
-            if not _denied(text, m, start)
+            match["letter"].upper(): match
+            for match in pattern.finditer(text, start, end)
+            if not _denied(text, match, start)
+            and (pattern is _PARENTHESISED or _is_choice(text, match, end))
         }
-        if pattern is _LONE:
-            letters = {
-                k: m
-                for k, m in letters.items()
-                if k != "A" or _GOES_ON.match(text, m.end("letter"), end)
-            }
         if len(letters) == 1:
             return _reading(next(iter(letters.values())))
     return None
@@ -125,7 +178,11 @@ def _is_choice(text: str, match: re.Match[str], end: int) -> bool:
 
 
 def _denied(text: str, match: re.Match[str], start: int) -> bool:
-    return _NOT.search(text[max(start, match.start() - 20) : match.start("letter")]) is not None
+    near = max(start, match.start() - _NEAR)
+    return (
+        _NOT.search(text, near, match.start("letter")) is not None
+        or _IS_WRONG.match(text, match.end("letter")) is not None
+    )
 
 
 def _reading(match: re.Match[str]) -> Reading:

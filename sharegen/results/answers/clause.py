@@ -20,17 +20,11 @@ _LEAD_IN = re.compile(
     r"(?:[\s*_:$~≈\"'`(\[>{=.]|\\[(\[,;:! ]|\\(?:text|mathrm|mathbf|textbf|approx|quad|left)\b"
     r"|(?:approximately|approx\.?|about|around|roughly|exactly|simply|just|only|still|thus"
     r"|therefore|hence|now|then|indeed|clearly|equal to|equals|a total of|the number|is|that|be"
-    r"|to)\b,?"
+    r"|to|between|from)\b,?"
     r"|-+(?=\s*[A-Za-z$*\"(]))*",
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"\([^()]*\)")
-_REASON = re.compile(
-    r"[,;]?\s\b(?:because|since|given that|which|if|when|assuming"
-    r"|as (?:it|he|she|they|we|there|the)|by \w+ing|where|while|whereas|after \w+ing|so that"
-    r"|leaving|instead of|rather than|not)\b",
-    re.IGNORECASE,
-)
 _EQUALS = re.compile(r"(?<![<>!≤≥\\])(?:=|≈|\\approx|\\equiv)")
 _BOLD = re.compile(
     r"\*\*(?=\S)(.+?)(?<=\S)\*\*|(?<!\w)__(?=\S)(.+?)(?<=\S)__(?!\w)"
@@ -41,7 +35,8 @@ _AMOUNT = re.compile(r"\s*(?:dollars?|cents?|euros?|pounds?|bucks|rupees)\b", re
 _ADJECTIVE = re.compile(r"-[A-Za-z]|(?:st|nd|rd|th)\b|\s(?:each|apiece)\b")
 _OPERATOR = re.compile(
     r"\s*(?:\*(?!\*)|[+/×÷]|\^(?!\s*\{?\s*\\?(?:circ|degree|°))|-\s*(?=[\d$(])"
-    r"|\\(?:times|cdot|div|sqrt|pi|pm|frac|ln|log|sin|cos|tan)\b|[a-z](?![A-Za-z])|π|√|!)"
+    r"|\\(?:times|cdot|div|sqrt|pi|pm|frac|ln|log|sin|cos|tan)\b|[a-z](?![A-Za-z])|π|√"
+    r"|!(?=\s*[$})+*/=-]))"
 )
 _LIST = re.compile(r"(?:\s*,\s*(?:and\s)?)")
 _TUPLE = re.compile(r"[(\[]\s*[^()\[\]\n=]{1,60},[^()\[\]\n=]{1,60}[)\]]")
@@ -142,7 +137,23 @@ def _leading(passage: Passage, found: list[Numeral], begin: int, end: int) -> Re
             if turned and not turned.strip()
             else _expression(passage, after[0], end)
         )
-    return _listed(passage, found, end) or _expression(passage, first, end)
+    return (
+        _range(passage, found, begin, end)
+        or _listed(passage, found, end)
+        or _expression(passage, first, end)
+    )
+
+
+def _range(passage: Passage, found: list[Numeral], begin: int, end: int) -> Reading | None:
+    """`40-44` of an answer that says "40 to 44" or "between 40 and 44"."""
+    text = passage.text
+    if len(found) < 2 or _OPERATOR.match(text, found[1].end, end):
+        return None
+    word = "and" if text[:begin].rstrip().lower().endswith("between") else "to"
+    if text[found[0].end : found[1].start].strip() != word:
+        return None
+    written = f"{found[0].written}-{found[1].written}"
+    return Reading(written, "", found[0].start, found[1].end)
 
 
 def _listed(passage: Passage, found: list[Numeral], end: int) -> Reading | None:
@@ -174,7 +185,7 @@ def _expression(passage: Passage, first: Numeral, end: int) -> Reading:
 
 def _before_reason(text: str, found: list[Numeral], start: int, end: int) -> list[Numeral]:
     """The numbers before a reason or a condition that follows the first of them."""
-    for match in _REASON.finditer(text, start, end):
+    for match in wording.REASON.finditer(text, start, end):
         before = [n for n in found if n.end <= match.start()]
         if before:
             return before

@@ -39,6 +39,13 @@ class Mark:
     start: int
     end: int
 
+    @property
+    def rule(self) -> str:
+        """What a reading by it is said to follow from."""
+        return {"####": "after ####", "label": "after a label"}.get(
+            self.kind, 'after "the answer is"'
+        )
+
 
 def marks(passage: Passage) -> list[Mark]:
     """The marks in a passage, in order; the content of each has something in it."""

@@ -85,7 +85,7 @@ def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
     found = number_in(passage, first.start, first.end, leads=True)
     if found is None:
         return None
-    named = _Verdict(replace(found, rule=_RULES[mark.kind]))
+    named = _Verdict(replace(found, rule=mark.rule))
     is_head = not re.search(r"[A-Za-z]{2}", text[first.start : found.start].replace("text", ""))
     if mark.kind == "####":
         words = len(re.findall(r"[A-Za-z]{2,}", text[found.end : first.end]))
@@ -94,9 +94,6 @@ def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
     elif mark.kind == "label" and not is_head and not is_whole:
         return None
     return named
-
-
-_RULES = {"####": "after ####", "label": "after a label", "answer is": 'after "the answer is"'}
 
 
 def _first_sentence(passage: Passage, mark: Mark) -> tuple[Sentence, bool]:

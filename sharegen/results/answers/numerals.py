@@ -41,7 +41,7 @@ _POINTS = r"[1-9]\d{0,2}(?:\.\d{3}){2,}(?![\d.])"
 _NUMBER = rf"(?:(?:{_POINTS}|{_GROUPED}|{_INDIAN}|\d+)(?:\.\d+)?|\.\d+)"
 _COMMA = (  # a decimal comma, where it can part no thousands
     rf"(?<!\d,)(?!{_INDIAN}|[1-9]\d{{0,2}}(?:,\d{{3}})+(?!\d))"
-    r"(?:[1-9]\d{0,2}(?:\.\d{3})+,\d+|(?:0|[1-9]\d*),\d+)(?![\d,])"
+    r"(?:[1-9]\d{0,2}(?:[.\ ']\d{3})+,\d+|(?:0|[1-9]\d*),\d+)(?![\d,])"
 )
 _SIGN = r"(?:[-+]|(?:negative|minus)\ )"
 _SCALES = {
@@ -126,7 +126,7 @@ def numerals(text: str, start: int, end: int) -> Iterator[Numeral]:
 
 
 def _with_comma(match: re.Match[str]) -> Numeral:
-    value = Fraction(match["comma"].replace(".", "").replace(",", "."))
+    value = Fraction(re.sub(r"[. ']", "", match["comma"]).replace(",", "."))
     if _signs(match["comma_sign"], match["comma_inner"]):
         value = -value
     return Numeral(*match.span(), value, decimal(value))
@@ -155,7 +155,7 @@ def decimal(value: Fraction) -> str:
     return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"
 
 
-_BEGINS = re.compile(r"(?:\b(?:is|was|be|equals|answer)|[=:(≈#*$])\s*$")
+_BEGINS = re.compile(r"(?:\b(?:is|was|be|equals|answer)|[=:(≈#*$])[ \t]*\Z")
 
 
 def _is_sign(text: str, at: int, sign: str) -> bool:

@@ -30,6 +30,7 @@ _TURN_END = re.compile(
 _ASIDE = re.compile(
     r"<<[^<>\n]{0,200}>>"  # GSM8K's calculator marks: 48/2=<<48/2=24>>24
     r"|\x1b\[[0-9;]{0,20}[A-Za-z]"  # a terminal's colours
+    r"|~~[^~\n]{1,100}~~"  # struck through
 )
 
 

@@ -14,9 +14,9 @@ _MOST = 200  # sentences, the last ones
 
 _END = re.compile(r"(?<=[.!?])[\"'*_)\]$]*\s+(?=[A-Z0-9$\\*\"'(\[-])|(?<=[。！？])")
 _ABBREVIATED = re.compile(
-    r"(?:\b(?:approx|no|vs|mr|mrs|ms|dr|st|fig|eq|e\.g|i\.e|cf)\.|(?:^|\n)[\s*_>(]*\d{1,2}\.)$",
-    re.I,
+    r"\b(?:approx|no|vs|mr|mrs|ms|dr|st|fig|eq|e\.g|i\.e|cf)\.$", re.IGNORECASE
 )
+_COUNTS = re.compile(r"[\s*_>(-]*\d{1,2}\.")  # of a list
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,11 @@ class Sentence:
     @property
     def states(self) -> bool:
         """Whether it says what something is."""
-        return self.concludes or wording.STATES.search(self.text) is not None
+        return (
+            self.concludes
+            or wording.STATES.search(self.text) is not None
+            or not re.search("[A-Za-z]{2}", self.text)
+        )
 
     @property
     def is_aside(self) -> bool:
@@ -62,11 +66,19 @@ def backwards(passage: Passage, start: int = 0, end: int | None = None) -> Itera
         stop = begin - 1
 
 
+def _begins_line(text: str, at: int) -> bool:
+    return at == 0 or text[at - 1] == "\n"
+
+
 def _of_line(text: str, start: int, end: int) -> list[Sentence]:
     found = []
     at = start
     for match in _END.finditer(text, start, end):
-        if not _ABBREVIATED.search(text, max(at, match.start() - 12), match.start()):
-            found.append(Sentence(at, match.start(), text[at : match.start()]))
+        piece = text[at : match.start()]
+        if not (
+            _ABBREVIATED.search(piece, max(0, len(piece) - 12))
+            or (_COUNTS.fullmatch(piece) and _begins_line(text, at))
+        ):
+            found.append(Sentence(at, match.start(), piece))
             at = match.end()
     return [*found, Sentence(at, end, text[at:end])]

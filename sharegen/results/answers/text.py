@@ -18,7 +18,7 @@ def read(passage: Passage) -> Reading | None:
         if box is not None and box.start >= mark.start:
             return box
         if not is_heading(passage.text, mark):
-            return _stripped(passage, mark.start, mark.end, "after a mark")
+            return _stripped(passage, mark.start, mark.end, mark.rule)
     if box is not None:
         return box
     for sentence in backwards(passage):

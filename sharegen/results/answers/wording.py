@@ -96,6 +96,17 @@ CIRCUMSTANCE = _search(
 )
 """What stands before a number that says when, among how many, at what rate, or counts steps."""
 
+REASON = _search(
+    r"[,;]?\s\b"
+    + _one_of(
+        r"""because|who(?:se)?|or\ (?:about|approximately|roughly)|since|given\ that|which|if|when
+        |assuming|as\ (?:it|he|she|they|we|there|the)|by\ \w+ing|where|while|whereas|after\ \w+ing
+        |so\ that|leaving|instead\ of|rather\ than|not"""
+    )
+    + r"\b"
+)
+"""What begins the part of a sentence that says why, or under which condition."""
+
 PARTIAL = _search(r"\b(?:first|part|step|second|previous|intermediate|not|isn't)\b")
 """What makes of "the answer ... is" no answer to the whole."""
 
@@ -111,8 +122,8 @@ CONCLUDES = _search(
 """How a sentence begins that says what follows from what stands before."""
 
 STATES = _search(
-    r"\b(?:it|that|this|answer|total|result|value|number|amount|makes|gives|get|have)\b[^.]{0,40}?"
-    r"\b(?:is|was|be|are|equals|comes to|gives|get)\b|="
+    r"=|\b(?:is|are|was|were|equals?|gives?|makes?|gets?|has|have|should be|comes to)\b"
+    r"|(?:correct(?:ion|ed)|revised)\b[^:\n]{0,20}:"
 )
 """A sentence that says what something is."""
 
