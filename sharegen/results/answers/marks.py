@@ -54,8 +54,7 @@ def marks(passage: Passage) -> list[Mark]:
     for kind, matches in (
         ("####", list(_HASHES.finditer(text))),
         ("label", list(_LABEL.finditer(text))),
-        ("answer is", [match for match in wording.SAYS.finditer(text) if _is_meant(match)]),
-        ("answer is", list(wording.SAYS_ELSEWHERE.finditer(text))),
+        ("answer is", _sayings(text)),
     ):
         for match in matches[-_MOST:]:
             mark = _marked(kind, text, match)
@@ -67,6 +66,17 @@ def marks(passage: Passage) -> list[Mark]:
 def is_heading(text: str, mark: Mark) -> bool:
     """Whether #### begins a heading that numbers or names a step."""
     return mark.kind == "####" and wording.STEP.match(text, mark.start, mark.end) is not None
+
+
+def _sayings(text: str) -> list[re.Match[str]]:
+    """Where it is said what the answer is; the words that it takes are looked for first."""
+    lower = text.lower()
+    found: list[re.Match[str]] = []
+    if "answer" in lower or "final result" in lower:
+        found += (match for match in wording.SAYS.finditer(text) if _is_meant(match))
+    if any(word in lower for word in wording.ANSWER_ELSEWHERE):
+        found += wording.SAYS_ELSEWHERE.finditer(text)
+    return found
 
 
 def _is_meant(match: re.Match[str]) -> bool:

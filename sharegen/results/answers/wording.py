@@ -69,6 +69,12 @@ SAYS = _search(
 )
 """The answer is ...; doubt: where it may not be."""
 
+ANSWER_ELSEWHERE = (
+    "答", "답", "antwort", "lösung", "ergebnis", "réponse", "respuesta", "resposta", "risposta",
+    "antwoord", "svar", "odpowied",
+)  # fmt: skip
+"""One of these stands in each of the following."""
+
 SAYS_ELSEWHERE = _search(
     _one_of(
         r"""答案(?:应该|应)?(?:是|为|為)|答えは|정답은|답은
