@@ -123,4 +123,4 @@ def _belongs(text: str, opened: str) -> bool:
     last = text[-1]
     if last not in "!'\"" or (last in _QUOTES and last in opened):
         return False
-    return _PRIMED.search(text, max(0, len(text) - 12)) is not None
+    return text.endswith("\\!") or _PRIMED.search(text, max(0, len(text) - 12)) is not None

@@ -121,8 +121,11 @@ def quantity(text: str) -> Quantity | None:
     rest = text[found.end :]
     currency = _CURRENCY.match(text[: found.end])
     if currency is not None:
-        said = unit_of(rest.strip()) if rest.strip() else None
         mine = _NAMES[currency[1].lower()]
+        if re.match(r"\s*(?:/|per\b)", rest):
+            rate = unit_of(f"{currency[1]} {rest.strip()}")
+            return None if rate is None else Quantity(found.value, *rate)
+        said = unit_of(rest.strip()) if rest.strip() else None
         return Quantity(found.value, *mine) if said in (None, mine) else None
     unit = unit_of(rest.strip(" -"), attached=not rest.startswith((" ", "-")))
     return None if unit is None else Quantity(found.value, *unit)
