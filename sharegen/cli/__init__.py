@@ -23,6 +23,7 @@ from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
+from sharegen.cli import runs as runs_command
 from sharegen.cli import score as score_command
 from sharegen.cli import streams, wrong_usage
 from sharegen.cli import votes as votes_command
@@ -90,6 +91,7 @@ def version() -> None:
 
 
 app.command("run", cls=Command)(run_command.run)
+app.command("runs", cls=Command)(runs_command.runs)
 app.command("plan", cls=Command)(plan_command.plan)
 app.command("vote", cls=Command)(votes_command.vote)
 app.command("show", cls=Command)(votes_command.show)

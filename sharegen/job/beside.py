@@ -7,9 +7,10 @@ number of shards had; shards of one cut have no problem in common.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.share import Share
@@ -20,6 +21,7 @@ from sharegen.results.journal_family import FoundJournal, JournalFamily
 from sharegen.results.keys import Key
 from sharegen.results.lock import refuse_held, starting
 from sharegen.results.run_file import RunFile
+from sharegen.results.score_file import scores_path
 
 
 def journals_beside(family: JournalFamily, share: Share | None) -> list[FoundJournal]:
@@ -70,6 +72,19 @@ def refuse_overwriting(path: Path, others: Sequence[FoundJournal]) -> None:
             f"{others[0].path}: has samples of the same job, which --overwrite of {path} would "
             "leave: remove it with its run.json, or choose another --output"
         )
+
+
+def tell_discarded(journal: FoundJournal) -> None:
+    """Remark what `--overwrite` costs, while Ctrl-C still keeps it."""
+    if not journal.size:
+        return
+    what = f"{journal.size:,} bytes that are no samples"
+    with suppress(JournalError):
+        count = len(journal.on_record().drawn)
+        what = "1 sample" if count == 1 else f"{count:,} samples"
+    if scores_path(journal.path).exists():
+        what += " and their scores"
+    remark(f"--overwrite: {journal.path}: {what} are discarded once the model is loaded")
 
 
 def finished_beside(

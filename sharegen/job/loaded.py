@@ -187,6 +187,7 @@ class LoadedJob:
         assert len(by_key) == len(asked)
         tree = self._tree_of_asked(asked)
         plan = self._plan(asked, tree)
+        journal.begin({"problems": plan.problems, "samples_asked": plan.samples})
         self.watcher.planned(plan, self.path, sum(item.recorded for item in asked))
         total, problems = sum(left.values()), sum(1 for count in left.values() if count)
         pace = Pace(journal.run.timings, journal.run.stats)

@@ -14,26 +14,34 @@ from typing import Any
 
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
+from sharegen.results.family import family
 from sharegen.results.identity import identity_of
 from sharegen.results.record import read
 from sharegen.results.run_file import RunFile, run_file_path
 
 _FOLDER = Path("runs")
 _DIGITS = 8
+_CONTENT = ("few_shot", "document", "chat_template")  # of what is in files beside the dataset
 
 
-def default_output(content: Content) -> Path:
+def default_output(content: Content, with_folder: bool = False) -> Path:
     """`runs/<recipe>-<hash>.jsonl`, the name of a new journal.
 
     The dataset's name counts, though no part of the identity, and so does what is taken from it:
     the rows of two datasets should not meet in one journal unasked.
+
+    with_folder: whether the folder of a dataset's file counts, too.
     """
-    configuration = content.configuration
+    configuration, fingerprints = content.configuration, content.workload.fingerprints
+    dataset = configuration.dataset
     name = [
         identity_of(configuration.identity),
-        content.weights or [configuration.model, configuration.adapter],
-        _without_folder(configuration.dataset.model_dump(exclude_defaults=True), "source"),
+        content.weights or [configuration.model, configuration.adapter, configuration.revision],
+        _without_folder(dataset.model_dump(exclude_defaults=True), "source"),
         _without_folder(configuration.few_shot.model_dump(exclude_defaults=True), "file"),
+        {name: fingerprints[name] for name in _CONTENT if name in fingerprints},
+        configuration.chat.date and str(configuration.chat.date),
+        dataset.source if with_folder else None,
     ]
     text = json.dumps(name, sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=_DIGITS // 2).hexdigest()
@@ -41,22 +49,43 @@ def default_output(content: Content) -> Path:
 
 
 def find_output(content: Content) -> Path:
-    """The job's journal: under its name, or whichever has samples of these rows by this job."""
+    """The job's journal: under its name, or whichever has samples of these rows by this job.
+
+    Where a dataset of the same name in another folder has the name, the folder counts.
+    """
     named = default_output(content)
-    if named.exists():
+    there = next((path for path in family(named) if path.exists()), None)
+    if there is not None and not _is_of_another_file(there, content):
         return named
     recipe = glob.escape(content.configuration.recipe)
     earlier = sorted(_FOLDER.glob(f"{recipe}-{'[0-9a-f]' * _DIGITS}.jsonl"))
-    return next((path for path in earlier if _is_of(path, content)), named)
+    new = named if there is None else default_output(content, with_folder=True)
+    return next((path for path in earlier if _is_of(path, content)), new)
 
 
 def _without_folder(section: dict[str, Any], key: str) -> dict[str, Any]:
     """A section with a file's or a folder's name alone; without what only extends a journal."""
     section.pop("limit", None)
-    section.pop("document", None)  # of which each row's prompt has what counts
+    section.pop("document", None)  # whose content counts, wherever it lies
     if key in section and Path(section[key]).is_absolute():
         section[key] = Path(section[key]).name
     return section
+
+
+def _is_of_another_file(path: Path, content: Content) -> bool:
+    """Whether a journal is of this job with another file's rows, of which it has samples.
+
+    Not where the file is the same: rows of it that changed are refused, and not sampled anew.
+    """
+    try:
+        recorded = RunFile.read(run_file_path(path))
+        if recorded is None or not any(record.is_sample for record in read(path)):
+            return False
+        dataset = recorded.extent.get("dataset") or {}
+    except JournalError:  # which is told where it is gone on with
+        return False
+    is_elsewhere = dataset.get("source") != content.configuration.dataset.source
+    return is_elsewhere and not _is_of(path, content)
 
 
 def _is_of(path: Path, content: Content) -> bool:

@@ -18,6 +18,7 @@ from sharegen.job.beside import (
     refuse_other_shards,
     refuse_overwriting,
     refuse_writers,
+    tell_discarded,
 )
 from sharegen.job.clock import clock_of
 from sharegen.job.engines import fork_server
@@ -33,6 +34,7 @@ from sharegen.job.share import share_of
 from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
 from sharegen.results.journal_family import JournalFamily
+from sharegen.results.lock import starting
 from sharegen.results.output import refuse_what_is_no_file
 from sharegen.results.score_file import discard_scores
 from sharegen.workload.configuration import Configuration
@@ -95,7 +97,8 @@ def run_job(
             family = JournalFamily(path)
             if not overwrite:
                 others = journals_beside(family, share)
-                refuse_writers(others)
+                with starting(family.whole):  # or asking might refuse who starts
+                    refuse_writers(others)
                 complete = outcome_on_record(
                     content,
                     family.own,
@@ -115,6 +118,7 @@ def run_job(
                 others = [found for found in journals_beside(family, share) if found.size]
                 if overwrite:
                     refuse_overwriting(path, others)
+                    tell_discarded(family.own)
                 job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
                 beside = [found.path for found in others]
                 with closing(job), job.open_journal(file, overwrite, command, adopt) as journal:

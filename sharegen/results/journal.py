@@ -187,6 +187,17 @@ class Journal:
         self._unsynced = True
         self._note(record)
 
+    def begin(self, counts: Mapping[str, Any]) -> None:
+        """Let the run.json say, before anything is drawn, how much is asked."""
+        counted = self.run.counts | as_json(counts)
+        if counted == self.run.counts:
+            return
+        self.run = replace(self.run, counts=counted)
+        try:
+            self.run.write(run_file_path(self.path))
+        except OSError as error:
+            raise self._unwritten(error) from error
+
     def close(
         self,
         stats: Mapping[str, Any] | None = None,
@@ -242,10 +253,7 @@ class Journal:
             if is_news:
                 self.run.write(run_file_path(self.path))
         except OSError as error:
-            raise JournalError(
-                f"{self.path}: cannot be written: {error.strerror}: free some space or choose"
-                " another --output"
-            ) from error
+            raise self._unwritten(error) from error
         self._syncer = threading.Thread(target=self._sync, name="journal-fsync", daemon=True)
         self._syncer.start()
 
@@ -274,6 +282,12 @@ class Journal:
             if not path.exists():
                 self.run.write(path)
                 remark(f"{path}: was removed while {self.path} was written: it is there again")
+
+    def _unwritten(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"{self.path}: cannot be written: {error.strerror}: free some space or choose another"
+            " --output"
+        )
 
     def _not_durable(self) -> JournalError:
         assert self._sync_error is not None

@@ -108,6 +108,11 @@ def refuse_held(path: Path) -> None:
         )
 
 
+def seems_held(path: Path) -> bool:
+    """Whether somebody left word of writing `path`; unlike `refuse_held`, nobody is held up."""
+    return _has_mark(_path(path, _BY_KERNEL)) or os.path.lexists(_path(path, _BY_FILE))
+
+
 def let_go(descriptor: int, lock: Lock) -> None:
     """Close the file, and with it the kernel's lock; its mark goes before, as others may come."""
     if lock.mark is not None:

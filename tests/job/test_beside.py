@@ -138,6 +138,14 @@ def test_a_shard_beside_one_of_another_job_is_refused(folder: Path, tmp_path: Pa
     assert run_job(configure(folder, seed=5), path, shard=SHARDS[1], overwrite=True).drawn
 
 
+def test_overwrite_says_what_it_discards(
+    folder: Path, shards: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_job(configure(folder, seed=5, samples=1), shards, shard=SHARDS[1], overwrite=True)
+    said = "a.shard-2-of-2.jsonl: 5 samples are discarded once the model is loaded"
+    assert said in caplog.text
+
+
 def test_overwrite_leaves_no_samples_that_would_count(folder: Path, shards: Path) -> None:
     for shard in (None, Shard(2, 3)):
         with pytest.raises(JournalError, match=r"shard-1-of-2\.jsonl: has samples of the same job"):

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.output import default_output, find_output
+from sharegen.results.family import journal_path
 from sharegen.results.journal import Journal, refuse_other_job
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, run_file_path
@@ -74,13 +76,15 @@ def test_its_name_follows_content(job: Job, tmp_path: Path) -> None:
         {"prompt": "{{ prompt }}!"},
         {"model": "other"},
         {"rows": "others.jsonl"},
+        {"model": "owner/name", "revision": "v2"},
     ],
 )
 def test_another_job_has_another_name(job: Job, changed: dict[str, Any]) -> None:
     shutil.copytree("model", "other")
     Path("other/model.safetensors").write_text("others")
     shutil.copy("rows.jsonl", "others.jsonl")
-    assert default_output(job(**changed)) != default_output(job())
+    before = {"model": "owner/name"} if "revision" in changed else {}
+    assert default_output(job(**changed)) != default_output(job(**before))
 
 
 def test_the_bundled_job_has_one_name_wherever_the_package_is(tmp_path: Path) -> None:
@@ -131,3 +135,42 @@ def test_a_journal_of_another_job_is_not_taken(job: Job) -> None:
         assert find_output(job()) == default_output(job())
     run.unlink()
     assert find_output(job()) == default_output(job())
+
+
+def test_a_loop_over_documents_has_a_journal_for_each(job: Job, tmp_path: Path) -> None:
+    names = set()
+    Path("rows.jsonl").write_text('{"question": "How long?"}\n')
+    for number, text in enumerate(["One day. " * 20, "Two nights. " * 20]):
+        document = tmp_path / f"{number}.txt"
+        document.write_text(text)
+        flags: dict[str, Any] = {"model": "model", "few_shot": {"k": 0}}
+        flags["dataset"] = {"document": str(document)}
+        configuration = resolve("long-document", "rows.jsonl", flags)
+        content = Content.of(configuration, load_workload(configuration))
+        assert find_output(content) == default_output(content)
+        names.add(default_output(content))
+        moved = str(shutil.copy(document, tmp_path / f"moved {number}.txt"))
+        flags["dataset"] = {"document": moved}
+        again = resolve("long-document", "rows.jsonl", flags)
+        assert default_output(Content.of(again, load_workload(again))) in names
+    assert len(names) == 2
+
+
+def test_a_loop_over_folders_has_a_journal_for_each(job: Job) -> None:
+    found = []
+    for name in ("a", "b", "c"):
+        Path(name).mkdir()
+        Path(name, "test.jsonl").write_text(f'{{"prompt": "Of {name}"}}\n')
+        content = job(f"{name}/test.jsonl")
+        found.append(find_output(content))
+        begin(content, found[-1])
+        assert find_output(content) == found[-1]
+    assert len(set(found)) == 3
+    shutil.move("b", "moved")
+    assert find_output(job("moved/test.jsonl")) == found[1]
+    Path("c", "test.jsonl").write_text('{"prompt": "Edited"}\n')  # to be refused by name
+    assert find_output(job("c/test.jsonl")) == found[2]
+    shard = journal_path(found[0], Shard(1, 2))
+    shutil.move(found[0], shard)
+    shutil.move(run_file_path(found[0]), run_file_path(shard))
+    assert find_output(job("a/test.jsonl")) == found[0]

@@ -100,7 +100,7 @@ def test_a_journal_keeps_log_probabilities_of_prompts_once(model: str, tmp_path:
         assert [entry[0] for entry in told[1:] if entry] == tokenizer(text)["input_ids"][1:]
         assert all(entry and entry[1] <= max(entry[2].values()) for entry in told[1:])
         assert record.logprobs is not None and all(entry[2] == {} for entry in record.logprobs)
-    with pytest.raises(JournalError, match=r"sampling\.prompt_logprobs was 1 and is no longer"):
+    with pytest.raises(JournalError, match=r"sampling\.prompt_logprobs was 1 and is now null"):
         run_job(make(tmp_path, "sampling.logprobs=0", model=model), path)
 
 
