@@ -135,7 +135,8 @@ def _joined(name: str, parts: list[Any]) -> str:
     texts = []
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        text = part.get(_TEXTS[kind]) if isinstance(part, dict) and kind in _TEXTS else None
+        place_of_text = _TEXTS.get(kind) if isinstance(kind, str) else None
+        text = part.get(place_of_text) if isinstance(part, dict) and place_of_text else None
         if not isinstance(text, str):
             raise RenderError(
                 f"{name}[{place}] is of type {kind}: only parts of type text are read"

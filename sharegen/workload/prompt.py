@@ -367,12 +367,16 @@ def _text(
         )
     from sharegen.workload.chat import ChatOverrun, chat_text
 
+    where = "a chat (--chat, --system, rows of messages)"
     try:
-        return chat_text(tokenizer, prompt.content, prompt.options, clock)
+        text = chat_text(tokenizer, prompt.content, prompt.options, clock)
     except ChatOverrun:
         raise
     except ModelError as error:
-        return ModelError(f"a chat (--chat, --system, rows of messages): {error}")
+        return ModelError(f"{where}: {error}")
+    if template.half_character(text) is not None:  # of its tools, or in a call
+        return ModelError(f"{where}: its text holds half of a character")
+    return text
 
 
 def _leading_special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,15 @@ import pytest
 
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.configuration import resolve
+from sharegen.workload.conversation import ChatOptions
 from sharegen.workload.problem import load_workload
-from sharegen.workload.prompt import Prompt, PromptTemplate, tokenise, tokenizer_fingerprint
+from sharegen.workload.prompt import (
+    Prompt,
+    PromptTemplate,
+    tokenise,
+    tokenise_each,
+    tokenizer_fingerprint,
+)
 from sharegen.workload.template import RenderError
 from tests.tiny import tiny_tokenizer
 
@@ -264,6 +271,7 @@ def test_what_is_null_in_a_tool_is_not_there_but_for_values() -> None:
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
             "has a 'function' with a 'name'",
         ),
+        ({"messages": [{**TURNS[0], "content": [{"type": []}]}]}, r"is of type \[\]: only parts"),
         ({"messages": [{"role": 1, "content": "a"}]}, r"messages\[0\].role is of type int"),
         ({"messages": [{"role": "assistant", "text": "a"}]}, "no turn of a conversation"),
         ({"messages": [{**TURNS[0], "at": {1}}]}, r"messages\[0\].at is of type set: .* no JSON"),
@@ -305,3 +313,13 @@ def test_an_example_without_an_answer_is_refused(tmp_path: Path) -> None:
         job = resolve("self-consistency", str(tmp_path / "test.csv"), flags)
         with pytest.raises(DataError, match="few-shot: the field 'answer' of an example is empty"):
             load_workload(job)
+
+
+def test_half_of_a_character_in_a_tool_costs_no_other_chat() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% if tools %}{{ tools[0].a }}{% endif %}{{ messages[0].content }}"
+    good = Prompt(TURNS, "Tom?")
+    bad = replace(good, options=ChatOptions(tools=[{"a": "\ud800"}]))
+    found = list(tokenise_each([good, bad, good], tokenizer))
+    assert found[0] == found[2] and isinstance(found[1], ModelError)
+    assert str(found[1]).endswith("its text holds half of a character")
