@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sharegen.common.names import named, nearest
+from sharegen.common.names import listed, named, nearest
 from sharegen.errors import UsageError
 from sharegen.workload import standard_input
 from sharegen.workload.dataset import READERS, read_rows
@@ -23,7 +23,7 @@ def choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, str
     if dataset is None:
         own = recipe.job.get("dataset") or {}
         if recipe.default is None and not (own.get("source") or own.get("needles")):
-            presets = f"a preset ({', '.join(recipe.presets)}), " if recipe.presets else ""
+            presets = f"a preset ({listed(recipe.presets)}), " if recipe.presets else ""
             raise UsageError(
                 f"the recipe {recipe.name} needs --dataset: {presets}a file, a folder or a hub id"
             )
@@ -44,8 +44,8 @@ def choose_dataset(recipe: Recipe, dataset: str | None) -> tuple[str | None, str
     looks_like_path = dataset.endswith(DATA_SUFFIXES) or dataset.count("/") != 1
     if looks_like_path or dataset.startswith((".", "~", "/")):
         near = nearest(dataset, list(recipe.presets))
-        presets = ", ".join(recipe.presets)
-        hint = f"did you mean {near!r}?" if near else f"presets: {presets}" if presets else ""
+        presets = f"presets: {listed(recipe.presets)}" if recipe.presets else ""
+        hint = f"did you mean {near!r}?" if near else presets
         hint = hint or "check the path"
         raise UsageError(f"--dataset {dataset}: no such file, folder or preset: {hint}")
     return None, dataset
@@ -66,7 +66,7 @@ def schema_preset(recipe: Recipe, name: str) -> str:
     known = named(name, recipe.presets)
     if known is None:
         near = nearest(name, list(recipe.presets))
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(recipe.presets)}"
+        hint = f"did you mean {near!r}?" if near else f"there are {listed(recipe.presets)}"
         raise UsageError(f"unknown schema {name!r}: {hint}")
     return known
 
@@ -110,7 +110,8 @@ def model_of(recipe: Recipe, job: Job, is_flag: bool) -> str:
     """
     models = {name: preset["model"] for name, preset in recipe.presets.items() if "model" in preset}
     if not job.model:
-        names = "".join(f" or {name!r}" for name in models)
+        names = f" or a preset's ({listed(models)})" if len(models) > 1 else ""
+        names = names or "".join(f" or {name!r}" for name in models)
         raise UsageError(f"--model is needed: a model folder, a hub id{names}")
     given = job.model
     if given not in models and not os.path.exists(os.path.expanduser(given)):
