@@ -14,7 +14,7 @@ from sharegen.results.journal_family import FoundJournal, OnRecord
 from sharegen.results.keys import Key
 from sharegen.results.pool import Pool
 from sharegen.results.rereading import Golds, Rereading
-from sharegen.results.run_file import BrokenRunFile, RunFile, run_file_path
+from sharegen.results.run_file import BrokenRunFile, RunFile, as_json, run_file_path
 from sharegen.results.stopped import Stopped
 from sharegen.results.totals import together
 from sharegen.workload.problem import Problem, Workload
@@ -156,13 +156,20 @@ def _counts(
     return [deciding.counted for deciding in decidings]
 
 
+def _asked_of(run: RunFile, content: Content) -> RunFile:
+    """The run.json with the names that columns have now."""
+    fields = content.configuration.dataset.fields
+    dataset = {**(run.extent.get("dataset") or {}), "fields": as_json(fields)}
+    return replace(run, extent=run.extent | {"dataset": dataset})
+
+
 def _noted(path: Path, run: RunFile, content: Content, golds: Golds) -> RunFile:
     """Let a journal say from now on by which rule its samples count, and how answers are read.
 
     golds: in the lines of the journal.
     """
     sampling = content.configuration.sampling
-    noted = content.reading.noted(run, golds)
+    noted = content.reading.noted(_asked_of(run, content), run, golds)
     recorded = noted.extent.get("sampling") or {}
     asked = {"samples": sampling.samples, "stop_when": sampling.stop_when}
     is_same = recorded.get("stop_when") == sampling.stop_when

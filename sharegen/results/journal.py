@@ -131,8 +131,7 @@ class Journal:
                 run = replace(run, environment=_begun(recorded.environment) | asked.environment)
             journal = cls(file, run, read(path))
             if reading is not None:
-                earlier = {} if recorded is None else recorded.answers
-                journal.run = reading.noted(replace(run, answers=earlier), journal.golds)
+                journal.run = reading.noted(run, recorded, journal.golds)
             journal._start(is_news=journal.run != recorded)
         except BaseException:
             file.close()

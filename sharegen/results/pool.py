@@ -20,7 +20,7 @@ from sharegen.results.family import family, shard_named, whole_path
 from sharegen.results.identity import differences
 from sharegen.results.keys import Key, Keys
 from sharegen.results.record import Record, read
-from sharegen.results.rereading import Others, Rereading, readings_of
+from sharegen.results.rereading import Others, Rereading, golds_differ, readings_of
 from sharegen.results.run_file import RunFile, run_file_path, shown
 from sharegen.results.totals import together
 
@@ -53,7 +53,7 @@ class Pool:
     def __init__(self, files: Sequence[Path], runs: Sequence[RunFile | None]):
         self.files = list(files)
         self.runs = list(runs)
-        self.readings = readings_of(self.files, self.runs)
+        self.readings = readings_of(self.runs)
         self.duplicates: dict[Path, list[int]] = {}
 
     @classmethod
@@ -89,9 +89,8 @@ class Pool:
 
     @property
     def golds_differ(self) -> bool:
-        """Whether its runs looked for gold answers in different ways."""
-        found = [Rereading.of(run) for run in self.runs]
-        return len({reading.gold_hash for reading in found if reading is not None}) > 1
+        """Whether its lines have gold answers that were looked for in different ways."""
+        return golds_differ(self.runs)
 
     def records(self) -> Iterator[Record]:
         """Every sample once, then those that failed everywhere, then the bad rows without any.

@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from sharegen.errors import JournalError
 from sharegen.results.answers.reader import Reader
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile
@@ -36,27 +35,15 @@ class Rereading:
 
     @classmethod
     def of(cls, run: RunFile | None) -> Rereading | None:
-        """What a run.json says; None where it says nothing, and the lines are all that there is.
-
-        Raises JournalError for what cannot be meant.
-        """
+        """What a run.json says; None where it says nothing, and the lines are all that there is."""
         if run is None or "answer" not in run.extent:
             return None
-        section, golds = run.extent["answer"], run.answers.get("golds") or {}
-        if not isinstance(section, Mapping | None) or not isinstance(golds, Mapping):
-            raise JournalError("its run.json does not say how answers are read: run it again")
-        return cls(section, golds)
+        return cls(run.extent["answer"], run.answers.get("golds") or {})
 
     @property
     def hash(self) -> str:
         """What the recipe's section is known by."""
         return section_hash(self.section)
-
-    @property
-    def gold_hash(self) -> str:
-        """How gold answers are looked for."""
-        section = self.section or {}
-        return section_hash({name: section.get(name) for name in ("gold", "extract")})
 
     @property
     def reader(self) -> Reader | None:
@@ -73,15 +60,21 @@ class Rereading:
         answers = {"hash": self.hash}
         return replace(run, extent=run.extent | {"answer": self.section}, answers=answers)
 
-    def noted(self, run: RunFile, on_record: Golds) -> RunFile:
+    def noted(self, run: RunFile, earlier: RunFile | None, on_record: Golds) -> RunFile:
         """The run.json with this rereading in the place of an earlier one.
 
-        Gold answers of problems that are not asked stay as they were.
+        earlier: what was recorded before. Gold answers of problems that are not asked stay as they
+            were; if they were looked for elsewhere, that is noted (`stale`).
         """
-        told = {**(run.answers.get("golds") or {}), **self.golds}
+        before = {} if earlier is None else earlier.answers
+        told = {**(before.get("golds") or {}), **self.golds}
         golds = {name: gold for name, gold in told.items() if on_record.differs(name, gold)}
+        answers: dict[str, Any] = {"golds": golds} if golds else {}
+        is_other = earlier is not None and _gold_places(earlier) != _gold_places(self.shown(run))
+        if (is_other or before.get("stale")) and not on_record.names <= self.golds.keys():
+            answers["stale"] = True
         shown = self.shown(run)
-        return replace(shown, answers=shown.answers | ({"golds": golds} if golds else {}))
+        return replace(shown, answers=shown.answers | answers)
 
     def read(self, records: Iterable[Record]) -> Iterator[tuple[Record, Record]]:
         """Each record with itself as it is read now."""
@@ -103,22 +96,28 @@ class Rereading:
         return [None if reading is None else reading.answer for reading in found]
 
 
-def readings_of(files: Sequence[Path], runs: Sequence[RunFile | None]) -> list[Rereading | None]:
-    """How the answers in the journals of one job are read: all as the latest of their runs says.
-
-    Raises JournalError naming the journal whose run.json says nothing that can be meant.
-    """
-    found: list[Rereading | None] = []
-    for path, run in zip(files, runs, strict=True):
-        try:
-            found.append(Rereading.of(run))
-        except JournalError as error:
-            raise JournalError(f"{path}: {error}") from None
+def readings_of(runs: Sequence[RunFile | None]) -> list[Rereading | None]:
+    """How the answers in the journals of one job are read: all as the latest of their runs says."""
+    found = [Rereading.of(run) for run in runs]
     dated = [(_date(run), reading) for run, reading in zip(runs, found, strict=True) if reading]
     if not dated:
         return found
     section = max(dated, key=lambda each: each[0])[1].section
     return [reading and replace(reading, section=section) for reading in found]
+
+
+def golds_differ(runs: Sequence[RunFile | None]) -> bool:
+    """Whether lines of one job have gold answers that were looked for in different ways."""
+    known = [run for run in runs if run is not None and "answer" in run.extent]
+    places = {section_hash(_gold_places(run)) for run in known}
+    return len(places) > 1 or any(run.answers.get("stale") for run in known)
+
+
+def _gold_places(run: RunFile) -> dict[str, Any]:
+    """Where gold answers are looked for, and what reads them."""
+    section = run.extent.get("answer") or {}
+    dataset = run.settings.get("dataset") or {}
+    return {"fields": dataset.get("fields"), **{k: section.get(k) for k in ("gold", "extract")}}
 
 
 def _date(run: RunFile | None) -> str:
@@ -166,6 +165,11 @@ class Golds:
         """Take the gold answer in a sample's line."""
         if self._known.setdefault(record.problem_id, record.gold) != record.gold:
             self._mixed.add(record.problem_id)
+
+    @property
+    def names(self) -> AbstractSet[str]:
+        """The problems that there are."""
+        return self._known.keys()
 
     def differs(self, problem_id: str, gold: str | None) -> bool:
         """Whether a line of the problem has another one; False where it has no lines."""

@@ -41,7 +41,8 @@ class RunFile:
         the `dataset` and of the model's other `files`.
     extent: settings that may change (model, dataset, samples, limit, answer, memory, batch).
     answers: how answers are read since the latest run: the `hash` of the recipe's section, and the
-        `golds` by problem id that are others than the journal's lines have.
+        `golds` by problem id that are others than the journal's lines have; `stale`, where there
+        are problems that no run has asked since gold answers were looked for elsewhere.
     versions: of Python and the packages of the latest run; environment: its `date`, `host`,
         `device` and `command`, and when the first run had `begun`, where it is a later one;
         counts, timings, stats: its results.
