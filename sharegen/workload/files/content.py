@@ -195,13 +195,21 @@ def read_text(path: Path) -> str:
         return text_of(path, content.whole())
 
 
+NULS = "holds NUL bytes: it is UTF-16 without a byte order mark, or broken: save it as UTF-8"
+
+
 def text_of(path: Path, content: bytes) -> str:
     """The text of a file's content. Raises DataError with the line and byte that is none."""
     try:
-        return content.decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: {not_utf8(error)} of the text") from None
+    nul = text.find("\0")
+    if nul >= 0:
+        line = text.count("\n", 0, nul) + 1
+        raise DataError(f"{path}, line {line}: {NULS}")
+    return text
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:

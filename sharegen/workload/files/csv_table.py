@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from sharegen.errors import DataError
-from sharegen.workload.files.content import Content
-from sharegen.workload.files.lines import NULS, Found
+from sharegen.workload.files.content import NULS, Content
+from sharegen.workload.files.lines import Found
 
 _LONE_RETURN = "\ud800"
 r"""What stands for a \r within a line while csv reads it, which would end the row there: a half of

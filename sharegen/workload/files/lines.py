@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.errors import DataError
-from sharegen.workload.files.content import Content, not_utf8, text_of
+from sharegen.workload.files.content import NULS, Content, not_utf8, text_of
 
 Found: TypeAlias = "dict[str, Any] | str"
 """A row's values, or its fault: why it cannot be read, in words that complete "line 3: ..."."""
@@ -26,8 +26,6 @@ def read_json(content: Content) -> Iterator[tuple[str, Found]]:
     text = text_of(content.path, whole)
     if not text.strip():
         return
-    if "\0" in text:
-        raise DataError(f"{content.path}: {NULS}")
     found: list[Found]
     try:
         values = json_values.parse(text)
@@ -75,6 +73,3 @@ def _text_of(line: bytes) -> Found:
     if "\0" in text:
         return NULS
     return {"text": text}
-
-
-NULS = "holds NUL bytes: it is UTF-16 without a byte order mark, or broken: save it as UTF-8"

@@ -45,7 +45,7 @@ def test_a_byte_order_mark_tells_the_encoding(
         ("a.txt", "é one".encode("latin-1"), "line 1: is not UTF-8 text at byte 0"),
         ("a.txt", "one two".encode("utf-16-le"), "line 1: holds NUL bytes: it is UTF-16 without"),
         ("a.jsonl", '{"q": 1}'.encode("utf-16-be"), "line 1: holds NUL bytes"),
-        ("a.json", '[{"q": 1}]'.encode("utf-16-le"), "a.json: holds NUL bytes"),
+        ("a.json", '[{"q": 1}]'.encode("utf-16-le"), "a.json, line 1: holds NUL bytes"),
         ("a.csv", "q,a\n1,2\n".encode("utf-16-le"), "line 1: holds NUL bytes"),
         ("a.tsv", "q\ta\n1\t2\n".encode("utf-16-be"), "line 1: holds NUL bytes"),
         ("a.json", b'[{"q": 1},\n{"q": "\xe9"}]', "line 2: is not UTF-8 text at byte 18"),
@@ -149,6 +149,9 @@ def test_a_whole_text_is_read_likewise(tmp_path: Path) -> None:
     assert read_text(path) == "Ein\nBüch"
     path.write_bytes("Ein\nBüch".encode("latin-1"))
     with pytest.raises(DataError, match=r"book\.txt, line 2: is not UTF-8 text at byte 5"):
+        read_text(path)
+    path.write_bytes(b"Ein\nB\0uch")
+    with pytest.raises(DataError, match=r"book\.txt, line 2: holds NUL bytes"):
         read_text(path)
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_text(tmp_path / "none.txt")
