@@ -20,7 +20,8 @@ SchemaOption = Annotated[
     str | None,
     typer.Option(
         "--schema",
-        help="apps, humaneval or mbpp: the columns of the dataset, where they cannot be told.",
+        help="apps, humaneval, mbpp or livecodebench: the columns of the dataset, where they "
+        "cannot be told.",
         metavar="SCHEMA",
         rich_help_panel=_DATA,
     ),
@@ -32,16 +33,19 @@ def code_sample(
     context: typer.Context,
     name: Annotated[
         str,
-        typer.Argument(metavar="DATASET", help="apps, humaneval, mbpp, a file or a hub id."),
+        typer.Argument(
+            metavar="DATASET", help="apps, humaneval, mbpp, livecodebench, a file or a hub id."
+        ),
     ],
     options: ProgramOptions,
     schema: SchemaOption = None,
     difficulty: Annotated[
-        Literal["introductory", "interview", "competition"] | None,
+        Literal["introductory", "interview", "competition", "easy", "medium", "hard"] | None,
         typer.Option(
             "--difficulty",
             metavar="LEVEL",
-            help="introductory, interview or competition: only these problems (APPS).",
+            help="introductory, interview or competition: only these problems (APPS); easy, medium "
+            "or hard (LiveCodeBench).",
             rich_help_panel=_SAMPLED,
         ),
     ] = None,

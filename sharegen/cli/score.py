@@ -88,8 +88,8 @@ def score(
         str | None,
         typer.Option(
             "--dataset",
-            help="Where the tests are, if the file does not say: apps, humaneval, mbpp, a file or "
-            "a hub id.",
+            help="Where the tests are, if the file does not say: apps, humaneval, mbpp, "
+            "livecodebench, a file or a hub id.",
             metavar="DATASET",
             rich_help_panel=_DATA,
         ),
@@ -304,7 +304,7 @@ def _by_difficulty(verdicts: Sequence[Verdict], stopped: Stopped | None, ks: Seq
             entry = counts.setdefault(verdict.problem_id, (verdict.difficulty, []))
             entry[1].append(verdict.passed)
     groups: dict[str, list[tuple[int, int]]] = {"all": []}
-    order = ("introductory", "interview", "competition")
+    order = ("introductory", "interview", "competition", "easy", "medium", "hard")
     present = {difficulty for difficulty, _ in counts.values() if difficulty}
     for name in [*(o for o in order if o in present), *sorted(present - set(order))]:
         groups[name] = []

@@ -24,12 +24,13 @@ class CallTests:
     """The program defines a function (or a class `Solution` with that method).
 
     arguments: of each call, as JSON data; results: what each must return, as JSON data, on its own
-        or as the only item of a list.
+        or, unless is_exact, as the only item of a list.
     """
 
     function: str
     arguments: Sequence[Sequence[Any]]
     results: Sequence[Any]
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)

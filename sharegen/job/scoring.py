@@ -156,7 +156,7 @@ def dataset_of(
     if samples.configuration is None:
         raise UsageError(
             f"{samples.path}: where its tests are is not known: give --dataset "
-            "(apps, humaneval, mbpp, a file or a hub id)"
+            "(apps, humaneval, mbpp, livecodebench, a file or a hub id)"
         )
     recorded = samples.configuration.dataset
     changes = {"rows": schema or recorded.rows, "split": split or recorded.split}

@@ -47,12 +47,12 @@ def _exactly_equal(ours: str, theirs: str) -> bool:
         return False
 
 
-def same_value(encoded: Any, expected: Any) -> bool:
+def same_value(encoded: Any, expected: Any, is_exact: bool = False) -> bool:
     """Whether a function returned what it should have.
 
     encoded: the value as `sandbox.literal` encodes it; expected: JSON data. Many rows of APPS hold
-    a result as the only item of a list, so either counts. A tuple is a list, an int key is its
-    string, since JSON has neither; floats may differ by rounding.
+    a result as the only item of a list, so either counts, unless is_exact. A tuple is a list, an
+    int key is its string, since JSON has neither; floats may differ by rounding.
     """
     try:
         value = _plain(encoded)
@@ -60,7 +60,8 @@ def same_value(encoded: Any, expected: Any) -> bool:
         return False
     if _same(value, expected):
         return True
-    return isinstance(expected, list) and len(expected) == 1 and _same(value, expected[0])
+    is_wrapped = isinstance(expected, list) and len(expected) == 1 and not is_exact
+    return is_wrapped and _same(value, expected[0])
 
 
 def _plain(encoded: Any) -> Any:

@@ -133,7 +133,8 @@ class Scorer:
                 arguments = literal.encode(list(tests.arguments[index]))
             except literal.NotLiteral:  # more items than any test has
                 return "unscorable"
-            return _judge_call(program.call(tests.function, arguments), tests.results[index])
+            answer = program.call(tests.function, arguments)
+            return _judge_call(answer, tests.results[index], tests.is_exact)
         return self._check(program, tests, tests.checks[index])
 
     def _check(self, program: Program, tests: CheckTests, check: str) -> Result:
@@ -171,12 +172,12 @@ def _count(tests: ScriptTests | CallTests | CheckTests) -> int:
     return len(tests.arguments if isinstance(tests, CallTests) else tests.checks)
 
 
-def _judge_call(answer: Answer, expected: Any) -> Result:
+def _judge_call(answer: Answer, expected: Any, is_exact: bool) -> Result:
     if answer.status != "ok":
         return _FAILURES[answer.status]
     reply = _reply(answer.output)
     if "value" in reply:
-        return "passed" if same_value(reply["value"], expected) else "wrong answer"
+        return "passed" if same_value(reply["value"], expected, is_exact) else "wrong answer"
     return _raised(reply["raised"])
 
 

@@ -1,4 +1,6 @@
-"""The schemas of program problems: APPS, HumanEval, MBPP. Rows -> template fields, and -> tests.
+"""The schemas of program problems: rows -> template fields, and -> tests.
+
+APPS, HumanEval and MBPP are read here, LiveCodeBench in a file of its own.
 
 A schema is told by the columns of a row. What the recipe's templates need besides these columns is
 added as fields; tests are read apart, when a program is scored, since APPS has gigabytes of them.
@@ -25,6 +27,7 @@ from sharegen.common.program_tests import (
 )
 from sharegen.common.python_source import parsed
 from sharegen.errors import DataError, UsageError
+from sharegen.workload import live_code_bench
 from sharegen.workload.dataset import Rows
 from sharegen.workload.template import half_character
 
@@ -82,8 +85,27 @@ def schema_named(name: str) -> Schema:
     return by_name[known]
 
 
+_TACO = (
+    "are like TACO's, which has several right outputs for many of its inputs: --schema apps reads "
+    "them as APPS's all the same"
+)
+_LEETCODE = (
+    "are like LeetCodeDataset's, whose entry_point is an expression: write the name `Solution` "
+    "instead, begin `check` with `candidate = candidate().METHOD`, and give --schema humaneval"
+)
+_OTHERS = (
+    (frozenset({"question", "input_output", "raw_tags"}), _TACO),
+    (frozenset({"question", "input_output", "skill_types"}), _TACO),
+    (frozenset({"prompt", "entry_point", "test", "problem_description"}), _LEETCODE),
+)
+"""Columns of datasets that are like one that we know and are none, with what can be done."""
+
+
 def schema_of(row: Row, where: str) -> Schema:
     """The schema that a row is in. Raises DataError that names its columns."""
+    for columns, hint in _OTHERS:
+        if columns <= row.keys():
+            raise DataError(f"{where}: its columns {hint}")
     schema = _fitting(row)
     if schema is None:
         raise DataError(
@@ -119,8 +141,9 @@ def _apps_fields(row: Row) -> dict[str, Any]:
 
 def _apps_solutions(row: Row) -> list[str]:
     """The accepted solutions; none where the column is empty or no JSON."""
+    found = row.get("solutions")
     try:
-        found = json_values.parse(_text(row.get("solutions")))
+        found = json_values.parse(found) if isinstance(found, str) else found
     except JsonError:
         return []
     return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
@@ -128,13 +151,14 @@ def _apps_solutions(row: Row) -> list[str]:
 
 def _apps_function(row: Row) -> str | None:
     """The name of the function to write; None for a script."""
-    text = _text(row.get("input_output"))
-    if '"fn_name"' not in text:  # most tests are long, and this is all that is asked of them here
-        return None
-    try:
-        tests = json_values.parse(text, parse_int=str)  # whatever the length of its numbers
-    except JsonError:
-        return None
+    tests = row.get("input_output")
+    if isinstance(tests, str):
+        if '"fn_name"' not in tests:  # most are long, and this is all that is asked of them here
+            return None
+        try:
+            tests = json_values.parse(tests, parse_int=str)  # whatever the length of its numbers
+        except JsonError:
+            return None
     name = tests.get("fn_name") if isinstance(tests, dict) else None
     return name if isinstance(name, str) and name else None
 
@@ -146,11 +170,11 @@ def _apps_problem(row: Row) -> ProgramProblem:
 
 
 def _apps_tests(row: Row) -> ScriptTests | CallTests | NoTests:
-    text = _text(row.get("input_output"))
-    if not text.strip():
+    tests = row.get("input_output")  # JSON, or the object itself
+    if tests is None or (isinstance(tests, str) and not tests.strip()):
         return NoTests("its input_output is empty")
     try:
-        tests = json_values.parse(text, parse_float=_finite)
+        tests = json_values.parse(tests, parse_float=_finite) if isinstance(tests, str) else tests
     except JsonLimitError as error:
         return NoTests(f"its input_output cannot be used: {error}")
     except JsonError:
@@ -295,6 +319,11 @@ def _require(row: Row, column: str) -> None:
         raise DataError(f"the field {column!r} is missing")
 
 
+def _live_fields(row: Row) -> dict[str, Any]:
+    _require(row, "question_content")
+    return live_code_bench.fields(row)
+
+
 SCHEMAS = (
     Schema(
         "apps",
@@ -317,5 +346,13 @@ SCHEMAS = (
         fields=_mbpp_fields,
         problem=_mbpp_problem,
         setup=frozenset({"test_imports", "test_setup_code"}),
+    ),
+    Schema(
+        "livecodebench",
+        columns=frozenset({"question_content", "public_test_cases"}),
+        tests=frozenset({"public_test_cases"}),
+        fields=_live_fields,
+        problem=live_code_bench.problem,
+        setup=frozenset({"private_test_cases", "metadata"}),
     ),
 )

@@ -57,7 +57,8 @@ class Dataset(Strict):
     revision: branch, tag or commit of a dataset on the hub; null is its main one.
     requests: whether the rows are the lines of an OpenAI batch file, which bring prompts and
         sampling parameters of their own.
-    rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`).
+    rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`,
+        `livecodebench`).
     id: columns that may hold the problem's id; without any, the row's index in the split.
     fields: name in the templates -> the column, or columns to try in order. Every column is a field
         by its own name, too.

@@ -278,6 +278,41 @@ def test_chats_are_judged_by_their_last_fenced_block(
     assert lines(Path("h.jsonl"))[0]["completion"] == "\ndef add(x):\n    return x + 1\n"
 
 
+def test_problems_of_livecodebench_are_scored(sharegen: Command, tmp_path: Path) -> None:
+    rows = [
+        {
+            "question_id": "script",
+            "question_content": "Add 1.",
+            "starter_code": "",
+            "difficulty": "easy",
+            "public_test_cases": json.dumps([{"input": "1\n", "output": "2\n"}]),
+            "private_test_cases": json.dumps([{"input": "5\n", "output": "6\n"}]),
+            "metadata": "{}",
+        },
+        {
+            "question_id": "called",
+            "question_content": "Add 1.",
+            "starter_code": "class Solution:\n    def add(self, x: int) -> int:\n        ",
+            "difficulty": "hard",
+            "public_test_cases": json.dumps([{"input": "1", "output": "2"}]),
+            "metadata": json.dumps({"func_name": "add"}),
+        },
+    ]
+    dataset = write_jsonl(tmp_path / "live.jsonl", rows)
+    method = "class Solution:\n    def add(self, x: int) -> int:\n        return x + 1\n"
+    answers = {
+        "script": [
+            "```python\nprint(int(input()) + 1)\n```\nOutput:\n```\n2\n```\n",
+            "```\n2\n```",
+        ],
+        "called": [f"```python\n{method}```\n```python\nprint(Solution().add(1))\n```", "2"],
+    }
+    journal = journal_of(tmp_path / "a.jsonl", dataset, answers, chat={"enabled": True})
+    ran = sharegen("score", journal, "--execute")
+    assert ran.code == 0 and "50.0%" in ran.out, ran.err
+    assert ran.out.index("easy") < ran.out.index("hard")
+
+
 def test_unscorable_problems_are_left_out(sharegen: Command, tmp_path: Path) -> None:
     rows = [
         APPS[0],

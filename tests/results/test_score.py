@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import re
@@ -117,6 +118,23 @@ def test_numbers_have_as_many_digits_as_they_have(
     """Python's own limit, of 4,300 digits, is none of a judge's."""
     problem = ProgramProblem(tests)
     assert scorer.score(problem, completion_of(fenced(program), True, problem)).passed
+
+
+def test_a_method_is_not_taken_for_a_function_of_the_prelude(scorer: Scorer) -> None:
+    row = {
+        "question_content": "",
+        "public_test_cases": '[{"input": "[1, 1]\\n1", "output": "2"}]',
+        "metadata": {"func_name": "count"},
+    }
+    problem = schema_named("livecodebench").problem(row)
+    program = (
+        "class Solution:\n    def count(self, xs: List[int], x: int) -> int:\n"
+        "        return Counter(xs)[x] * gcd(1, 2) * pow(1, 2, 5)\n"
+    )
+    assert scorer.score(problem, program).passed
+    assert scorer.score(problem, program.replace("return", "return 0 *")).result == "wrong answer"
+    listed = dataclasses.replace(problem, tests=CallTests("count", [[[1, 1], 1]], [[2]], True))
+    assert scorer.score(listed, program).result == "wrong answer"  # where APPS takes either
 
 
 def test_after_a_timeout_the_other_tests_are_not_run(scorer: Scorer) -> None:

@@ -57,7 +57,7 @@ def test_unknown_columns_and_names_are_told() -> None:
     with pytest.raises(DataError, match=r"rows.jsonl, line 1.*columns question, answer.*--schema"):
         schema_of({"question": 1, "answer": 2}, "rows.jsonl, line 1")
     with pytest.raises(
-        UsageError, match="unknown schema 'app': it is one of apps, humaneval, mbpp"
+        UsageError, match="unknown schema 'app': it is one of apps, humaneval, mbpp, livecodebench"
     ):
         adapter("app")
 
@@ -161,6 +161,39 @@ def test_apps_tests() -> None:
     keyed = {"fn_name": "f", "inputs": [[{"1": 2}, {"a": 1}]], "outputs": [1]}
     assert how_judged(APPS | {"input_output": json.dumps(keyed)}).arguments == [[{1: 2}, {"a": 1}]]
     assert schema_named("apps").problem(APPS).difficulty == "introductory"
+
+
+def test_apps_rows_may_hold_objects_instead_of_json(tmp_path: Path) -> None:
+    for row in (APPS, CALLED):
+        held = row | {name: json.loads(row[name]) for name in ("input_output", "solutions")}
+        assert how_judged(held) == how_judged(row)
+        assert adapter("apps")(held)["answer"] == adapter("apps")(row)["answer"]
+        assert prompts(tmp_path, [held]) == prompts(tmp_path, [row])
+    assert isinstance(how_judged(APPS | {"input_output": ["no object"]}), NoTests)
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "to_do"),
+    [
+        ({"raw_tags": "[]", "source": "codeforces"}, "TACO", "--schema apps"),
+        ({"skill_types": "[]"}, "TACO", "--schema apps"),
+    ],
+)
+def test_rows_like_those_of_apps_are_told_by_name(
+    columns: dict[str, Any], name: str, to_do: str
+) -> None:
+    with pytest.raises(DataError, match=f"line 1.*{name}.*{to_do}"):
+        schema_of(APPS | columns, "rows.jsonl, line 1")
+
+
+def test_rows_of_leetcode_dataset_are_told_by_name(tmp_path: Path) -> None:
+    row = HUMANEVAL | {"entry_point": "Solution().add", "problem_description": "Add."}
+    with pytest.raises(DataError, match=r"LeetCodeDataset.*`Solution`.*--schema humaneval"):
+        schema_of(row, "here")
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    with pytest.raises(DataError, match="LeetCodeDataset"):
+        resolve("code-sample", str(path), {"model": "none", "few_shot": {"k": 0}})
 
 
 HUGE = '{"inputs": [[1' + "0" * 5000 + ']], "outputs": [1], "fn_name": "f"}'

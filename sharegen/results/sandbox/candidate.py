@@ -151,10 +151,11 @@ def _answer(module: types.ModuleType, call: dict[str, Any]) -> bytes:
 
 
 def _find(module: types.ModuleType, name: str) -> Callable[..., Any]:
-    """The function of that name, or the method of a fresh `Solution`."""
-    if hasattr(module, name):
-        return getattr(module, name)
-    return getattr(module.Solution(), name)
+    """The method of a fresh `Solution`, else what has that name: a prelude's function may, too."""
+    solution = getattr(module, "Solution", None)
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    return getattr(module, name)
 
 
 class _Program(Peer):
