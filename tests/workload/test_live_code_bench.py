@@ -134,11 +134,12 @@ def test_the_prompt_is_the_datasets_own(tmp_path: Path) -> None:
     script, called = prompts(tmp_path, [SCRIPT, CALLED])
     assert (script.id, called.id) == ("abc1_a", "2")
     assert str(script.prompt) == (
-        "### Question:\nAdd two numbers.\n\n### Format: Read the inputs from stdin solve the "
-        "problem and write the answer to stdout (do not directly test on the sample inputs). Enclose "
-        "your code within delimiters as follows. Ensure that when the python program runs, it reads the "
-        "inputs, runs the algorithm and writes output to STDOUT.\n```python\n# YOUR CODE HERE\n```"
-        "\n\n### Answer: (use the provided format with backticks)\n\n"
+        "### Question:\nAdd two numbers.\n\n"
+        "### Format: Read the inputs from stdin solve the problem and write the answer to stdout "
+        "(do not directly test on the sample inputs). Enclose your code within delimiters as "
+        "follows. Ensure that when the python program runs, it reads the inputs, runs the "
+        "algorithm and writes output to STDOUT.\n```python\n# YOUR CODE HERE\n```\n\n"
+        "### Answer: (use the provided format with backticks)\n\n"
     )
     assert str(called.prompt) == (
         "### Question:\nAdd two numbers.\n\n### Format: You will use the following starter code to "
