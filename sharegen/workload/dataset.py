@@ -167,10 +167,12 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
             is_pinned = cached is not None and revision is not None
             place = str(cached) if is_pinned else source
             at = commit if reachable else None
-            tables = _delimited_files(place, config, split, at)
+            builder = datasets.load_dataset_builder(place, config, revision=at)
+            tables = _delimited_files(builder, split)
             if tables is not None:
                 return replace(_read_files(*tables), commit=commit)
-            table = datasets.load_dataset(place, config, split=split, revision=at)
+            builder.download_and_prepare()
+            table = builder.as_dataset(split=split)
             found = _rows_of_table(table, f"{source} {split}")
         except RevisionNotFoundError:
             raise DataError(
@@ -186,9 +188,7 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
     return Rows(found, digest.hexdigest(), commit)
 
 
-def _delimited_files(
-    place: str, config: str | None, split: str, revision: str | None
-) -> tuple[list[Path], Reader] | None:
+def _delimited_files(builder: Any, split: str) -> tuple[list[Path], Reader] | None:
     """The files of a split that is CSV, here by now, with what reads their cells as text.
 
     None where it is anything else, which `datasets` reads: CSV it would take for numbers, dates
@@ -197,7 +197,6 @@ def _delimited_files(
     import datasets
     from datasets.packaged_modules.csv.csv import CsvConfig
 
-    builder = datasets.load_dataset_builder(place, config, revision=revision)
     how, files = builder.config, builder.config.data_files or {}
     plain = CsvConfig(sep=getattr(how, "sep", ","))
     ways = ("names", "header", "skiprows", "quotechar", "quoting", "escapechar", "encoding")
