@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
+
+from sharegen.results.answers.reader import Extract
 
 Check = Callable[[Any], bool]
 
@@ -68,8 +70,12 @@ def _is_answer(value: Any) -> bool:
     if not isinstance(value, dict):
         return value is None
     patterns = value.get("patterns") or []
-    texts = [value.get("extract") or "", *(patterns if isinstance(patterns, list) else [None])]
-    return all(map(_is_text, texts))
+    known = value.get("extract") in (None, *get_args(Extract))
+    return known and isinstance(patterns, list) and all(map(_is_text, patterns))
+
+
+def _is_golds(value: Any) -> bool:
+    return isinstance(value, dict) and all(v is None or _is_text(v) for v in value.values())
 
 
 def _is_time(value: Any) -> bool:
@@ -95,7 +101,7 @@ _CHECKS: dict[str, tuple[tuple[str | None, Check, str], ...]] = {
         ("shard", _is_section, _SECTION),
         ("recipe", _is_text, "text"),
     ),
-    "answers": (("golds", _or_none(_is_section), "object of answers"),),
+    "answers": (("golds", _or_none(_is_golds), "object of answers"),),
     "counts": ((None, _is_number, "number"),),
     "timings": (("progress", _is_points, "list of points"), (None, _is_number, "number")),
     "stats": (

@@ -53,6 +53,11 @@ def test_settings_merge_the_extent_into_the_configuration() -> None:
         ("[]", "is not a JSON object"),
         ("{}", "has no `configuration`"),
         ('{"configuration": 3}', "`configuration` is not a JSON object"),
+        *(
+            ('{"configuration": {}, "extent": {"answer": %s}}' % answer, "no way to read answers")
+            for answer in ('"number"', "[]", '{"extract": "numbre"}', '{"patterns": "x"}')
+        ),
+        ('{"configuration": {}, "answers": {"golds": {"a": 5}}}', "no object of answers"),
     ],
 )
 def test_a_broken_one_is_named_in_one_line(tmp_path: Path, content: str, complaint: str) -> None:
