@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sharegen.common.grammar import library, prepared, why
 from sharegen.common.structured import StructuredOutputsParams
+from sharegen.engine.grammar.token_bytes import vocabulary_of
 from sharegen.engine.request import Request
 from sharegen.engine.text.stopping import end_tokens
 from sharegen.errors import RequestError, UsageError
@@ -220,12 +221,9 @@ class Grammars:
 
     def _read_vocabulary(self) -> Any:
         """The tokenizer as the library has it, with an id for each of the model's."""
-        from llguidance.hf import from_tokenizer
-
         tokenizer: Any = self._tokenizer
         size = max(self._vocab_size, len(tokenizer))
-        ends = list(self._eos_token_ids) or None
         try:
-            return from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
+            return vocabulary_of(tokenizer, size, list(self._eos_token_ids) or None)
         except ValueError as error:
             raise UsageError(f"structured_outputs cannot use this tokenizer: {error}") from None
