@@ -6,10 +6,12 @@ number of shards had; shards of one cut have no problem in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from sharegen.common.files import replace_file
 from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
@@ -19,20 +21,35 @@ from sharegen.results.family import shard_named
 from sharegen.results.journal import BESIDE, refuse_other_job
 from sharegen.results.journal_family import FoundJournal, JournalFamily
 from sharegen.results.keys import Key
-from sharegen.results.lock import refuse_held, starting
-from sharegen.results.run_file import RunFile
+from sharegen.results.lock import is_held, starting
+from sharegen.results.places import hidden
+from sharegen.results.run_file import BrokenRunFile, RunFile
 from sharegen.results.score_file import scores_path
 
 
 def journals_beside(family: JournalFamily, share: Share | None) -> list[FoundJournal]:
-    """The other journals that may hold samples of what a run asks; some may be empty yet."""
-    return [journal for journal in family.others() if not _is_of_cut(journal, share)]
+    """The other journals that may hold samples of what a run asks."""
+    return [
+        journal
+        for journal in family.others()
+        if journal.size and (_is_mixed(journal) or not _is_of_cut(journal, share))
+    ]
 
 
-def refuse_writers(journals: Iterable[FoundJournal]) -> None:
-    """Raises JournalError for one that another process writes: both would draw the same."""
-    for journal in journals:
-        refuse_held(journal.path)
+def refuse_writers(family: JournalFamily, share: Share | None) -> None:
+    """Raises JournalError where another process draws what may be the same samples."""
+    if family.others():
+        with starting(family.whole):  # or who starts might be refused because this one asks
+            _refuse_writers(family, share)
+
+
+def _refuse_writers(family: JournalFamily, share: Share | None) -> None:
+    for journal in family.others():
+        if not _draws_of_cut(journal, share) and is_held(journal.path):
+            raise JournalError(
+                f"{journal.path}: another process is writing it, and both would draw the same "
+                "samples: wait for that run to end, or choose another --output"
+            )
 
 
 @contextmanager
@@ -41,20 +58,43 @@ def held(family: JournalFamily, share: Share | None, follow: bool) -> Iterator[A
 
     follow: whether the journal may be a symbolic link. Where nothing is written to a journal that
     was not there, there is none afterwards. Raises JournalError for a journal beside it that
-    another process writes: both would draw the same. Who comes later is refused: each holds its
-    own before it looks at the others'.
+    another process writes. Who comes later is refused: each holds its own before it looks at the
+    others'.
     """
+    note = _note_path(family.own.path)
+    with suppress(OSError):  # which opening the file tells
+        note.parent.mkdir(parents=True, exist_ok=True)
     with starting(family.whole):
         file = AppendedFile.open(family.own.path, follow=follow)
         try:
-            refuse_writers(journals_beside(family, share))
+            _note_cut(note, share)
+            _refuse_writers(family, share)
         except BaseException:
             file.discard()
             raise
     try:
         yield file
     finally:
+        with suppress(OSError):
+            note.unlink(missing_ok=True)
         file.discard()
+
+
+def extent_of(share: Share | None, own: FoundJournal | None) -> dict[str, Any]:
+    """What the run.json of a run's journal says of its share of the job.
+
+    own: the journal, None where it is started anew. Where the job was cut otherwise before, as with
+    fewer rows, it has samples of problems that are another shard's now, and is `mixed`.
+    """
+    if share is None:
+        return {}
+    is_mixed = False
+    if own is not None and own.size:
+        try:
+            is_mixed = _is_mixed(own) or not _is_of_cut(own, share)
+        except BrokenRunFile:  # adopted
+            is_mixed = True
+    return {"shard": share.extent["shard"] | ({"mixed": True} if is_mixed else {})}
 
 
 def refuse_other_shards(family: JournalFamily, share: Share | None, content: Content) -> None:
@@ -118,13 +158,37 @@ def _is_of_job(journal: FoundJournal, asked: RunFile) -> bool:
 
 
 def _is_of_cut(journal: FoundJournal, share: Share | None) -> bool:
-    """Whether it is another shard's, of the same cut; one that was just begun is taken to be."""
+    """Whether it is a shard's, of the same cut; one that was just begun is taken to be."""
     shard = shard_named(journal.path)
     if share is None or shard is None or shard.count != share.shard.count:
         return False
     if journal.run is None:
         return True
-    recorded, mine = journal.run.extent.get("shard"), share.extent["shard"]
-    return isinstance(recorded, dict) and all(
-        recorded.get(name) == mine[name] for name in ("count", "cut")
-    )
+    recorded = journal.run.extent.get("shard")
+    return isinstance(recorded, dict) and recorded.get("cut") == share.cut
+
+
+def _draws_of_cut(journal: FoundJournal, share: Share | None) -> bool:
+    """Whether who writes it draws a shard of the same cut: that is noted before the model loads."""
+    shard = shard_named(journal.path)
+    if share is None or shard is None or shard.count != share.shard.count:
+        return False
+    with suppress(OSError):
+        return _note_path(journal.path).read_text() == share.cut
+    return _is_of_cut(journal, share)
+
+
+def _is_mixed(journal: FoundJournal) -> bool:
+    """Whether a shard's journal has samples of problems that are another's by the present cut."""
+    recorded = None if journal.run is None else journal.run.extent.get("shard")
+    return isinstance(recorded, dict) and bool(recorded.get("mixed"))
+
+
+def _note_cut(path: Path, share: Share | None) -> None:
+    with suppress(OSError):  # the run.json says it, a little later
+        if share is not None:
+            replace_file(path, share.cut.encode())
+
+
+def _note_path(journal: Path) -> Path:
+    return hidden(journal.with_name(journal.name + ".cut"))

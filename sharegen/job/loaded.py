@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,6 +146,7 @@ class LoadedJob:
     def open_journal(
         self,
         file: AppendedFile,
+        extent: Mapping[str, Any],
         overwrite: bool,
         command: str | None = None,
         adopt: bool = False,
@@ -156,7 +157,7 @@ class LoadedJob:
             self.configuration.identity | {"dtype": dtype} | of_ranks(self.configuration, dtype),
             fingerprints=self.content.fingerprints(self.model, self.tokenizer)
             | self.clock.fingerprint,
-            extent=self.configuration.extent | ({} if self.share is None else self.share.extent),
+            extent={**self.configuration.extent, **extent},
             versions=versions(),
             environment=environment(self.staff.device, self.configuration, command),
             reading=self.content.reading,

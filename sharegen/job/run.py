@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sharegen.common.shard import Shard
 from sharegen.errors import CapacityError, DataError, UsageError
 from sharegen.job.beside import (
+    extent_of,
     held,
     journals_beside,
     refuse_other_shards,
@@ -34,7 +35,6 @@ from sharegen.job.share import share_of
 from sharegen.job.watcher import Watcher
 from sharegen.results.family import journal_path
 from sharegen.results.journal_family import JournalFamily
-from sharegen.results.lock import starting
 from sharegen.results.output import refuse_what_is_no_file
 from sharegen.results.score_file import discard_scores
 from sharegen.workload.configuration import Configuration
@@ -97,8 +97,7 @@ def run_job(
             family = JournalFamily(path)
             if not overwrite:
                 others = journals_beside(family, share)
-                with starting(family.whole):  # or asking might refuse who starts
-                    refuse_writers(others)
+                refuse_writers(family, share)
                 complete = outcome_on_record(
                     content,
                     family.own,
@@ -115,13 +114,17 @@ def run_job(
                 held(family, share, follow=path == output) as file,
                 closing(fork_server(configuration, samplings)) as server,
             ):
-                others = [found for found in journals_beside(family, share) if found.size]
+                others = journals_beside(family, share)
                 if overwrite:
                     refuse_overwriting(path, others)
                     tell_discarded(family.own)
+                extent = extent_of(share, None if overwrite else family.own)
                 job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
                 beside = [found.path for found in others]
-                with closing(job), job.open_journal(file, overwrite, command, adopt) as journal:
+                with (
+                    closing(job),
+                    job.open_journal(file, extent, overwrite, command, adopt) as journal,
+                ):
                     if overwrite:
                         discard_scores(path)
                     with judging(path, beside, journal.run, execute) as judge:

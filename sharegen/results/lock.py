@@ -79,10 +79,12 @@ def hold(path: Path, descriptor: int) -> Lock:
     return lock
 
 
-def refuse_held(path: Path) -> None:
-    """Raises JournalError where another process writes `path`; several may ask at a time."""
+def is_held(path: Path) -> bool:
+    """Whether another process writes `path`; several may ask at a time.
+
+    Raises JournalError where that cannot be told.
+    """
     by_file = _by_file()
-    is_held = False
     if not by_file:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -91,7 +93,7 @@ def refuse_held(path: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            is_held = True
+            return True
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise JournalError(
@@ -100,16 +102,11 @@ def refuse_held(path: Path) -> None:
             by_file = True
         finally:
             os.close(descriptor)
-    is_held = is_held or _has_lock_file(path) or (by_file and _has_mark(_path(path, _BY_KERNEL)))
-    if is_held:
-        raise JournalError(
-            f"{path}: another process is writing it, and both would draw the same samples: wait for"
-            " that run to end, or choose another --output"
-        )
+    return _has_lock_file(path) or (by_file and _has_mark(_path(path, _BY_KERNEL)))
 
 
 def seems_held(path: Path) -> bool:
-    """Whether somebody left word of writing `path`; unlike `refuse_held`, nobody is held up."""
+    """Whether somebody left word of writing `path`; unlike `is_held`, nobody is held up."""
     return _has_mark(_path(path, _BY_KERNEL)) or os.path.lexists(_path(path, _BY_FILE))
 
 

@@ -18,6 +18,7 @@ from sharegen.errors import JournalError
 from sharegen.job import loaded
 from sharegen.job.run import run_job
 from sharegen.results.pool import one_job
+from sharegen.workload.configuration import Configuration
 from tests.job.parts import configure, records
 
 SHARDS = [Shard(1, 2), Shard(2, 2)]
@@ -114,6 +115,34 @@ def test_what_another_process_draws_is_not_drawn_beside_it(
         with pytest.raises(JournalError, match=f"{held}: another process is writing it"):
             run_job(configure(folder), shards, shard=shard)
     assert {other.name for other in shards.parent.iterdir()} == before
+
+
+def test_a_job_that_grows_is_cut_anew_and_draws_nothing_twice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a fourth row a problem of the first shard is the second's; both may run at once."""
+
+    def grown(limit: int) -> Configuration:
+        job = configure(folder, samples=1, max_tokens=2)
+        return job.model_copy(update={"dataset": job.dataset.model_copy(update={"limit": limit})})
+
+    path = tmp_path / "a.jsonl"
+    for shard in SHARDS:
+        run_job(grown(3), path, shard=shard)
+    load, drawn = loaded.load, []
+
+    def loading(*arguments: Any) -> Any:
+        monkeypatch.setattr(loaded, "load", load)
+        drawn.append(run_job(grown(4), path, shard=SHARDS[1]).drawn)  # while the first one loads
+        return load(*arguments)
+
+    monkeypatch.setattr(loaded, "load", loading)
+    drawn.append(run_job(grown(4), path, shard=SHARDS[0]).drawn)
+    assert sum(drawn) == 1
+    for shard in SHARDS:
+        assert run_job(grown(4), path, shard=shard).drawn == 0
+    samples = [key for file in tmp_path.glob("a.*.jsonl") for key in records(file)]
+    assert len(samples) == len(set(samples)) == 4
 
 
 @pytest.mark.parametrize("shard", [None, Shard(1, 3)])
