@@ -54,8 +54,11 @@ def test_settings_merge_the_extent_into_the_configuration() -> None:
         ("{}", "has no `configuration`"),
         ('{"configuration": 3}', "`configuration` is not a JSON object"),
         *(
-            (json.dumps({"configuration": {}, "extent": {"answer": answer}}), "no way to read")
-            for answer in ("number", [], {"extract": "numbre"}, {"patterns": "x"})
+            (
+                f'{{"configuration": {{}}, "extent": {{"answer": {answer}}}}}',
+                "no way to read answers",
+            )
+            for answer in ('"number"', "[]", '{"extract": "numbre"}', '{"patterns": "x"}')
         ),
         ('{"configuration": {}, "answers": {"golds": {"a": 5}}}', "no object of answers"),
     ],
