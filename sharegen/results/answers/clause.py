@@ -32,10 +32,12 @@ _BOLD = re.compile(
 )
 _ENUMERATOR = re.compile(r"[ \t]*(?:[-*+•>][ \t]+)*[*_]*\(?\d{1,2}[.):][*_]*[ \t]+(?=\S)")
 _AMOUNT = re.compile(r"\s*(?:dollars?|cents?|euros?|pounds?|bucks|rupees)\b", re.IGNORECASE)
-_ADJECTIVE = re.compile(r"-[A-Za-z]|(?:st|nd|rd|th)\b|\s(?:each|apiece)\b")
+_ADJECTIVE = re.compile(
+    r"-[A-Za-z]|(?:st|nd|rd|th)\b|\s(?:each|apiece)\b|\s(?:\w+\s)?(?:ago|later|earlier|from now)\b"
+)
 _OPERATOR = re.compile(
-    r"\s*(?:\*(?!\*)|[+/×÷]|\^(?!\s*\{?\s*\\?(?:circ|degree|°))|-\s*(?=[\d$(])"
-    r"|\\(?:times|cdot|div|sqrt|pi|pm|frac|ln|log|sin|cos|tan)\b|[a-z](?![A-Za-z])|π|√"
+    r"[nxyz](?![A-Za-z])|\s*(?:x(?=\s*\d)|\*(?!\*)|[+/×÷]|\^(?!\s*\{?\s*\\?(?:circ|degree|°))|-\s*(?=[\d$(])"
+    r"|\\(?:times|cdot|div|sqrt|pi|pm|frac|ln|log|sin|cos|tan)\b|π|√"
     r"|!(?=\s*[$})+*/=-]))"
 )
 _LIST = re.compile(r"(?:\s*,\s*(?:and\s)?)")
@@ -54,6 +56,8 @@ def number_in(passage: Passage, start: int, end: int, *, leads: bool) -> Reading
     found = _numerals(passage, start, end)
     if not found:
         return _in_words(passage, start, end, leads)
+    if not leads and (later := _main_part(text, found, start, end)) > start:
+        return number_in(passage, later, end, leads=False)
     equals = [m for m in _EQUALS.finditer(text, start, end) if m.end() <= found[-1].start]
     head = _LEAD_IN.match(text, start, end)
     begin = start if head is None else head.end()
@@ -178,15 +182,27 @@ def _expression(passage: Passage, first: Numeral, end: int) -> Reading:
     )
     until = end if stop is None else stop.start()
     raw = passage.raw[first.start : until].strip()
-    if re.fullmatch(r"[\d\s.]+[A-Za-z]", raw):  # 5 m
-        return _reading(first)
     return Reading(raw, "", first.start, until)
+
+
+def _main_part(text: str, found: list[Numeral], start: int, end: int) -> int:
+    """Where the part of a sentence begins that follows from the rest, if it has numbers."""
+    begin = start
+    condition = wording.SUBORDINATE.match(text, start, end)
+    if condition is not None and condition.end() <= found[-1].start:
+        begin = condition.end()
+    for follows in wording.FOLLOWS.finditer(text, begin, end):
+        if follows.end() <= found[-1].start:
+            begin = follows.end()
+    return begin
 
 
 def _before_reason(text: str, found: list[Numeral], start: int, end: int) -> list[Numeral]:
     """The numbers before a reason or a condition that follows the first of them."""
-    for match in wording.REASON.finditer(text, start, end):
-        before = [n for n in found if n.end <= match.start()]
+    takes = wording.TAKES.search(text, start, end)
+    reasons = [match.start() for match in wording.REASON.finditer(text, start, end)]
+    for reason in sorted([*reasons, *([takes.start("what")] if takes else [])]):
+        before = [n for n in found if n.end <= reason]
         if before:
             return before
     return found

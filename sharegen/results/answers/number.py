@@ -72,15 +72,10 @@ def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
         return None
     first, is_whole = _first_sentence(passage, mark)
     content = text[first.start : first.end]
-    if wording.NOTHING.match(content) or (
-        wording.REFUSES.search(content) and not re.search(r"\d", content)
-    ):
+    if wording.NOTHING.match(content) or _refuses(content):
         return _Verdict(None)
-    if (
-        content.rstrip(" *_").endswith("?")
-        or wording.WRONG.search(content)
-        or wording.NOT.match(content)
-    ):
+    is_question = mark.kind != "label" and content.rstrip(" *_").endswith("?")
+    if is_question or wording.WRONG.search(content) or wording.NOT.match(content):
         return None
     found = number_in(passage, first.start, first.end, leads=True)
     if found is None:
@@ -94,6 +89,14 @@ def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
     elif mark.kind == "label" and not is_head and not is_whole:
         return None
     return named
+
+
+def _refuses(content: str) -> bool:
+    """Whether an answer says that there is none, before any number and without a but."""
+    refusal = wording.REFUSES.search(content)
+    if refusal is None or re.search(r"\d", content[: refusal.start()]):
+        return False
+    return re.search(r"\bbut\b.*\d", content[refusal.end() :]) is None
 
 
 def _first_sentence(passage: Passage, mark: Mark) -> tuple[Sentence, bool]:

@@ -113,6 +113,26 @@ REASON = _search(
 )
 """What begins the part of a sentence that says why, or under which condition."""
 
+SUBORDINATE = _search(
+    r"[\s*_>#-]{0,20}"
+    + _one_of(
+        r"""since|because|if|when|as|given|assuming|with|after|before|for|in|while|although|though
+        |by|from|out\ of"""
+    )
+    + r"\b[^\n]*?,\s"
+)
+"""A first part of a sentence that says under which condition the rest holds."""
+
+FOLLOWS = _search(
+    r"[,;]\s(?:and\s)?"
+    + _one_of(r"so(?!\ that)|thus|therefore|hence|then|meaning|giving|making|leaving")
+    + r"\b"
+)
+"""What begins the part of a sentence that follows from the rest."""
+
+TAKES = _search(r"\b(?:takes?|took)\b[^.]*?\d[^.]*?(?P<what>\sto\s[a-z]+)")
+"""It takes 5 days to ...: what is behind `to` says no more how long."""
+
 PARTIAL = _search(r"\b(?:first|part|step|second|previous|intermediate|not|isn't)\b")
 """What makes of "the answer ... is" no answer to the whole."""
 
@@ -147,8 +167,8 @@ POLITE = _search(
 EXPLAINS = _search(
     _BULLET
     + _one_of(
-        r"""(?:this|that|it)(?:'s|\ is|\ was)?\ (?:because|since)|because|since|note|nb|remember
-        |here|explanation|reasoning|assumptions?|assuming|check|checking
+        r"""(?:this|that|it)(?:'s|\ is|\ was)?\ (?:because|since)|(?=\w+\ [^,]*$)(?:because|since)
+        |note|nb|remember|here|explanation|reasoning|assumptions?|assuming|check|checking
         |to\ (?:check|verify)|verif\w+|proof|let(?:'s|\ us|\ me)\ (?:check|verify|double)
         |(?:this|that|which)\ (?:is|was)\ (?:calculated|found|obtained|computed)|if\ you
         |for\ (?:example|reference)|p\.?s\.?|sources?"""
