@@ -225,6 +225,19 @@ def sampling(rows: Rows = 1024, vocab: Vocabulary = 128_256, dtype: Dtype = "bfl
     typer.echo(json.dumps(bench_sampling(rows, vocab, dtype)))
 
 
+@app.command("sums", cls=Command)
+def sums(
+    ranks: Annotated[int, typer.Option(min=2, help="GPUs that add up.")] = 2,
+) -> None:
+    """Adding up over the GPUs of one machine, as ranks do twice a layer, by size and way.
+
+    Example: python -m benchmarks sums --ranks 4
+    """
+    from benchmarks.sums import bench_sums
+
+    typer.echo(json.dumps(bench_sums(ranks)))
+
+
 @app.command("structured", cls=Command)
 def structured(
     rows: Rows = 256,

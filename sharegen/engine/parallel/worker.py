@@ -63,9 +63,7 @@ class _Worker:
         setting: Setting = line.get()
         if setting.threads:
             torch.set_num_threads(setting.threads)
-        device = resolve_device(setting.device)
-        if device.type == "cuda":  # so that nothing ever touches another GPU
-            torch.cuda.set_device(device)
+        stay_on(resolve_device(setting.device))
         self.engine = engine_of(setting, stuck=lambda error: line.say(Failed(error)))
         if setting.fingerprint not in (None, self.engine.model.fingerprint):
             raise ModelError(
@@ -120,6 +118,15 @@ class _Worker:
         drawn = [Drawn.of(completion) for completion in completions]
         self.line.say(Finished(self.job, drawn, self.engine.stats))
         self.reported = now
+
+
+def stay_on(device: torch.device) -> None:
+    """Make a GPU the one that torch means by default, so that nothing ever touches another one.
+
+    A Ray actor sees its own GPU alone, and its device has no index.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)
 
 
 def _resident() -> int:

@@ -32,7 +32,7 @@ from sharegen.engine.model.tensor_parallel.symmetric import (
 )
 from sharegen.errors import ModelError
 
-_WITHOUT_MULTICAST = {
+WITHOUT_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
@@ -140,7 +140,7 @@ def connect(
     timeout: how long a rank waits for another one, here and later.
     Raises ModelError when they do not meet.
     """
-    os.environ.update(_WITHOUT_MULTICAST)
+    os.environ.update(WITHOUT_MULTICAST)
     if sys.platform == "linux":  # ranks of one engine are processes of one machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     on_gpu = device.type == "cuda"
