@@ -26,7 +26,7 @@ from sharegen.results.output import refuse_journal
 from sharegen.results.pool import Pool, one_job, pool
 from sharegen.results.record import Record
 from sharegen.results.run_file import run_file_path
-from sharegen.results.show import describe, select
+from sharegen.results.show import ShownPrompt, describe, select
 from sharegen.results.stopped import Stopped, counted
 
 Row = tuple[str, Vote, Stopped | None]
@@ -136,10 +136,16 @@ def show(
     problem: Annotated[
         str, typer.Option("--problem", "-p", metavar="ID", help="The problem's id.")
     ],
+    whole_prompt: Annotated[
+        bool,
+        typer.Option("--prompt", help="Show all of the prompt, examples and document included."),
+    ] = False,
     recipe: RecipeOption = None,
     assignments: SetOption = None,
 ) -> None:
     """Show one problem: prompt, samples, answers, vote and gold answer.
+
+    What a prompt has before the problem's own part is folded away unless --prompt is given.
 
     \b
     Example:
@@ -151,7 +157,8 @@ def show(
     except DataError as error:
         raise DataError(f"{file}: {error}") from error
     try:
-        prompt = _prompt(journal, records[0])
+        text, own = _prompt(journal, records[0])
+        prompt = ShownPrompt(text) if whole_prompt else ShownPrompt.of(text, own)
     except SharegenError as error:
         _say(f"the prompt cannot be shown: {error}")
         prompt = None
@@ -163,14 +170,17 @@ def show(
             print(Text.from_markup(line).plain)
 
 
-def _prompt(journal: Pool, record: Record) -> str:
-    """The prompt that a record answers: as it was kept, else rendered again from its dataset."""
+def _prompt(journal: Pool, record: Record) -> tuple[str, str | None]:
+    """The prompt that a record answers: as it was kept, else rendered again from its dataset.
+
+    And what of it is the problem's own, where it is rendered again.
+    """
     from sharegen.job.reordering import load_asked
     from sharegen.workload.configuration import Configuration
     from sharegen.workload.prompt import kept_prompt
 
     if record.prompt is not None:
-        return str(kept_prompt(record.prompt))
+        return str(kept_prompt(record.prompt)), None
     run = journal.run
     if run is None:
         raise JournalError(f"{run_file_path(journal.files[0])} is not there")
@@ -180,7 +190,7 @@ def _prompt(journal: Pool, record: Record) -> str:
         raise DataError(f"the dataset has no problem {record.problem_id!r} that can be asked")
     if record.prompt_hash not in (None, mine.prompt_hash):
         raise DataError("the dataset or the recipe's files have changed since it was asked")
-    return str(mine.prompt)
+    return str(mine.prompt), mine.prompt.own
 
 
 def _say(line: str) -> None:

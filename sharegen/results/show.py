@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from sharegen.common.printable import visible
 from sharegen.errors import DataError
@@ -12,6 +13,8 @@ from sharegen.results.answers.vote import Vote, tally
 from sharegen.results.record import Record
 from sharegen.results.stopped import Stopped, counted
 
+_SHORT = 4  # lines that are not worth folding
+_TAIL = 20  # lines of a prompt that are shown where nobody knows which of them are its own
 _UNCOUNTED = " [dim]· beyond the decision: does not count[/]"
 
 
@@ -38,8 +41,26 @@ def select(records: Iterable[Record], problem_id: str) -> list[Record]:
     raise DataError(f"there is no problem {problem_id!r} among {len(others)}: {hint} {names}")
 
 
+@dataclass(frozen=True)
+class ShownPrompt:
+    """The end of a prompt, and how many lines before it are folded away."""
+
+    text: str
+    folded: int = 0
+
+    @classmethod
+    def of(cls, prompt: str, own: str | None) -> ShownPrompt:
+        """own: what of it is the problem's, where that is known: the rest is as in all prompts."""
+        if own and prompt.endswith(own):
+            head = prompt[: -len(own)]
+        else:
+            head = "".join(prompt.splitlines(keepends=True)[:-_TAIL])
+        lines = len(head.splitlines())
+        return cls(prompt) if lines <= _SHORT else cls(prompt[len(head) :], lines)
+
+
 def describe(
-    records: list[Record], prompt: str | None, stopped: Stopped | None = None
+    records: list[Record], prompt: ShownPrompt | None, stopped: Stopped | None = None
 ) -> Iterator[str]:
     """The lines, in Rich's markup, that show one problem.
 
@@ -48,7 +69,9 @@ def describe(
     """
     if prompt is not None:
         yield _heading("prompt")
-        yield visible(prompt)
+        if prompt.folded:
+            yield f"[dim]… {prompt.folded:,} lines before this (--prompt shows them)[/]"
+        yield visible(prompt.text)
     votes = tally(counted(records, stopped))
     gold = votes[0].gold if votes else None
     for record in records:

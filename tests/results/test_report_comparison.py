@@ -11,7 +11,7 @@ from sharegen.results.report.comparison import comparisons
 from sharegen.results.report.measure import Measured, measure_all
 from sharegen.results.report.objects import as_object
 from sharegen.results.report.outcomes import read_run
-from tests.results.report_journals import sample, write_lines
+from tests.results.report_journals import sample, write_lines, write_maths, write_run_file
 
 
 def runs(folder: Path, *sizes: tuple[int, int, int]) -> list[Measured]:
@@ -45,9 +45,10 @@ def test_they_meet_at_the_k_and_problems_of_both(tmp_path: Path) -> None:
         "common problems of 12 and 30"
     )
     text = terminal.chart([many, few])
-    assert found[1].in_words() in text
+    assert found[1].in_words() in " ".join(text.split())
     [line] = [line for line in text.splitlines() if line.split()[:1] == ["8"]]
-    assert line.count("%") == 12  # two runs, two measures, three numbers each
+    assert line.count("%") == line.count("[") == 4  # two runs, two measures
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_a_run_against_itself_differs_by_nothing_and_not_for_certain(tmp_path: Path) -> None:
@@ -62,3 +63,38 @@ def test_what_has_nothing_in_common(tmp_path: Path) -> None:
     [other] = measure_all([read_run(path, "other")])
     assert comparisons([one, other]) == [] and comparisons([one]) == []
     assert as_object([one, other])["comparisons"] == []
+
+
+def test_two_runs_fit_100_columns_and_say_what_differs(tmp_path: Path) -> None:
+    both = []
+    for name, temperature, model in (("first" * 30, 1.0, "a/model"), ("second" * 30, 0.7, "./b")):
+        path = write_maths(tmp_path / f"{name}.jsonl", samples=20)
+        write_run_file(
+            path,
+            configuration={"sampling": {"temperature": temperature, "top_k": 0}},
+            extent={"model": model, "prompt": f"{name} {{{{ question }}}}"},
+            fingerprints={"model": model, "dataset": "same"},
+            environment={"date": name},
+        )
+        both.append(read_run(path, name))
+    lines = terminal.chart(measure_all(both)).splitlines()
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    for said in ("What differs (", "  sampling.temperature: 1.0 | 0.7", "  model: a/model | ./b"):
+        assert said in text
+    for hidden in ("top_k", "fingerprints", "environment"):
+        assert hidden not in text
+    assert "prompt: first" in text and "... | second" in text
+
+
+def test_two_runs_of_the_same_settings(tmp_path: Path) -> None:
+    both = []
+    for seed in range(2):
+        path = write_maths(tmp_path / f"{seed}.jsonl", seed=seed)
+        write_run_file(path, configuration={"seed": 0}, fingerprints={"dataset": str(seed)})
+        both.append(read_run(path, str(seed)))
+    said = terminal.chart(measure_all(both))
+    assert "  fingerprints.dataset: 0 | 1" in said  # the same name, other content
+    write_run_file(tmp_path / "1.jsonl", configuration={"seed": 0}, fingerprints={"dataset": "0"})
+    both[1] = read_run(tmp_path / "1.jsonl", "1")
+    assert "Their settings are the same." in terminal.chart(measure_all(both))

@@ -160,7 +160,7 @@ def test_the_terminal_compares_runs(tmp_path: Path) -> None:
 def test_one_sample_is_a_number_and_no_curve(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "one.jsonl", [sample("p", 0, answer="1", gold="1")])
     text = terminal.chart([measure(read_run(path, "one"))])
-    assert "100.0% [  2.5%, 100.0%]" in text and "|" not in text
+    assert "100.0% [  2.5, 100.0]" in text and "|" not in text
 
 
 def test_without_verdicts_there_is_nothing_to_draw(tmp_path: Path) -> None:

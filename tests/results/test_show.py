@@ -10,13 +10,13 @@ from rich.console import Console
 
 from sharegen.errors import DataError
 from sharegen.results.record import Record
-from sharegen.results.show import describe, select, visible
+from sharegen.results.show import ShownPrompt, describe, select, visible
 
 
 def shown(records: list[Record], prompt: str | None = None, terminal: bool = False) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, highlight=False, soft_wrap=True)
-    for line in describe(records, prompt):
+    for line in describe(records, None if prompt is None else ShownPrompt(prompt)):
         console.print(line)  # a tab comes out as spaces
     return file.getvalue()
 
@@ -101,3 +101,19 @@ def test_an_unknown_problem_is_named_with_the_nearest() -> None:
         select(records, "zzz")
     with pytest.raises(DataError, match="the journal is empty"):
         select([], "1")
+
+
+def test_what_prompts_have_in_common_is_folded() -> None:
+    examples = "".join(f"Question: {n}\nAnswer: {n}\n\n" for n in range(8))
+    own = "Question: six and twelve?\nAnswer:"
+    prompt = ShownPrompt.of(examples + own, own)
+    assert (prompt.text, prompt.folded) == (own, 24)
+    lines = list(describe([sample(0, "18", "18")], prompt))
+    assert "24 lines before this (--prompt shows them)" in lines[1] and "six and twelve" in lines[2]
+    assert ShownPrompt.of(f"Answer.\n{own}", own).folded == 0  # a line or two are no burden
+    assert ShownPrompt.of(own, own) == ShownPrompt.of(own, None) == ShownPrompt(own)
+
+
+def test_a_long_prompt_of_which_nobody_knows_what_is_its_own() -> None:
+    prompt = ShownPrompt.of("".join(f"line {n}\n" for n in range(100)), None)
+    assert prompt.folded == 80 and prompt.text.startswith("line 80\n")

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from sharegen.results.passk import SUBSETS
 from sharegen.results.report.comparison import comparisons
 from sharegen.results.report.curves import Curve, is_round
+from sharegen.results.report.differences import differences
 from sharegen.results.report.measure import Measured
 
 _HEIGHT = 12
 _WIDTH = 61
 _MARKS = "*o#x+%@&"
+_COLUMNS = 100  # of the widest line
+_SIDE_BY_SIDE = 4  # curves of a table
 
 
 def chart(runs: Sequence[Measured]) -> str:
     """pass@k and maj@k of every run against k, and under it the numbers; "" without verdicts."""
-    curves = [
-        (f"{run.name} {name}" if len(runs) > 1 else name, curve)
+    found = [
+        (run.name, name, curve)
         for run in runs
         for name, curve in (("pass@k", run.passed), ("maj@k", run.majority))
         if curve is not None
     ]
-    if not curves:
+    if not found:
         return ""
+    several = len(runs) > 1
+    names = [f"{_mark(at)} {name}" if several else name for at, (_, name, _) in enumerate(found)]
+    curves = [curve for *_, curve in found]
     lines = []
-    largest = max(curve.ks[-1] for _, curve in curves)
+    largest = max(curve.ks[-1] for curve in curves)
     if largest > 1:
-        lines += [*_plot([curve for _, curve in curves], largest), ""]
-        lines += [f"  {_mark(index)}  {name}" for index, (name, _) in enumerate(curves)]
+        lines += [*_plot(curves, largest), ""]
+    if largest > 1 or several:
+        of_run = (f"{run} {name}" if several else name for run, name, _ in found)
+        lines += [f"  {_mark(at)}  {_cut(name)}" for at, name in enumerate(of_run)]
         lines.append("")
-    lines += _table(curves)
+    for first in range(0, len(curves), _SIDE_BY_SIDE):
+        some = slice(first, first + _SIDE_BY_SIDE)
+        lines += _table(names[some], curves[some])
     lines.append("95% intervals: bootstrap over problems; exact ones where all are right, or none.")
-    lines += [found.in_words() for found in comparisons(runs)]
+    for each in comparisons(runs):
+        lines += textwrap.wrap(each.in_words(), _COLUMNS, subsequent_indent="  ")
+    lines += differences([run.run for run in runs], _COLUMNS)
     if largest > 1 and any(run.majority is not None for run in runs):
         lines.append(f"maj@k between one and all samples: mean of {SUBSETS} random subsets.")
     return "\n".join(lines)
@@ -77,22 +90,29 @@ def _at(curve: Curve, k: float) -> float | None:
     return curve.mean[right - 1] + part * (curve.mean[right] - curve.mean[right - 1])
 
 
-def _table(curves: Sequence[tuple[str, Curve]]) -> list[str]:
-    ks = sorted({k for _, curve in curves for k in curve.ks})
-    ks = [k for k in ks if is_round(k) or k in {curve.ks[-1] for _, curve in curves}]
-    width = max(23, *(len(name) for name, _ in curves))
-    lines = ["    k" + "".join(f"  {name:>{width}}" for name, _ in curves)]
+def _table(names: Sequence[str], curves: Sequence[Curve]) -> list[str]:
+    """Side by side; a cell is a share and its interval, all of them in per cent."""
+    ks = sorted({k for curve in curves for k in curve.ks})
+    ks = [k for k in ks if is_round(k) or k in {curve.ks[-1] for curve in curves}]
+    width = len("100.0% [100.0, 100.0]")
+    lines = ["    k" + "".join(f"  {name:>{width}}" for name in names)]
     for k in ks:
         cells = []
-        for _, curve in curves:
+        for curve in curves:
             cell = ""
             if k in curve.ks:
                 i = curve.ks.index(k)
-                interval = f"[{curve.low[i]:6.1%}, {curve.high[i]:6.1%}]"
+                interval = f"[{100 * curve.low[i]:5.1f}, {100 * curve.high[i]:5.1f}]"
                 cell = f"{curve.mean[i]:6.1%} {interval}"
             cells.append(f"  {cell:>{width}}")
         lines.append(f"{k:>5}{''.join(cells)}".rstrip())
     return lines
+
+
+def _cut(name: str) -> str:
+    """The end of a name that is too long for a line: there runs differ."""
+    most = _COLUMNS - 6
+    return name if len(name) <= most else f"...{name[3 - most :]}"
 
 
 def _mark(index: int) -> str:
