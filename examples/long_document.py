@@ -1,17 +1,20 @@
 """Many questions about one long document, which is computed and stored once for all of them.
 
-    python examples/long_document.py README.md "What is it?" "Who is it for?" --model MODEL
+    python examples/long_document.py examples/README.md "What is it?" "Who is it for?"
 
-Without a model, the small one that ships shows how it goes; what it says is of no use.
+Without --model the small one that ships shows how it goes: it has room for 2,048 tokens, and what
+it says is of no use.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib.resources import files
 from pathlib import Path
 
 from sharegen import LLM, SamplingParams
+from sharegen.errors import SharegenError
 
 TINYMATH = files("sharegen.recipes") / "tinymath"
 PROMPT = "{document}\n\nQuestion: {question}\nAnswer:"
@@ -24,6 +27,14 @@ def main() -> None:
     parser.add_argument("--model", default=str(TINYMATH / "model"))
     given = parser.parse_args()
 
+    try:
+        answer(given)
+    except (SharegenError, OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        sys.exit(f"long_document.py: error: {given.document}: {why}")
+
+
+def answer(given: argparse.Namespace) -> None:
     document = given.document.read_text(encoding="utf-8")
     prompts = [PROMPT.format(document=document, question=each) for each in given.questions]
     with LLM(given.model) as llm:

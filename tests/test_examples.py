@@ -84,3 +84,37 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     assert (tmp_path / "votes.svg").stat().st_size > 1000
+
+
+def long_document(document: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, object]:
+    """What it prints, and with what it exits; in this process, which has imported what it needs."""
+    path = EXAMPLES / "long_document.py"
+    code: object = 0
+    before, sys.argv = sys.argv, [str(path), document, "What is it?", "Who is it for?"]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.argv = before
+    return capsys.readouterr().out, code
+
+
+def test_a_long_document_as_its_docstring_says(capsys: pytest.CaptureFixture[str]) -> None:
+    said = (EXAMPLES / "long_document.py").read_text(encoding="utf-8")
+    found = re.search(r"long_document.py (\S+) \"What is it\?\" \"Who is it for\?\"\n", said)
+    assert found is not None
+    out, code = long_document(str(ROOT / found[1]), capsys)
+    assert code == 0 and "prompt tokens" in out
+
+
+def test_a_document_that_is_too_long_or_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "long.txt").write_text("The hens lay 4 eggs a day. " * 900)
+    (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\xff")
+    for name, why in (("long.txt", "the model's context holds"), ("none.txt", "No such file"),
+                      ("odd.txt", "can't decode")):  # fmt: skip
+        out, code = long_document(str(tmp_path / name), capsys)
+        assert out == "" and isinstance(code, str) and "\n" not in code
+        assert name in code and why in code

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sharegen.cli.completion import complete_program_dataset
 from sharegen.cli.convert import write_converted
 from sharegen.cli.options import ProgramOptions
 from sharegen.cli.parameters import with_options
@@ -34,7 +35,9 @@ def code_sample(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="DATASET", help="apps, humaneval, mbpp, livecodebench, a file or a hub id."
+            metavar="DATASET",
+            help="apps, humaneval, mbpp, livecodebench, a file or a hub id.",
+            autocompletion=complete_program_dataset,
         ),
     ],
     options: ProgramOptions,

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sharegen.cli.completion import complete_dataset, complete_from
 from sharegen.cli.flags import assigned, given, unescape, workers
 from sharegen.cli.parameters import option, parse_journal, parse_size
 from sharegen.common.shard import Shard
@@ -51,6 +52,7 @@ class JobOptions:
             "A preset of the recipe, a file (JSONL, JSON, CSV, TSV, Parquet, text), a folder, a "
             "hub id, or - for rows that are piped in.",
             "DATASET",
+            autocompletion=complete_dataset,
         ),
     ] = None
     dataset_config: Annotated[
@@ -129,6 +131,7 @@ class JobOptions:
             "unanimous over a window[=5] (approximate), or right=K of its samples are right.",
             "RULE",
             default="the recipe's, or none",
+            autocompletion=complete_from("decided", "confident", "window", "right="),
         ),
     ] = None
     set: Annotated[
@@ -141,11 +144,24 @@ class JobOptions:
         ),
     ] = None
     device: Annotated[
-        str | None, _machine("--device", "auto, cpu, cuda, cuda:1.", "DEVICE", default="auto")
+        str | None,
+        _machine(
+            "--device",
+            "auto, cpu, cuda, cuda:1.",
+            "DEVICE",
+            default="auto",
+            autocompletion=complete_from("auto", "cpu", "cuda"),
+        ),
     ] = None
     dtype: Annotated[
         str | None,
-        _machine("--dtype", "auto, float32, float16 or bfloat16.", "DTYPE", default="auto"),
+        _machine(
+            "--dtype",
+            "auto, float32, float16 or bfloat16.",
+            "DTYPE",
+            default="auto",
+            autocompletion=complete_from("auto", "float32", "float16", "bfloat16"),
+        ),
     ] = None
     quantization: Annotated[
         str | None,
@@ -154,6 +170,7 @@ class JobOptions:
             "fp8: make large weights FP8 as they are read (on a GPU that has it).",
             "fp8",
             default="none",
+            autocompletion=complete_from("fp8"),
         ),
     ] = None
     max_sequences: Annotated[
@@ -182,6 +199,7 @@ class JobOptions:
             "auto (the model's), or fp8: 8 bits for what one sample alone reads.",
             "DTYPE",
             default="auto",
+            autocompletion=complete_from("auto", "fp8"),
         ),
     ] = None
     swap_space: Annotated[

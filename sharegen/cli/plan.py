@@ -20,6 +20,7 @@ from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan, PromptPreview
+    from sharegen.job.estimate import Estimate
     from sharegen.job.plan import Branch, Plan, Reading
 
 
@@ -65,7 +66,9 @@ def plan(
       sharegen plan self-consistency --shards 8
       sharegen plan self-consistency --json | jq .computed
     """
+    from sharegen.engine.model.checkpoint import resolve_device
     from sharegen.job.dry_run import plan_cut, plan_job, preview_prompt
+    from sharegen.job.estimate import estimate
     from sharegen.workload.configuration import resolve
 
     part = options.part
@@ -88,10 +91,11 @@ def plan(
         Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))
         return
     made = plan_job(job, part)
+    time = estimate(job, made, resolve_device(job.machine.device))
     if as_json:
-        print_json(made.to_json())
+        print_json(made.to_json() | {"seconds": None if time is None else round(time.seconds, 1)})
         return
-    Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made)))
+    Console(highlight=False).print(Group(sharing_tree(made), "", plan_table(made, time)))
 
 
 def _print_prompt(asked: PromptPreview) -> None:
@@ -104,8 +108,8 @@ def _print_prompt(asked: PromptPreview) -> None:
     sys.stdout.write((printable(asked.text) if sys.stdout.isatty() else asked.text) + "\n")
 
 
-def plan_table(plan: Plan) -> Table:
-    """The numbers of a plan, a line each."""
+def plan_table(plan: Plan, time: Estimate | None) -> Table:
+    """The numbers of a plan, a line each. time: how long it will take, where that is known."""
     table = Table.grid(padding=(0, 2))
     per_wave = f"{plan.fit:,} sequences at once"
     if plan.workers > 1:
@@ -142,9 +146,28 @@ def plan_table(plan: Plan) -> Table:
     if plan.rule is not None:
         rows += _rule_rows(plan)
     rows += [(f"level {r.level} of the tree", _reading(r)) for r in plan.readings]
+    rows.append(("time", _time(plan, time)))
     for name, value in rows:
         table.add_row(f"[dim]{name}[/]", value)
     return table
+
+
+def _time(plan: Plan, found: Estimate | None) -> str:
+    """How long sampling takes, and where that is from."""
+    if found is None:
+        return "not known: no run of this model on this machine is on record in runs/"
+    how = f"at the {found.pace:,.0f} tokens/s of {visible(str(found.run_file))}"
+    if found.tokens is None:
+        return f"at most {_duration(found.seconds)}, {how}, with samples at their full length"
+    rule = "" if plan.rule is None else "at most "
+    return f"{rule}about {_duration(found.seconds)}, {how}, {found.tokens:,.0f} tokens a sample"
+
+
+def _duration(seconds: float) -> str:
+    """A time as people say it: 40 s, 12 min, 3.5 h."""
+    if seconds < 100:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
 
 
 def _gold_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -10,22 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from sharegen.cli.command import Command
-
-
-def _complete(incomplete: str) -> list[tuple[str, str]]:
-    """The names that a shell offers, with what each recipe does."""
-    from sharegen.workload.recipe import load_recipe, recipe_names
-
-    names = [name for name in recipe_names() if name.startswith(incomplete)]
-    return [(name, load_recipe(name).description) for name in names]
-
+from sharegen.cli.completion import complete_recipe
 
 RecipeArgument = Annotated[
     str,
     typer.Argument(
         help="A recipe's name, or a path to a YAML file.",
         metavar="RECIPE",
-        autocompletion=_complete,
+        autocompletion=complete_recipe,
     ),
 ]
 

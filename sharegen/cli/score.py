@@ -180,7 +180,9 @@ def score(
 
 
 Rows = list[tuple[str, list["Estimate"]]]
-"""Groups of problems with the estimates over them."""
+"""Groups of problems with the estimates over them; all problems go by the measure's name."""
+
+_MEASURES = ("pass@k", "maj@k")
 
 
 def _mathematics(found: Pool, ks: Sequence[int]) -> Rows | None:
@@ -327,8 +329,7 @@ def _job(found: Pool, rows: Rows, verdicts: Mapping[Path, list[Verdict]] | None)
         "answers": None if run is None else run.answers.get("hash"),
         "results": None if verdicts is None else dict(results.most_common()),
         "estimates": [
-            {"group": "all" if group in ("pass@k", "maj@k") else group}
-            | dataclasses.asdict(estimate)
+            {"group": "all" if group in _MEASURES else group} | dataclasses.asdict(estimate)
             for group, estimates in rows
             for estimate in estimates
         ],
@@ -345,15 +346,14 @@ def _say_too_few(title: str, ks: Sequence[int], rows: Rows) -> None:
 def _print_estimates(title: str, rows: Rows) -> None:
     """The table of one job's files, on stdout: a line for each estimate."""
     table = Table(title=visible(title), title_justify="left")
-    columns = (("problems", "left"), ("", "left"), ("mean", "right"), ("95% interval", "right"))
-    for name, justify in (*columns, ("of", "right")):
+    columns = (("group", "left"), ("measure", "left"), ("mean", "right"))
+    for name, justify in (*columns, ("95% interval", "right"), ("problems", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for group, estimates in rows:
         for row in estimates:
             interval = f"{row.low:.1%} – {row.high:.1%}"
-            table.add_row(
-                visible(group), row.name, f"{row.mean:.1%}", interval, f"{row.problems:,}"
-            )
+            name = "all" if group in _MEASURES else visible(group)
+            table.add_row(name, row.name, f"{row.mean:.1%}", interval, f"{row.problems:,}")
         table.add_section()
     if not any(estimates for _, estimates in rows):
         print(printable(f"{title}: no problem can be scored"))

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from sharegen.common.printable import has_signs, in_ascii
 from sharegen.errors import SharegenError
 
 
@@ -32,13 +33,15 @@ class _Stderr:
         self._stream = stream or open(os.devnull, "w")  # noqa: SIM115
         if isinstance(self._stream, io.TextIOWrapper):  # for half a character, or without UTF-8
             self._stream.reconfigure(errors="backslashreplace")
+        self._has_signs = has_signs(self._stream.encoding)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            self._stream.write(text if self._has_signs else in_ascii(text))
+            return len(text)
         except OSError as error:
             self._fail(error)
             return len(text)

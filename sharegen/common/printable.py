@@ -37,3 +37,24 @@ def _escaped(match: re.Match[str]) -> str:
     if match[0] == ":":  # no emoji's name goes on behind a tag
         return ":" + _NOTHING
     return 2 * match[0] + _NOTHING
+
+
+_IN_ASCII = str.maketrans(
+    {"·": "-", "…": "...", "–": "-", "─": "-", "━": "=", "╸": "=", "╺": "-", "│": "|", "├": "+",
+     "└": "+", "█": "#", "░": ".", "✓": "+", "✗": "x", "→": "->", "µ": "u"}
+    | dict.fromkeys("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "*")
+)  # fmt: skip
+
+
+def has_signs(encoding: str | None) -> bool:
+    """Whether a screen of that encoding has the signs by which lines are set apart and drawn."""
+    try:
+        "·…└█✓".encode(encoding or "utf-8")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def in_ascii(text: str) -> str:
+    """The text with ASCII in place of such signs; what else is beyond ASCII stays."""
+    return text.translate(_IN_ASCII)

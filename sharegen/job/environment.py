@@ -24,12 +24,12 @@ def environment(
     found = {
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "host": platform.node(),
-        "device": _device_name(device) if ray is None else f"{device.type} (Ray {ray})",
+        "device": device_name(device) if ray is None else f"{device.type} (Ray {ray})",
     }
     return found | ({} if command is None else {"command": command})
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     """What the device calls itself."""
     import torch
 

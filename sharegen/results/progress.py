@@ -15,6 +15,7 @@ from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
+from sharegen.common.printable import has_signs, in_ascii
 from sharegen.results.time_left import Left, TimeLeft
 
 _PLAIN_SECONDS = 10.0
@@ -218,7 +219,7 @@ class Progress:
     def _say(self) -> None:
         self._said = time.monotonic()
         share = "" if self.samples is None else f"{self.share():.0%} · "
-        print(f"sharegen: {share}{self.describe()}", file=self._console.file, flush=True)
+        self._print(f"sharegen: {share}{self.describe()}\n")
 
     def _rewrite(self, end: str = "") -> None:
         """The line of a notebook, which goes back to its start: no widget needs to be there."""
@@ -229,7 +230,13 @@ class Progress:
             full = round(_NOTEBOOK_BAR * share)
             bar = f"{share:4.0%} {'█' * full}{'░' * (_NOTEBOOK_BAR - full)} "
         line = bar + self.describe(_NOTEBOOK_LINE - len(bar))
-        print(f"\r{line:{_NOTEBOOK_LINE}}", end=end, file=self._console.file, flush=True)
+        self._print(f"\r{line:{_NOTEBOOK_LINE}}{end}")
+
+    def _print(self, text: str) -> None:
+        stream = self._console.file
+        print(
+            text if has_signs(stream.encoding) else in_ascii(text), end="", file=stream, flush=True
+        )
 
 
 class _TwoLines(RichProgress):
@@ -244,6 +251,7 @@ class _TwoLines(RichProgress):
             task.completed = self.of.share()
         yield from super().get_renderables()
         line = self.of.describe(self.console.width - 1)
+        line = line if has_signs(self.console.encoding) else in_ascii(line)
         yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
 
 

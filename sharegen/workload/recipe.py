@@ -28,6 +28,7 @@ from sharegen.workload.values import Place, Revision, Template
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 """The folder of the recipes that ship with sharegen."""
 
+_ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")  # what people take for a recipe
 _MAX_PRESETS = 100
 _MAX_CHECKING = 10.0  # seconds, of all presets: none of ours takes a tenth of one
 
@@ -100,13 +101,30 @@ def find_recipe(name: str) -> Path:
     if known is not None:
         return RECIPES / f"{known}.yaml"
     path = Path(os.path.expanduser(name))
+    if name.lower().removesuffix(".gz").endswith(_ROWS):
+        raise UsageError(f"{name} is a file of rows: write a recipe, and --dataset {name}")
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.is_file():
             return path.resolve()
-        raise UsageError(f"{name}: no such recipe file")
-    near = nearest(name, recipe_names())
-    hint = f"did you mean {near!r}?" if near else f"there are {', '.join(recipe_names())}"
-    raise UsageError(f"unknown recipe {name!r}: {hint} (your own recipe is a path to a YAML file)")
+        raise UsageError(f"{name}: no such recipe file (rows go by --dataset)")
+    raise UsageError(
+        f"unknown recipe {name!r}: {_meant(name)} (your own recipe is a path to a YAML file)"
+    )
+
+
+def _meant(name: str) -> str:
+    """What to write in place of a name that no recipe has: it may be a dataset's, or misspelt."""
+    recipes = recipe_names()
+    beginning = [known for known in recipes if name and known.startswith(name.casefold())]
+    near = nearest(name, recipes) or (beginning[0] if len(beginning) == 1 else None)
+    presets = {preset: recipe for recipe in recipes for preset in load_recipe(recipe).presets}
+    preset = named(name, presets) or (None if near else nearest(name, list(presets)))
+    if preset is not None:
+        command = f"{presets[preset]} --dataset {preset}"
+        if presets[preset] == "code-sample":  # a command of its own
+            command = f"sharegen code-sample {preset}"
+        return f"{preset} is a dataset: write {command}"
+    return f"did you mean {near!r}?" if near else f"there are {', '.join(recipes)}"
 
 
 def load_recipe(name: str) -> Recipe:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 
 from sharegen.cli import app
-from sharegen.cli.recipes import _complete
+from sharegen.cli.completion import (
+    complete_dataset,
+    complete_from,
+    complete_program_dataset,
+    complete_recipe,
+)
 from tests.cli.conftest import Command
 
 
@@ -88,7 +95,37 @@ def test_an_interrupted_command_ends_with_130(
 
 
 def test_a_shell_is_offered_the_recipes() -> None:
-    names = [name for name, _ in _complete("")]
+    names = [name for name, _ in complete_recipe("")]
     assert {"self-consistency", "code-sample", "prompts", "long-document"} <= set(names)
-    [(name, description)] = _complete("self")
+    [(name, description)] = complete_recipe("self")
     assert name == "self-consistency" and description
+
+
+def test_a_shell_is_offered_datasets_and_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("gsm8k_test.jsonl", "mine.yaml", ".hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / "data").mkdir()
+    typed = SimpleNamespace(params={"recipe": "self-consistency"})
+    words = [word for word, _ in complete_dataset(typed, "")]  # type: ignore[arg-type]
+    assert words == ["tinymath", "gsm8k", "data/", "gsm8k_test.jsonl", "mine.yaml"]
+    assert [word for word, _ in complete_dataset(typed, "gsm")] == ["gsm8k", "gsm8k_test.jsonl"]  # type: ignore[arg-type]
+    nothing = SimpleNamespace(params={})
+    assert "needles" in [word for word, _ in complete_dataset(nothing, "")]  # type: ignore[arg-type]
+    assert [word for word, _ in complete_program_dataset("h")] == ["humaneval"]
+    assert [word for word, _ in complete_recipe("m")] == ["mine.yaml"]
+    assert complete_from("float32", "float16", "fp8")("fl") == ["float32", "float16"]
+
+
+def test_flags_of_few_values_complete_them() -> None:
+    command = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+    context = command.make_context("run", ["self-consistency"])
+    offered = {
+        name: [item.value for item in param.shell_complete(context, "")]
+        for param in command.params
+        for name in param.opts
+    }
+    assert "bfloat16" in offered["--dtype"] and "gsm8k" in offered["--dataset"]
+    assert offered["--quantization"] == ["fp8"] and "cuda" in offered["--device"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.tree import Tree
 
 import sharegen as package
+from sharegen.cli.streams import guarded
 from tests.cli.conftest import Command
 from tests.cli.test_votes import journal
 
@@ -94,3 +98,19 @@ def test_half_a_character_is_spelled(sharegen: Command, tmp_path: Path) -> None:
     ran = sharegen("vote", "a.jsonl")
     assert ran.code == 0 and "x\\ud83d\t18" in ran.out
     assert sharegen("show", "a.jsonl", "--problem", "x\ud83d").code == 0
+
+
+def test_without_utf_8_the_screen_is_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PYTHONIOENCODING=ascii: what we draw with is ASCII, the rest is spelled."""
+    written = {name: io.BytesIO() for name in ("stdout", "stderr")}
+    for name, raw in written.items():
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(raw, encoding="ascii", errors="strict"))
+    with guarded():
+        for stream in (sys.stdout, sys.stderr):
+            tree = Tree("2 problems · 4 samples")
+            tree.add("… 1 more ✓ é")
+            Console(file=stream, width=60).print(tree)
+            stream.flush()
+        told = {name: raw.getvalue().decode("ascii") for name, raw in written.items()}
+    for text in told.values():
+        assert text == "2 problems - 4 samples\n`-- ... 1 more + \\xe9\n"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from sharegen.common.printable import printable, visible
+from sharegen.common.printable import has_signs, in_ascii, printable, visible
 
 TEXTS = st.text() | st.text(alphabet="[]\\/:ab@#=\x1b")
 
@@ -32,3 +33,11 @@ def test_hidden_characters_are_spelled() -> None:
 def test_markup_stands_for_itself(text: str) -> None:
     marked = f"{visible(text)}[dim]{visible(text)}[/] z"
     assert Text.from_markup(marked).plain == 2 * printable(text) + " z"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "no such encoding"])
+def test_encodings_without_the_signs(encoding: str) -> None:
+    assert not has_signs(encoding)
+    assert has_signs("utf-8") and has_signs(None)
+    said = in_ascii("├── a · b … 9 █ 1.5 µs ✓ é")
+    assert said == "+-- a - b ... 9 # 1.5 us + é"

@@ -7,7 +7,7 @@ import pytest
 from sharegen.errors import UsageError
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.reader import Reader
-from sharegen.workload.recipe import Job, load_recipe, merge, recipe_names
+from sharegen.workload.recipe import Job, find_recipe, load_recipe, merge, recipe_names
 from sharegen.workload.validation import validate
 
 
@@ -166,3 +166,25 @@ def test_many_templates_are_no_way_around_the_limit(
     (tmp_path / "mine.yaml").write_text("prompt: '{{ 1 + 1 }}'\n")
     with pytest.raises(UsageError, match="take more than 0 s to check"):
         load_recipe(str(tmp_path / "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gsm8k", "gsm8k is a dataset: write self-consistency --dataset gsm8k"),
+        ("GSM8K", "write self-consistency --dataset gsm8k"),
+        ("gsm8", "write self-consistency --dataset gsm8k"),
+        ("needles", "write long-document --dataset needles"),
+        ("humaneval", "humaneval is a dataset: write sharegen code-sample humaneval"),
+        ("self", "did you mean 'self-consistency'?"),
+        ("prompt", "did you mean 'prompts'?"),
+        ("rows.jsonl", "rows.jsonl is a file of rows: write a recipe, and --dataset rows.jsonl"),
+        ("data/rows.csv.gz", "is a file of rows"),
+        ("openai/gsm8k", "no such recipe file (rows go by --dataset)"),
+        ("", "there are batch, "),
+    ],
+)
+def test_what_is_no_recipe_says_what_to_write(name: str, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        find_recipe(name)
+    assert said in str(raised.value)

@@ -102,17 +102,13 @@ class PrefixTree:
         cls,
         prompts: Sequence[Prompt],
         block_size: int,
-        lookahead: int = LOOKAHEAD,
         splits: Sequence[Sequence[int]] | None = None,
         alone: Sequence[bool] | None = None,
     ) -> PrefixTree:
-        """The tree of `prompts`, inserted `lookahead` at a time; `node.requests` index them."""
+        """The tree of `prompts`, all of them looked at together; `node.requests` index them."""
         tree = cls(block_size)
-        for start in range(0, len(prompts), lookahead):
-            end = start + lookahead
-            told = None if splits is None else splits[start:end]
-            single = None if alone is None else alone[start:end]
-            tree.insert(prompts[start:end], first_index=start, splits=told, alone=single)
+        if len(prompts):
+            tree.insert(prompts, splits=splits, alone=alone)
         return tree
 
     def insert(

@@ -1,0 +1,89 @@
+"""How long a job will take, as far as a former run of its model on this machine tells.
+
+Nothing else is asked: a number from a table of cards and models would be a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sharegen.errors import SharegenError
+from sharegen.job.environment import device_name
+from sharegen.job.plan import Plan
+from sharegen.results.run_file import RunFile
+from sharegen.workload.configuration import Configuration
+
+if TYPE_CHECKING:
+    import torch
+
+RUNS = Path("runs")
+"""Where journals lie that nobody gave another place."""
+
+_LIKE = ("device", "workers", "tensor_parallel_size", "quantization")
+"""What of the machine a run must have had in common, beside the device itself."""
+
+_LEAST_SECONDS = 1.0  # a shorter run says little of the pace
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """seconds: of sampling. pace: tokens a second of the run that it is from, in `run_file`.
+
+    tokens: of a sample, on average; None where that run had another recipe, and the time is that
+    of samples at their full length.
+    """
+
+    seconds: float
+    pace: float
+    tokens: float | None
+    run_file: Path
+
+
+def estimate(
+    configuration: Configuration, plan: Plan, device: torch.device, folder: Path = RUNS
+) -> Estimate | None:
+    """From the latest run that is like it, one of the same recipe first; None without one."""
+    if configuration.machine.ray is not None:
+        return None
+    here = device_name(device)
+    found = [
+        (run.settings.get("recipe") == configuration.recipe, run.environment.get("date", ""), path)
+        for path, run in _runs(folder)
+        if run.environment.get("device") == here and _is_like(run, configuration)
+    ]
+    if not found:
+        return None
+    is_same, _, path = max(found)
+    run = RunFile.read(path)
+    assert run is not None
+    pace = run.stats["generated_tokens"] / run.timings["sampling_seconds"]
+    tokens = run.stats["generated_tokens"] / run.stats["completions"] if is_same else None
+    each = plan.max_tokens if tokens is None else min(tokens, plan.max_tokens)
+    return Estimate(plan.samples * each / pace, pace, tokens, path)
+
+
+def _runs(folder: Path) -> Iterator[tuple[Path, RunFile]]:
+    """The run files of journals in a folder, those that can be read."""
+    for path in sorted(folder.glob(".sharegen/*.run.json")):
+        try:
+            run = RunFile.read(path)
+        except SharegenError:
+            continue
+        if run is not None:
+            yield path, run
+
+
+def _is_like(run: RunFile, configuration: Configuration) -> bool:
+    """Whether it was of the same model, on as many engines, and long enough to tell."""
+    settings, machine = run.settings, configuration.machine
+    of_run = settings.get("machine") or {}
+    return (
+        all(settings.get(name) == getattr(configuration, name) for name in ("model", "adapter"))
+        and all(of_run.get(name) == getattr(machine, name) for name in _LIKE)
+        and run.timings.get("sampling_seconds", 0.0) >= _LEAST_SECONDS
+        and run.stats.get("generated_tokens", 0) > 0
+        and run.stats.get("completions", 0) > 0
+    )
