@@ -66,7 +66,7 @@ def plan(
       sharegen plan self-consistency --shards 8
       sharegen plan self-consistency --json | jq .computed
     """
-    from sharegen.engine.model.checkpoint import resolve_device
+    from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.job.dry_run import plan_cut, plan_job, preview_prompt
     from sharegen.job.estimate import estimate
     from sharegen.workload.configuration import resolve
