@@ -235,7 +235,10 @@ class Progress:
     def _print(self, text: str) -> None:
         stream = self._console.file
         print(
-            text if has_signs(stream.encoding) else in_ascii(text), end="", file=stream, flush=True
+            text if has_signs(self._console.encoding) else in_ascii(text),
+            end="",
+            file=stream,
+            flush=True,
         )
 
 
