@@ -66,7 +66,6 @@ def plan(
       sharegen plan self-consistency --shards 8
       sharegen plan self-consistency --json | jq .computed
     """
-    from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.job.dry_run import plan_cut, plan_job, preview_prompt
     from sharegen.job.estimate import estimate
     from sharegen.workload.configuration import resolve
@@ -91,7 +90,7 @@ def plan(
         Console(highlight=False).print(Group(cut_table(made_cut), "", cut_summary(made_cut)))
         return
     made = plan_job(job, part)
-    time = estimate(job, made, resolve_device(job.machine.device))
+    time = estimate(job, made)
     if as_json:
         print_json(made.to_json() | {"seconds": None if time is None else round(time.seconds, 1)})
         return

@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sharegen.errors import SharegenError
 from sharegen.job.environment import device_name
 from sharegen.job.plan import Plan
 from sharegen.results.run_file import RunFile
 from sharegen.workload.configuration import Configuration
-
-if TYPE_CHECKING:
-    import torch
 
 RUNS = Path("runs")
 """Where journals lie that nobody gave another place."""
@@ -42,13 +38,13 @@ class Estimate:
     run_file: Path
 
 
-def estimate(
-    configuration: Configuration, plan: Plan, device: torch.device, folder: Path = RUNS
-) -> Estimate | None:
+def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> Estimate | None:
     """From the latest run that is like it, one of the same recipe first; None without one."""
+    from sharegen.engine.model.checkpoint.source import resolve_device
+
     if configuration.machine.ray is not None:
         return None
-    here = device_name(device)
+    here = device_name(resolve_device(configuration.machine.device))
     found = [
         (run.settings.get("recipe") == configuration.recipe, run.environment.get("date", ""), path)
         for path, run in _runs(folder)

@@ -233,13 +233,8 @@ class Progress:
         self._print(f"\r{line:{_NOTEBOOK_LINE}}{end}")
 
     def _print(self, text: str) -> None:
-        stream = self._console.file
-        print(
-            text if has_signs(self._console.encoding) else in_ascii(text),
-            end="",
-            file=stream,
-            flush=True,
-        )
+        shown = text if has_signs(self._console.encoding) else in_ascii(text)
+        print(shown, end="", file=self._console.file, flush=True)
 
 
 class _TwoLines(RichProgress):

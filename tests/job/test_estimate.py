@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def job() -> Configuration:
-    return resolve("self-consistency")
+    return resolve("self-consistency", flags={"machine": {"device": "cpu"}})
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def record(folder: Path, name: str, job: Configuration, **changes: Any) -> Path:
 
 def test_by_a_run_of_the_same_recipe(tmp_path: Path, job: Configuration, plan: Plan) -> None:
     path = record(tmp_path, "a", job)
-    found = estimate(job, plan, CPU, tmp_path)
+    found = estimate(job, plan, tmp_path)
     assert found is not None and found.run_file == path
     assert found.seconds == pytest.approx(200 * 70 / 1400) and found.tokens == 70
 
@@ -60,7 +60,7 @@ def test_by_a_run_of_the_same_recipe(tmp_path: Path, job: Configuration, plan: P
 def test_by_a_run_of_another_recipe(tmp_path: Path, job: Configuration, plan: Plan) -> None:
     """How long its samples were says nothing of these: they count at their full length."""
     record(tmp_path, "a", job, extent={"recipe": "prompts"})
-    found = estimate(job, plan, CPU, tmp_path)
+    found = estimate(job, plan, tmp_path)
     assert found is not None and found.tokens is None
     assert found.seconds == pytest.approx(200 * 256 / 1400)
 
@@ -71,7 +71,7 @@ def test_the_latest_of_the_same_recipe(tmp_path: Path, job: Configuration, plan:
     path = record(tmp_path, "b", job, environment=later, timings={"sampling_seconds": 10.0})
     latest = {**later, "date": "2026-03-02T03:04:05+00:00"}
     record(tmp_path, "c", job, environment=latest, extent={"recipe": "prompts"})
-    found = estimate(job, plan, CPU, tmp_path)
+    found = estimate(job, plan, tmp_path)
     assert found is not None and found.run_file == path and found.pace == 700
 
 
@@ -80,7 +80,7 @@ def test_the_latest_of_the_same_recipe(tmp_path: Path, job: Configuration, plan:
     [
         {"extent": {"model": "another/model"}},
         {"environment": {"device": "NVIDIA H100"}},
-        {"extent": {"machine": {"device": "auto", "workers": 7}}},
+        {"extent": {"machine": {"device": "cpu", "workers": 7}}},
         {"stats": {}},
         {"timings": {"sampling_seconds": 0.01}},
     ],
@@ -90,11 +90,11 @@ def test_a_run_that_is_not_like_it(
     tmp_path: Path, job: Configuration, plan: Plan, changes: dict[str, Any]
 ) -> None:
     record(tmp_path, "a", job, **changes)
-    assert estimate(job, plan, CPU, tmp_path) is None
+    assert estimate(job, plan, tmp_path) is None
 
 
 def test_without_a_run(tmp_path: Path, job: Configuration, plan: Plan) -> None:
-    assert estimate(job, plan, CPU, tmp_path / "runs") is None
+    assert estimate(job, plan, tmp_path / "runs") is None
     (tmp_path / ".sharegen").mkdir()
     (tmp_path / ".sharegen" / "torn.run.json").write_text('{"configu')
-    assert estimate(job, plan, CPU, tmp_path) is None
+    assert estimate(job, plan, tmp_path) is None
