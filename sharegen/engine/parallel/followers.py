@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from tempfile import TemporaryDirectory
 
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.model.tensor_parallel import ranks
 from sharegen.engine.parallel.launch import Process
 from sharegen.engine.parallel.liveness import LISTEN_SECONDS, Liveness
+from sharegen.engine.parallel.meeting import Meeting
 from sharegen.engine.parallel.messages import Failed, Here, Join
 from sharegen.errors import SharegenError
 
@@ -37,7 +37,7 @@ class Followers:
     """Processes of this machine that end with this one.
 
     When one is gone, all are ended, and whatever this process waits for on them fails. meeting:
-    the folder where all ranks meet, which goes with the last of them. stuck: called with the reason
+    where all ranks meet, which is closed behind the last of them. stuck: called with the reason
     where this process waits all the same, inside its GPU's driver perhaps; it is ended then. None
     leaves it: what it has besides is not ours to end.
     """
@@ -45,7 +45,7 @@ class Followers:
     def __init__(
         self,
         joins: Sequence[Join],
-        meeting: TemporaryDirectory[str],
+        meeting: Meeting,
         stuck: Callable[[SharegenError], None] | None = None,
     ) -> None:
         self._meeting = meeting
@@ -171,7 +171,7 @@ class Followers:
             process.end()
         if self._ended:
             ranks.abort()
-        self._meeting.cleanup()
+        self._meeting.close()
 
     def _lose_rank(self, rank: int, why: str) -> None:
         self._lose(RanksError(f"rank {rank} is gone: {why}"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.tensor_parallel.ranks import connect
 from sharegen.engine.parallel.followers import Followers
+from sharegen.engine.parallel.meeting import Meeting
 from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.errors import SharegenError, UsageError
 
@@ -66,15 +66,15 @@ def lead(
             "have one each"
         )
     size, threads = len(devices), torch.get_num_threads()
-    folder = tempfile.TemporaryDirectory(prefix="sharegen-")
-    address = f"file://{folder.name}/ranks"
+    meeting = Meeting()
+    address = meeting.address
     followers = Followers(
         [
             Join(rank, size, address, device, load, tokenizer, config, threads)
             for rank, device in enumerate(devices)
             if rank
         ],
-        folder,
+        meeting,
         stuck,
     )
     try:

@@ -44,6 +44,23 @@ def _starve(connection: Connection[Any, Any]) -> None:
     _serve(connection)
 
 
+def _hang(connection: Connection[Any, Any]) -> None:
+    """One whose third step never ends."""
+    import time
+
+    from sharegen.engine.engine import Engine
+
+    step, steps = Engine.step, itertools.count(1)
+
+    def hanging(self: Engine) -> list[Completion]:
+        if next(steps) == 3:
+            time.sleep(600)
+        return step(self)
+
+    Engine.step = hanging  # type: ignore[method-assign]
+    _serve(connection)
+
+
 class _Popen:
     """A process of multiprocessing as one of subprocess."""
 
@@ -115,6 +132,10 @@ class Forked(Process):
 
 class Starved(Forked):
     serve = staticmethod(_starve)
+
+
+class Hanging(Forked):
+    serve = staticmethod(_hang)
 
 
 class Rank(Forked):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,14 +23,16 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel import driver as driver_module
 from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.liveness import VARIABLE, Bounds, Liveness
 from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
 from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.cut import copied_by_workers
 from sharegen.outputs import CompletionOutput
-from tests.engine.parallel.forked import Forked, Starved, forked
+from tests.engine.parallel.forked import Forked, Hanging, Starved, forked
 from tests.tiny import large_tokenizer, save_tiny_model
 
 pytestmark = pytest.mark.slow
@@ -216,6 +221,70 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
     os.kill(driver.pids[0], signal.SIGKILL)
     with pytest.raises(WorkersError, match="it was killed"):
         list(stream)
+    driver.close()
+
+
+def test_a_worker_that_is_stopped(
+    setting: Setting, alone: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told, the others draw what it had, and it says nothing more if it is woken up."""
+    monkeypatch.setenv(VARIABLE, "4")
+    driver = Driver([setting, setting], forked())
+    driver.gather()
+    stopped, found = driver.pids[0], []
+    with pytest.warns(UserWarning) as told:
+        for completion in driver.generate(job()):
+            found.append(completion)
+            if len(found) == 1:
+                os.kill(stopped, signal.SIGSTOP)
+    with contextlib.suppress(ProcessLookupError):  # it was ended, and nobody has waited for it
+        os.kill(stopped, signal.SIGCONT)
+    assert results(found) == alone and stopped not in driver.pids
+    assert driver.stats.completions == len(found)
+    assert [str(warning.message) for warning in told] == [
+        "worker 1 is gone: it gave no sign of life for 4 s: it is stopped, or hangs; the others go "
+        "on"
+    ]
+    assert results(list(driver.generate(job()))) == alone
+    os.kill(driver.pids[0], signal.SIGSTOP)
+    with pytest.raises(WorkersError, match="the last worker is gone: it gave no sign of life"):
+        list(driver.generate(job()))
+    driver.close()
+
+
+def test_a_worker_that_is_stopped_before_it_reads(
+    setting: Setting, alone: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its setting is longer than a socket holds: the driver does not wait for it to be read."""
+    monkeypatch.setenv(VARIABLE, "1")
+
+    class Stopped(Forked):
+        def _begin(self, *arguments: Any) -> Any:
+            begun = super()._begin(*arguments)
+            os.kill(begun.pid, signal.SIGSTOP)
+            return begun
+
+    kinds = iter([Stopped, Forked])
+    began = time.monotonic()
+    driver = Driver([setting] * 2, Processes(lambda one: next(kinds)(one)))
+    with pytest.warns(UserWarning, match="worker 1 is gone: it has not begun in 5 s"):
+        driver.gather()
+    assert time.monotonic() - began < 60
+    monkeypatch.setattr(driver, "_liveness", Liveness(Bounds(60, 60, 60)))
+    assert results(list(driver.generate(job()))) == alone
+    driver.close()
+
+
+def test_a_worker_whose_step_does_not_end(
+    setting: Setting, alone: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives, and says so; one that only loads is waited for."""
+    monkeypatch.setattr(driver_module, "Liveness", lambda: Liveness(Bounds(60, 60, 3)))
+    kinds = iter([Hanging, Forked])
+    driver = Driver([setting] * 2, Processes(lambda one: next(kinds)(one)))
+    driver.gather()
+    with pytest.warns(UserWarning, match="is gone: one of its steps has not ended in 3 s"):
+        assert results(list(driver.generate(job()))) == alone
     driver.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +26,7 @@ from sharegen.engine.parallel import followers
 from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.followers import RanksError
 from sharegen.engine.parallel.lead import engine_of, lead
+from sharegen.engine.parallel.liveness import VARIABLE as TIMEOUT
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, UsageError
@@ -139,6 +142,34 @@ def test_a_rank_that_is_killed_ends_the_engine(folder: Path) -> None:
         next(engine.generate(job(SamplingParams())))
     with LLM(folder, device="cpu", kv_cache_memory=1 << 20, tensor_parallel_size=2) as llm:
         assert len(llm.generate({"prompt_token_ids": [5, 6]})) == 1
+
+
+def test_a_rank_that_is_stopped_ends_the_engine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TIMEOUT, "4")
+    engine = led(folder)
+    [pid] = engine._others.pids  # type: ignore[union-attr]
+    stream = engine.generate(job(SamplingParams(max_tokens=100, ignore_eos=True)))
+    next(stream)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(RanksError, match="rank 1 is gone: it gave no sign of life for 4 s"):
+        list(stream)
+    assert_gone([pid])
+
+
+def test_nothing_is_left_in_the_temporary_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at a normal end nor at an error."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = led(folder)
+    list(engine.generate(job(SamplingParams(), prompts=1)))
+    assert sys.platform != "linux" or not [*tmp_path.iterdir()]
+    engine.close()
+    with pytest.raises(ModelError):
+        led(folder, ranks=3)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_rank_that_is_killed_on_its_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
