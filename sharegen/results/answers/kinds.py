@@ -108,7 +108,7 @@ def limits(text: str) -> tuple[Fraction, Fraction] | None:
 
 def ratio(text: str) -> tuple[Fraction, ...] | None:
     """The terms of a ratio, the last being 1: 6:8 is 3:4."""
-    if not _RATIO.fullmatch(text):
+    if len(text) > numerals.MAX_LENGTH or not _RATIO.fullmatch(text):
         return None
     terms = [Fraction(term.strip()) for term in text.split(":")]
     return tuple(term / terms[-1] for term in terms) if terms[-1] else None
