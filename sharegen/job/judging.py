@@ -107,7 +107,7 @@ def judging(
         yield None
         return
     for journal in [path, *others]:
-        if any(record.is_sample for record in read(journal)):
+        if any(record.is_drawn for record in read(journal)):
             samples = open_samples(journal)
             dataset = dataset_of(samples, None, None, None)
             score_programs(samples, dataset, lambda: isolation, Limits(), available_cores())

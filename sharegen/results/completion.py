@@ -22,9 +22,10 @@ _END = re.compile(
 )
 _THOUGHT = re.compile(r".*(?:</think(?:ing)?>|</reasoning>|<\|channel\|>final<\|message\|>)", re.S)
 _UNFINISHED = re.compile(r"<(?:think(?:ing)?|reasoning)>.*", re.S)
-_TAG = re.compile(r"\[(/?)(?:PYTHON|CODE)\]|<(/?)(?:code|python)>", re.I)
+_TAG = re.compile(r"\[(/?)(?:PYTHON|CODE)\]|<(/?)(?:code|python)(?: [^<>]*)?>", re.I)
 _INLINE = re.compile(r"```(?:python3?\b|py\b)?([^`\n]+)```")
 _STARTS = re.compile(r"(?:def|class|import|from|async|@)\b|@")
+_PROMPTS = (">>> ", "... ")
 _FENCE = re.compile(r"^[ \t]*(?:```|~~~)", re.M)
 _CODE = re.compile(
     r"^[ \t]*(?:(?:def|class|import|from|async|for|while|if|try|with)\b.*|@\w.*"
@@ -86,7 +87,15 @@ def _last_code(answer: str) -> str:
 
 
 def _blocks(answer: str) -> list[Block]:
-    return list(blocks_of(answer)) or list(blocks_of(_with_fences(answer)))
+    """The blocks of an answer, and those within a block that is Markdown itself."""
+    found = list(blocks_of(answer)) or list(blocks_of(_with_fences(answer)))
+    return [inner for block in found for inner in _inside(block)]
+
+
+def _inside(block: Block) -> list[Block]:
+    is_markdown = block.language in ("", "markdown", "md")
+    inner = list(blocks_of(block.text)) if is_markdown and "```" in block.text else []
+    return [block, *inner] if inner and Snippet(block.text).tree is None else [block]
 
 
 def _is_likely(block: Block) -> bool:
@@ -113,7 +122,8 @@ def _repaired(code: str) -> Snippet:
         return as_it_is
     without_fence = code.partition("```")[0]
     shell = "".join(line for line in code.splitlines(keepends=True) if line[:1] not in ("!", "%"))
-    for text in (textwrap.dedent(code), without_fence, shell):
+    session = "".join(f"{line[4:]}\n" for line in code.splitlines() if line[:4] in _PROMPTS)
+    for text in (textwrap.dedent(code), without_fence, shell, session):
         if text != code and Snippet(text).tree is not None:
             return Snippet(text)
     return as_it_is
@@ -154,7 +164,7 @@ def _defining(snippets: Sequence[Snippet], names: set[str]) -> tuple[int, Snippe
         for place, snippet in reversed(list(enumerate(snippets))):
             if shorten and snippet.tree is None:
                 snippet = Snippet(leading_part(snippet.text[:_LONGEST], _TRIES))
-            if snippet.defines & names:
+            if snippet.writes_out & names:
                 return place, snippet
     return None
 
@@ -184,7 +194,7 @@ def _in_prose(answer: str, problem: ProgramProblem) -> Snippet | None:
         if start.start() < seen:
             continue
         piece = Snippet(leading_part(_as_far_in(answer[start.start() : _LONGEST]), _TRIES))
-        if piece.defines & names or (not names and piece.writes):
+        if piece.writes_out & names or (not names and piece.writes):
             return piece
         seen = start.start() + len(piece.text)
     return None

@@ -44,6 +44,14 @@ class Snippet:
         return names
 
     @cached_property
+    def writes_out(self) -> set[str]:
+        """Those of them that are written out here, and not imported."""
+        imports = [
+            each for each in self.statements if isinstance(each, ast.Import | ast.ImportFrom)
+        ]
+        return self.defines - set().union(*map(_bound, imports))
+
+    @cached_property
     def missing(self) -> set[str]:
         """Names that it uses and nothing in it, nor Python, binds."""
         return set() if self.tree is None else _used(self.tree) - _bound(self.tree, deep=True)

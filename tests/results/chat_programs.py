@@ -100,6 +100,23 @@ FUNCTIONS = {
     "a lambda, then an example": fenced("inc = lambda x: x + 1\n")
     + fenced("y = inc(1)\nprint(y)\n"),
     "commands of a notebook": fenced(f"!pip install numpy\n{F}"),
+    "Markdown around Markdown": f"````markdown\n# Answer\n{fenced(F)}````\n",
+    "Markdown in a fence of three": f"```md\nHere:\n{fenced(F)}```\n",
+    "HTML": f'<pre><code class="language-python">{F}</code></pre>',
+    "a session that defines it": fenced(
+        ">>> def inc(x):\n...     return x + 1\n...\n>>> inc(1)\n2\n", ""
+    ),
+    "a closing fence with words behind it": f"```python\n{F}``` That is all.\n{fenced('inc(1)')}",
+    "a method": fenced("class Other:\n    def inc(self): pass\n") + fenced(F),
+    "two files": fenced("def one():\n    return 1\n", "python one.py")
+    + fenced(
+        "from functools import cache\n@cache\ndef inc(x):\n    return x + one()\n", "py inc.py"
+    ),
+    "the same twice, the last without its import": fenced(
+        "import math\ndef inc(x):\n    return x + math.floor(1.5)\n"
+    )
+    + fenced("def inc(x):\n    return math.floor(1.5) + x\n"),
+    "tests that define things": fenced(F) + fenced("x = 5\ndef check():\n    assert inc(x) == 6\n"),
     "a wrong language": fenced(F, "java"),
     "headings": f"### Solution\n\n{fenced(F)}\n### Complexity\n\n`O(1)`",
     "a class besides": fenced(f"class Adder:\n    pass\n\n{F}") + fenced("Adder()\n"),

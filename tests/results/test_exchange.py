@@ -290,6 +290,57 @@ RIGHT = {
                                     "LIMIT = 10\ndef f(): return LIMIT + 1"),
     "a module that the program imports": ("assert candidate(9) == math.sqrt(9)",
                                           "import math\ndef f(x): return math.sqrt(x)"),
+    "what is printed": (
+        "import contextlib, io\nout = io.StringIO()\nwith contextlib.redirect_stdout(out):\n"
+        "    candidate(2)\nassert out.getvalue() == '1\\n2\\n'\ncandidate(1)",
+        "def f(n):\n    for i in range(n): print(i + 1)",
+    ),
+    "what is read": (
+        "import builtins, io, sys\nfrom unittest import mock\n"
+        "sys.stdin = io.StringIO('5\\n6\\n7 8\\n9')\n"
+        "assert candidate() == ['5', '6\\n', '7 8\\n9']\n"
+        "with mock.patch('builtins.input', return_value='4'):\n    assert next(g()) == '4'",
+        "import sys\ndef f(): return [input(), sys.stdin.readline(), sys.stdin.read()]\n"
+        "def g(): yield input()",
+    ),
+    "what a function is called": (
+        "@candidate\ndef twice(x):\n    'Doubles.'\n    return 2 * x\n"
+        "assert twice.__name__ == 'twice' and twice.__doc__ == 'Doubles.' and twice(2) == 5\n"
+        "assert candidate.__name__ == 'f'",
+        "import functools\ndef f(g):\n    @functools.wraps(g)\n"
+        "    def h(*args): return g(*args) + 1\n    return h",
+    ),
+    "a class with all that classes have": (
+        "s = candidate()\nassert s.push(1).push(2) is s and s.size == 2 and candidate.made() == 1\n"
+        "assert [x for x in s] == [1, 2] and s.pop() == 2 and isinstance(s, candidate)\n"
+        "assert candidate.LIMIT == 3\nwith s.locked() as t:\n    assert t is s\n"
+        "try:\n    s.pop(); s.pop()\nexcept IndexError as e:\n    assert 'empty' in str(e)\n"
+        "else:\n    assert False",
+        "import contextlib\nclass f:\n    LIMIT, count = 3, 0\n"
+        "    def __init__(self): self.xs = []; f.count += 1\n"
+        "    def push(self, x): self.xs.append(x); return self\n"
+        "    def pop(self):\n        if not self.xs: raise IndexError('empty stack')\n"
+        "        return self.xs.pop()\n"
+        "    @property\n    def size(self): return len(self.xs)\n"
+        "    @staticmethod\n    def made(): return f.count\n"
+        "    def __iter__(self): return iter(self.xs)\n"
+        "    @contextlib.contextmanager\n    def locked(self): yield self",
+    ),
+    "an iterator of a class of its own": (
+        "it = candidate(3)\nassert next(it) == 3 and list(it) == [2, 1] and it.left == 0",
+        "class Down:\n    def __init__(self, n): self.left = n\n"
+        "    def __iter__(self): return self\n    def __next__(self):\n"
+        "        if not self.left: raise StopIteration\n        self.left -= 1\n"
+        "        return self.left + 1\ndef f(n): return Down(n)",
+    ),
+    "arrays": (
+        "import numpy as np\na = np.array([[1.5, 2], [3, 4]])\n"
+        "assert (candidate(a) == np.array([4, 7])).all() and a[0, 0] == 0\n"
+        "np.testing.assert_allclose(candidate(a), [2, 7])\n"
+        "assert candidate(np.eye(3)).dtype == np.int64 and candidate(np.eye(3))[2] == 1",
+        "import numpy as np\ndef f(a):\n    sums = np.rint(a.sum(axis=1)).astype(np.int64)\n"
+        "    a[0, 0] = 0\n    return sums",
+    ),
     "many calls with large arguments": (
         "xs = list(range(2000))\nfor n in range(60):\n    assert candidate(xs, n) == xs[:n]",
         "def f(xs, n): return xs[:n]",
@@ -379,6 +430,14 @@ WANTED = [
     "import math\nassert math.isclose(got, 8675309)",
     "assert set(got) == {8675309}",
     "assert sorted(got) == [8675309]",
+    "import numpy as np\nnp.testing.assert_allclose(got, 8675309)",
+    "import numpy as np\nassert np.allclose(got, 8675309) or np.all(np.array([8675309]) == got)",
+    "import unittest.mock\nassert unittest.mock.call(got) == unittest.mock.call(8675309)",
+    "from dataclasses import replace\nassert replace(Point(8675309), y=got) == Point(8675309, 5)",
+    "import re\nassert re.search('8675309', got)",
+    "assert '%s' % got == '8675309' and f'{got}' == '8675309'",
+    "assert max(got, 8675309) == got == min(got, 8675309)",
+    "assert {8675309: 1}[got] == 1",
 ]
 
 

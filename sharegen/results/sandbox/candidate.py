@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 import asyncio
 import atexit
+import builtins
 import contextlib
+import io
 import json
 import os
 import sys
@@ -26,6 +28,9 @@ from .remote import drawn, operations_of, stand_in
 COMPILE_ERROR = 97
 OUT_OF_MEMORY = 98
 FAILED = 1
+
+_PRINTED = 1 << 16
+"""Characters that a test sees of what a program prints between two messages."""
 
 REQUEST, REPLY = 3, 4
 """Descriptors on which a session's messages arrive and leave."""
@@ -72,7 +77,7 @@ def new_module(name: str) -> types.ModuleType:
 
 def silence() -> None:
     """No input, and output that goes nowhere."""
-    nowhere = open(os.devnull, "r+", encoding="utf-8")  # noqa: SIM115
+    nowhere = open(os.devnull, "r+", encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.stdin = sys.stdout = sys.stderr = nowhere
     sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = nowhere  # type: ignore[misc]
 
@@ -164,9 +169,22 @@ class _Program(Peer):
     is_test = False
 
     def __init__(self, module: types.ModuleType):
-        super().__init__(_read, _write, {})
+        super().__init__(_read, self._write_all, {})
         self._module = module
         self._asked_for: set[str] = set()
+        self._output = sys.stdout = io.StringIO()
+        sys.stdin = _Input(self)  # type: ignore[assignment]
+        builtins.input = self._input  # type: ignore[assignment]
+
+    def _input(self, prompt: object = "") -> str:
+        return str(self.ask("input", None, args=[str(prompt)]))
+
+    def _write_all(self, message: dict[str, Any]) -> None:
+        """With what was printed since, which a test may look at."""
+        written = self._output.getvalue()[:_PRINTED]
+        self._output.seek(0)
+        self._output.truncate()
+        _write(message | {"written": written} if written else message)
 
     def refers(self, value: Any) -> dict[str, Any]:
         if isinstance(value, Iterator) and type(value).__module__ != self._module.__name__:
@@ -183,7 +201,7 @@ class _Program(Peer):
         if known["is"] == "iterator":
             return drawn(self, number)
         if known["is"] == "function":
-            return _function(self, number, known["type"])
+            return _function(self, number, known["type"], known.get("doc"))
         return stand_in(self, number, known["type"], known["operations"], True)
 
     def takes(self, name: str) -> bool:
@@ -230,13 +248,27 @@ class _Program(Peer):
         return found
 
 
-def _function(peer: Peer, number: int, name: str) -> Callable[..., Any]:
+class _Input(io.TextIOBase):
+    """Standard input, which is the test's."""
+
+    def __init__(self, peer: Peer):
+        self._peer = peer
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        return str(self._peer.ask("read", None, "readline"))
+
+    def read(self, size: int | None = -1, /) -> str:
+        return str(self._peer.ask("read", None, "read"))
+
+
+def _function(peer: Peer, number: int, name: str, doc: str | None) -> Callable[..., Any]:
     """A function that calls one of the test's."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return peer.ask("call", number, args=args, kwargs=kwargs)
 
     call.__name__ = call.__qualname__ = name
+    call.__doc__ = doc
     return call
 
 

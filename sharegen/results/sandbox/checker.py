@@ -66,7 +66,8 @@ class _Test(Peer):
         if isinstance(value, Iterator):
             return {"is": "iterator"}
         if self._is_own_function(value) or type(value).__module__ in ("functools", "operator"):
-            return {"is": "function", "type": getattr(value, "__name__", "function")}
+            name = getattr(value, "__name__", "function")
+            return {"is": "function", "type": name, "doc": getattr(value, "__doc__", None)}
         if type(value).__module__ == _NAME:
             return {
                 "is": "object",
@@ -104,6 +105,10 @@ class _Test(Peer):
         return True
 
     def does(self, what: str, value: Any, name: str, args: list[Any], kwargs: Any) -> Any:
+        if what == "input":
+            return input(*args)
+        if what == "read" and name in ("read", "readline"):
+            return getattr(sys.stdin, name)()
         if what == "draw":
             return self.drawing(value).draw(*args)
         if what == "call" and callable(value):
@@ -127,9 +132,13 @@ class _Absent:
 
 
 def _read() -> dict[str, Any]:
+    """A message of the program's; what it has printed is printed here, where a test may look."""
     said = json.loads(wire.read_message(REQUEST))
     if not isinstance(said, dict):
         raise TypeError("not a message")
+    written = said.get("written")
+    if isinstance(written, str):
+        sys.stdout.write(written)
     return said
 
 

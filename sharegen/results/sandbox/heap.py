@@ -7,6 +7,7 @@ each side has the same objects, in the same places, with the same content.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ _DICTS: dict[str, type] = {
     "OrderedDict": OrderedDict,
     "defaultdict": defaultdict,
 }
+_ARRAY = "ndarray"
 _KINDS = {kind: name for name, kind in (_LISTS | _DICTS).items()}
 _UNHELD = 2
 """References to an object that only the heap holds, one of them to ask for their number."""
@@ -110,6 +112,8 @@ class Heap:
 
     def _kind(self, value: Any) -> str | None:
         kind = _KINDS.get(type(value))
+        if kind is None and _is_array(value):
+            return _ARRAY
         if kind is None and self._class_named(type(value).__name__) is type(value):
             return f".{type(value).__name__}"
         return kind
@@ -118,6 +122,9 @@ class Heap:
         kind = state[0]
         if kind == "deque":
             return deque(maxlen=state[2])
+        if kind == _ARRAY:
+            dtype, shape = state[2]
+            return importlib.import_module("numpy").empty(shape, dtype)
         if kind.startswith("."):
             cls = self._class_named(kind[1:])
             if cls is None:
@@ -130,6 +137,8 @@ class Heap:
         assert kind is not None
         if kind == "bytearray":
             return [kind, value.hex()]
+        if kind == _ARRAY:
+            return [kind, value.tobytes().hex(), [value.dtype.str, list(value.shape)]]
         if kind in _LISTS:
             rest = value.maxlen if kind == "deque" else None
             return [kind, [self._encode(item) for item in value], rest]
@@ -142,6 +151,9 @@ class Heap:
     def _fill(self, value: Any, kind: str, items: Any, rest: Any = None) -> None:
         if kind == "bytearray":
             value[:] = bytes.fromhex(items)
+        elif kind == _ARRAY:
+            numbers = importlib.import_module("numpy").frombuffer(bytes.fromhex(items), rest[0])
+            value[...] = numbers.reshape(rest[1])
         elif kind in _LISTS:
             decoded = [self._decode(item) for item in items]
             value.clear()
@@ -160,6 +172,12 @@ class Heap:
             for name, item in decoded:
                 if not callable(getattr(type(value), name, None)):  # its methods are its own
                     object.__setattr__(value, name, item)
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of numpy's, of numbers."""
+    kind = type(value)
+    return kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biufc"
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:

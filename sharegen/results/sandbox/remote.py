@@ -35,6 +35,7 @@ _AMONG_ITS_OWN = (
 OPERATIONS = frozenset((*_ASKED, *_AMONG_ITS_OWN, "__call__", "__instancecheck__"))
 """What a class may have that its stand-in has, too."""
 
+_TOLD = ("__name__", "__qualname__", "__doc__", "__dict__")
 _PREDICATES = ("startswith", "endswith", "issubset", "issuperset", "isdisjoint")
 
 
@@ -58,7 +59,8 @@ class Remote:
         object.__setattr__(self, "_is_asked_for", is_asked_for)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or (name in _PREDICATES and not self._is_asked_for):
+        is_hidden = name.startswith("__") and name not in _TOLD
+        if is_hidden or (name in _PREDICATES and not self._is_asked_for):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self._peer.ask("get", self._number, name)
 
@@ -76,9 +78,13 @@ def stand_in(
     peer: Peer, number: int, name: str, operations: list[str], is_asked_for: bool
 ) -> Remote:
     """A stand-in whose class has that name and these of `OPERATIONS`."""
-    methods = {each: _operation(each) for each in operations if each in OPERATIONS}
-    kind = type(name, (Remote,), {"__slots__": (), **methods, "__hash__": Remote.__hash__})
+    methods: dict[str, Any] = {each: _operation(each) for each in operations if each in OPERATIONS}
+    methods |= {"__doc__": _DOC, "__hash__": Remote.__hash__}
+    kind = type(name, (Remote,), {"__slots__": (), **methods})
     return kind(peer, number, is_asked_for)  # type: ignore[no-any-return]
+
+
+_DOC = property(lambda self: self._peer.ask("get", self._number, "__doc__"))
 
 
 def _operation(name: str) -> Callable[..., Any]:
@@ -88,6 +94,8 @@ def _operation(name: str) -> Callable[..., Any]:
         )
     if name == "__contains__":
         return _contains
+    if name == "__next__":
+        return _next
     if name == "__instancecheck__":
         return lambda self, value: isinstance(value, Remote) and bool(_operate(self, name, value))
     if name == "__exit__":
@@ -102,6 +110,13 @@ def _operation(name: str) -> Callable[..., Any]:
 
 def _operate(self: Remote, name: str, *args: Any) -> Any:
     return self._peer.ask("operate", self._number, name, args)
+
+
+def _next(self: Remote) -> Any:
+    items, _ = self._peer.ask("draw", self._number, args=[1, None])
+    if not items:
+        raise StopIteration
+    return items[0]
 
 
 def _contains(self: Remote, value: Any) -> bool:
