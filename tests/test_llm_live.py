@@ -99,6 +99,16 @@ def test_a_module_that_trains_between_calls_draws_without_dropout() -> None:
         assert tokens(llm) == first
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_a_module_that_is_called_meanwhile_says_who_has_it(name: str) -> None:
+    model = make_tiny(name)
+    ids = torch.tensor([PROMPT])
+    says = "the model is in use by an LLM: close that before you call the model"
+    with LLM(model, kv_cache_memory=MEMORY), pytest.raises(UsageError, match=says):
+        model(input_ids=ids)
+    assert model(input_ids=ids).logits.shape[1] == len(PROMPT)
+
+
 def test_a_peft_model_is_run_with_its_adapter() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False,

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from sharegen.engine.model.fp8 import products as fp8
+from sharegen.errors import UsageError
 
 
 class AttentionContext(Protocol):
@@ -89,6 +90,8 @@ def own_heads(
     return q.narrow(1, *queries), k.narrow(1, *keys), v.narrow(1, *keys)
 
 
+_IN_USE = "the model is in use by an LLM: close that before you call the model"
+
 _current: AttentionContext | None = None
 _states: StateContext | None = None
 _called: list[int] = []  # layers whose attention the forward that is running has called so far
@@ -96,8 +99,9 @@ _mixed = 0  # mixers that it has called
 
 
 def current() -> AttentionContext:
-    """The context of the forward that is running."""
-    assert _current is not None, "a model was called outside active()"
+    """The context of the forward that is running. Raises UsageError where its owner calls it."""
+    if _current is None:
+        raise UsageError(_IN_USE)
     return _current
 
 
@@ -147,9 +151,10 @@ def _call(layer_idx: int | None) -> int:
 
 
 def mix(hidden: torch.Tensor) -> torch.Tensor:
-    """The next mixer's work, by the current context: [T, size] -> [T, width]."""
+    """The next mixer's work, by the current context: [T, size] -> [T, width]. Raises as current."""
     global _mixed
-    assert _states is not None, "a model with states was called without any"
+    if _states is None:
+        raise UsageError(_IN_USE)
     index, _mixed = _mixed, _mixed + 1
     return _states.mix(index, hidden)
 
