@@ -203,6 +203,13 @@ class Gold(Strict):
     pattern: Pattern | None = None
     extract: Extract | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_section(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping | Gold):
+            raise ValueError("it must be a mapping with 'field' or 'template'")
+        return value
+
     @model_validator(mode="after")
     def _check_one(self) -> Gold:
         if self.field is None and self.template is None:

@@ -36,7 +36,9 @@ def validate(
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        errors = error.errors(include_url=False)
+    unknown = (error for error in errors if error["type"] == "extra_forbidden")
+    first = next(unknown, errors[0])  # a key that is missing may have been misspelt
     path = _as_given([part for part in first["loc"] if isinstance(part, str)], value)
     key = ".".join(path)
     section = ".".join(path[:-1]) if first["type"] == "missing" else key
@@ -66,14 +68,30 @@ def _overlap(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
+_OF_OTHERS = {
+    "n": "sampling.samples", "num_return_sequences": "sampling.samples",
+    "max_new_tokens": "sampling.max_tokens", "max_gen_toks": "sampling.max_tokens",
+    "until": "sampling.stop", "num_fewshot": "few_shot.k", "fewshot_split": "few_shot.split",
+    "test_split": "dataset.split", "dataset_path": "dataset.source",
+    "dataset_name": "dataset.config", "columns": "dataset.fields", "rename": "dataset.fields",
+    "doc_to_text": "prompt", "doc_to_target": "answer.gold",
+    "system_prompt": "chat.system", "regex_pattern": "answer.patterns", "regex": "answer.patterns",
+    "target": "answer.gold", "answer_pattern": "answer.patterns",
+}  # fmt: skip
+"""Names of other tools (lm-eval, vLLM, transformers) -> the key that says the same here."""
+
+
 def _meant(model: type[BaseModel], path: Sequence[str]) -> str | None:
-    """The key that an unknown one was probably meant to be: of its section, or of another."""
+    """The key that an unknown one was probably meant to be: of its section, or of another.
+
+    Of several sections that have the name it is the first.
+    """
     name, own = path[-1], _keys_at(model, path[:-1])
     elsewhere: dict[str, str] = {}
     for dotted in _dotted(model):
         elsewhere.setdefault(dotted.rpartition(".")[2], dotted)
     misspelt = nearest(name, own, cutoff=0.8)
-    found = misspelt or elsewhere.get(name) or nearest(name, own)
+    found = misspelt or elsewhere.get(name) or _OF_OTHERS.get(name) or nearest(name, own)
     near = nearest(name, list(elsewhere)) if found is None else None
     return found if near is None else elsewhere[near]
 

@@ -120,6 +120,9 @@ def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: s
         ("sampling: {stop: " + "x" * 10_000 + "}", "sampling.stop is '.{0,90}: it must be"),
         ("sampling: {" + "x" * 100 + ": 1}", "unknown key 'sampling.x{60,80}: "),
         ("max_tokens: 5", "unknown key 'max_tokens': did you mean 'sampling.max_tokens'"),
+        ("sampling: {n: 5}", "unknown key 'sampling.n': did you mean 'sampling.samples'"),
+        ("doc_to_target: a", "unknown key 'doc_to_target': did you mean 'answer.gold'"),
+        ("dataset: {columns: {a: b}}", "'dataset.columns': did you mean 'dataset.fields'"),
         ("samples: 5", "unknown key 'samples': did you mean 'sampling.samples'"),
         ("answer: {pattern: x}", "unknown key 'answer.pattern': did you mean 'patterns'"),
         ("sampling: {temprature: 0}", "unknown key 'sampling.temprature': did you mean 'temp"),
@@ -128,7 +131,10 @@ def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: s
         ("answer: {extract: text, match: first}", "answer is .*'match' chooses among"),
         ("answer: {extract: text, gold: {}}", "answer.gold is .*'field', or 'template'"),
         ("answer: {extract: text, gold: {field: '{{ a }}'}}", "a template stands in 'template'"),
-        ("answer: {extract: text, gold: a}", "answer.gold is 'a'"),
+        (
+            "answer: {extract: text, gold: a}",
+            "answer.gold is 'a': it must be a mapping with",
+        ),
         ("answer: {extract: text, gold: {field: a, template: b}}", "set one of them to null"),
         ("dataset: {fields: {a: '{{ b }}'}}", "dataset.fields.* a column's name, and no template"),
         ("few_shot: {seed: 1, indices: [1]}", "few_shot is .*both choose the rows"),
@@ -150,6 +156,12 @@ def test_what_goes_too_far_is_one_short_line(tmp_path: Path, text: str, message:
         load_recipe(str(path))
     said = str(error.value)
     assert said.startswith(str(path)) and len(said) < 500 and "\n" not in said
+
+
+def test_a_misspelt_key_is_named_before_the_one_that_is_missing_for_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("promt: '{{ q }}'\n")
+    with pytest.raises(UsageError, match="unknown key 'promt': did you mean 'prompt'"):
+        load_recipe(str(tmp_path / "mine.yaml"))
 
 
 def test_a_template_that_never_ends_is_named(tmp_path: Path, short: None) -> None:
