@@ -92,7 +92,7 @@ def test_a_journal_knows_its_order(place: Path) -> None:
     assert run_job(configure(place), path).drawn == 0
     write(place, ROWS[::-1])  # other rows in front, the same prompts
     assert run_job(configure(place), path).drawn == 0
-    with pytest.raises(JournalError, match="reorder was true and is no longer set"):
+    with pytest.raises(JournalError, match="reorder was true and is now false"):
         run_job(configure(place, False), path)
     write(place, [*ROWS, ROWS[0] | {"id": "r8", "review": ROWS[1]["review"]}])
     with pytest.raises(JournalError, match="another order of fields, which all rows"):
