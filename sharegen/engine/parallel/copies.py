@@ -19,6 +19,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sharegen.engine.parallel.bounds import Bounds
 from sharegen.engine.parallel.program import begin
 from sharegen.errors import SharegenError
 
@@ -29,6 +30,8 @@ COPY = 0  # asks for a copy, with the worker's end of its connection; a number e
 RUNS = 1 << 16  # beyond every exit code
 
 _POLL_SECONDS = 0.01
+_LONGEST_SECONDS = 1e6  # more than that, and no bound, a socket does not take
+_ANSWER_SECONDS = 5.0  # of a process that only waits to be asked
 
 
 class ForkServer:
@@ -42,6 +45,8 @@ class ForkServer:
         """Let it import what workers run, beside what the caller does meanwhile."""
         if self._process is None:
             self._line, theirs = socket.socketpair()
+            seconds = Bounds.of_environment().start  # its imports come first
+            self._line.settimeout(min(seconds, _LONGEST_SECONDS))
             with theirs:
                 self._process = begin(_PROGRAM, theirs.fileno())
 
@@ -54,6 +59,11 @@ class ForkServer:
         try:
             socket.send_fds(self._line, [NUMBER.pack(COPY)], [connection.fileno()])
             return Copy(self, self._answer())
+        except TimeoutError:
+            self.close()  # what it says later would be taken for other answers
+            raise SharegenError(
+                "no worker can be started: the process that they are copies of does not answer"
+            ) from None
         except OSError:
             raise SharegenError(
                 "no worker can be started: the process that they are copies of is gone"
@@ -64,8 +74,13 @@ class ForkServer:
 
         Raises OSError where the process that knows is gone.
         """
+        self._line.settimeout(_ANSWER_SECONDS)
         self._line.sendall(NUMBER.pack(pid))
-        code = self._answer()
+        try:
+            code = self._answer()
+        except TimeoutError:
+            self.close()  # what it says later would be taken for other answers
+            raise
         return None if code == RUNS else code
 
     def close(self) -> None:

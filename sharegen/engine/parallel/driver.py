@@ -258,8 +258,14 @@ class Driver:
                 self._liveness.heard(worker, message)
                 self._hear(worker, message)
         placed = [worker for worker in self._workers if worker.pid]
-        for worker, why in self._liveness.listened(time.monotonic() - began, placed):
+        seconds = time.monotonic() - began
+        for worker, why in self._liveness.listened(seconds, placed):
             self._lose(worker, why)
+        loading = [worker for worker in placed if worker not in self._ready]
+        for worker in self._liveness.newly_late(seconds, loading):
+            if worker in self._workers:
+                number = self._workers[worker]
+                warnings.warn(f"worker {number} still loads its model: it lives", stacklevel=2)
 
     def _hear(self, worker: Worker, message: object) -> None:
         match message:

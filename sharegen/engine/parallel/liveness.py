@@ -6,53 +6,25 @@ listens was stopped itself, or had other things to do, or because the whole mach
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from sharegen.engine.parallel.bounds import Bounds
 from sharegen.engine.parallel.messages import Alive
-from sharegen.errors import UsageError
 
-VARIABLE = "SHAREGEN_WORKER_TIMEOUT"
 LISTEN_SECONDS = 1.0
 """How long one wait for messages may take, so that silence is noticed."""
-
-_SILENCE = 120.0  # seconds; a process that lives gives a sign each second
-_START = 5  # times as long: imports from a slow disk come before the first sign
-_STEP = 15  # times as long: a step may compile kernels
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Seconds without a sign of life, to the first sign, and of one step."""
-
-    silence: float
-    start: float
-    step: float
-
-    @classmethod
-    def of_environment(cls) -> Bounds:
-        """By SHAREGEN_WORKER_TIMEOUT, in seconds. Raises UsageError where it is no such number."""
-        text = os.environ.get(VARIABLE, "")
-        try:
-            silence = float(text) if text else _SILENCE
-        except ValueError:
-            silence = math.nan
-        if not silence > 0:
-            raise UsageError(f"{VARIABLE} is {text!r:.40}: give seconds, more than 0, or inf")
-        return cls(silence, _START * silence, _STEP * silence)
-
 
 K = TypeVar("K")
 
 
 @dataclass
 class _Life:
-    """silent: seconds since the last sign; step: how long a step has lasted, by that."""
+    """age: seconds in all; silent: since the last sign; step: how long a step lasts, by that."""
 
     is_begun: bool = False
+    age: float = 0.0
     silent: float = 0.0
     step: float = 0.0
 
@@ -78,11 +50,21 @@ class Liveness(Generic[K]):
         gone: list[tuple[K, str]] = []
         for who in to:
             life = self._lives.setdefault(who, _Life())
+            life.age += passed
             life.silent += passed
             why = self._why(life)
             if why is not None:
                 gone.append((who, why))
         return gone
+
+    def newly_late(self, seconds: float, who: Collection[K]) -> list[K]:
+        """Those of them that have just become older than what a start takes, at most.
+
+        seconds: for which somebody has listened last.
+        """
+        start, passed = self._bounds.start, min(seconds, LISTEN_SECONDS)
+        ages = {each: self._lives[each].age for each in who if each in self._lives}
+        return [each for each, age in ages.items() if age - passed <= start < age]
 
     def _why(self, life: _Life) -> str | None:
         bounds = self._bounds

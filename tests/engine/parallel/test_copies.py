@@ -95,6 +95,20 @@ def test_the_process_is_gone(tmp_path: Path) -> None:
     server.close()  # twice does nothing
 
 
+@pytest.mark.slow
+def test_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks it for a copy is told, and it is ended."""
+    monkeypatch.setenv("SHAREGEN_WORKER_TIMEOUT", "0.1")
+    with closing(ForkServer()) as server:
+        server.begin()
+        assert server._process is not None
+        pid = server._process.pid
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(SharegenError, match="that they are copies of does not answer"):
+            server.copy(Pipe()[1])
+        assert not psutil.pid_exists(pid)
+
+
 def _said(connection: Connection[Any, Any]) -> object:
     """The next that a worker says besides that it lives."""
     while isinstance(message := connection.recv(), Alive):

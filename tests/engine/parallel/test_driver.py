@@ -24,9 +24,10 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import driver as driver_module
+from sharegen.engine.parallel.bounds import VARIABLE, Bounds
 from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.launch import Process, Processes
-from sharegen.engine.parallel.liveness import VARIABLE, Bounds, Liveness
+from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
 from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sharegen.engine.parallel.liveness import VARIABLE, Bounds, Liveness
+from sharegen.engine.parallel.bounds import VARIABLE, Bounds
+from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import Alive, Here
 from sharegen.errors import UsageError
 
@@ -54,6 +55,16 @@ def test_who_has_left_is_forgotten() -> None:
     lives.heard(1, Alive(100))
     lives.leave(1)
     assert lives.listened(1, []) == []
+
+
+def test_one_that_loads_for_long_is_told_of_once() -> None:
+    lives = Liveness[int](BOUNDS)
+    late = []
+    for _ in range(9):
+        lives.heard(1, Alive(0))
+        assert lives.listened(1.0, [1]) == []
+        late.append(lives.newly_late(1.0, [1]))
+    assert late == [[]] * 5 + [[1]] + [[]] * 3
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "soon", "1 m"])

@@ -23,10 +23,10 @@ from sharegen.engine.execute.agreement import VARIABLE, RanksDiffer
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import followers
+from sharegen.engine.parallel.bounds import VARIABLE as TIMEOUT
 from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.followers import RanksError
 from sharegen.engine.parallel.lead import engine_of, lead
-from sharegen.engine.parallel.liveness import VARIABLE as TIMEOUT
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, UsageError
