@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sharegen.results.answers.passage import Passage
+from sharegen.results.answers.passage import Passage, Span
 from sharegen.results.answers.reading import Reading
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?:\{|(?P<bare>[\w.,-]+))")
@@ -13,25 +13,25 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 def read(passage: Passage) -> Reading | None:
     """What stands in the last box; None where no box is closed."""
-    return last_box(passage, 0, len(passage.raw))
+    return last_box(passage, passage.whole)
 
 
-def last_box(passage: Passage, start: int, end: int) -> Reading | None:
+def last_box(passage: Passage, span: Span) -> Reading | None:
     """The last box that is closed in a part of a passage: of boxes in one another the outermost.
 
     One that the completion's end cuts off is the last, and there is no answer.
     """
     found = None
-    after = start
-    for match in _BOX.finditer(passage.raw, start, end):
+    after = span.start
+    for match in _BOX.finditer(passage.raw, *span):
         if match.start() < after:
             continue
         if match["bare"] is not None:
             found, after = Reading(match["bare"], "box", *match.span("bare")), match.end()
             continue
-        close = _closing(passage.raw, match.end(), end)
+        close = _closing(passage.raw, match.end(), span.end)
         if close is None:
-            return None if passage.is_cut and end == len(passage.raw) else found
+            return None if passage.is_cut and span.end == len(passage.raw) else found
         after = close + 1
         inside = passage.raw[match.end() : close]
         if inside.strip():

@@ -75,7 +75,7 @@ def read(passage: Passage) -> Reading | None:
 
 def _marked(passage: Passage) -> Reading | None:
     """The letter of the last mark or box that has one; "" for several."""
-    box = last_box(passage, 0, len(passage.raw))
+    box = last_box(passage, passage.whole)
     for mark in reversed(marks(passage)):
         if box is not None and box.start >= mark.end:
             break

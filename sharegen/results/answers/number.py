@@ -14,8 +14,9 @@ from itertools import islice
 from sharegen.results.answers import numerals, wording
 from sharegen.results.answers.boxed import last_box
 from sharegen.results.answers.clause import number_in
+from sharegen.results.answers.head import content_of
 from sharegen.results.answers.marks import Mark, is_heading, marks
-from sharegen.results.answers.passage import Passage
+from sharegen.results.answers.passage import Passage, Span
 from sharegen.results.answers.reading import Reading
 from sharegen.results.answers.sentences import Sentence, backwards
 
@@ -52,7 +53,7 @@ def _read(passage: Passage) -> Reading | None:
 
 
 def _last_mark(passage: Passage) -> _Verdict | None:
-    box = last_box(passage, 0, len(passage.raw))
+    box = last_box(passage, passage.whole)
     for mark in reversed(marks(passage)):
         if box is not None and box.start >= mark.end:
             break
@@ -61,7 +62,7 @@ def _last_mark(passage: Passage) -> _Verdict | None:
             return _uncut(passage, verdict)
     if box is None:
         return None
-    found = number_in(passage, passage.raw.rfind("\\", 0, box.start), box.end + 1, leads=True)
+    found = content_of(passage, Span(box.start, box.end))
     return None if found is None else _Verdict(replace(found, rule="box"))
 
 
@@ -77,7 +78,7 @@ def _verdict(passage: Passage, mark: Mark) -> _Verdict | None:
     is_question = mark.kind != "label" and content.rstrip(" *_").endswith("?")
     if is_question or wording.WRONG.search(content) or wording.NOT.match(content):
         return None
-    found = number_in(passage, first.start, first.end, leads=True)
+    found = number_in(passage, first.span, leads=True)
     if found is None:
         return None
     named = _Verdict(replace(found, rule=mark.rule))
@@ -130,7 +131,7 @@ def _after(passage: Passage, found: Reading) -> Reading | None:
         is_said = sentence.concludes if back is None else sentence.states
         if not is_said:
             return None
-        later = number_in(passage, sentence.start, sentence.end, leads=False)
+        later = number_in(passage, sentence.span, leads=False)
         if later is None or passage.cuts(later.end):
             return None
         return replace(later, rule="final sentence")
@@ -144,7 +145,7 @@ def _final_sentence(passage: Passage) -> Reading | None:
         refusal = wording.REFUSES.search(sentence.text) if place < _AHEAD else None
         if refusal is not None and not re.search(r"\bbut\b.*\d", sentence.text[refusal.end() :]):
             return None
-        found = number_in(passage, sentence.start, sentence.end, leads=False)
+        found = number_in(passage, sentence.span, leads=False)
         if found is None:
             continue
         if passage.is_cut and (not sentence.concludes or passage.cuts(found.end)):

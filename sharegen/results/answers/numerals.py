@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from sharegen.results.answers.reading import Reading
+
 MAX_LENGTH = 100
 """Characters; what is longer is no number that anyone writes, and exact arithmetic has a price."""
 
@@ -101,6 +103,11 @@ class Numeral:
     value: Fraction | None
     written: str
     is_money: bool = False
+
+    @property
+    def reading(self) -> Reading:
+        """The same as an answer, whose rule is not named yet."""
+        return Reading(self.written, "", self.start, self.end)
 
 
 def value_of(text: str) -> Fraction | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from sharegen.results.answers.numerals import PLAIN
 
@@ -32,6 +33,13 @@ _ASIDE = re.compile(
     r"|\x1b\[[0-9;]{0,20}[A-Za-z]"  # a terminal's colours
     r"|~~[^~\n]{1,100}~~"  # struck through
 )
+
+
+class Span(NamedTuple):
+    """A part of a passage, in characters."""
+
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,10 @@ class Passage:
             start = match.end()
         start = max(start, end - LONGEST)
         return cls(text[start:end], start, is_cut and end == len(text))
+
+    @property
+    def whole(self) -> Span:
+        return Span(0, len(self.raw))
 
     @cached_property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sharegen.results.answers import wording
-from sharegen.results.answers.passage import Passage
+from sharegen.results.answers.passage import Passage, Span
 
 _LONGEST = 2_000  # characters of a line; of a longer one the last are read
 _MOST = 200  # sentences, the last ones
@@ -26,6 +26,10 @@ class Sentence:
     start: int
     end: int
     text: str
+
+    @property
+    def span(self) -> Span:
+        return Span(self.start, self.end)
 
     @property
     def concludes(self) -> bool:

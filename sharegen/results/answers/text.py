@@ -13,7 +13,7 @@ _AROUND = " \t\r\n*_`"
 
 def read(passage: Passage) -> Reading | None:
     """What the last mark or box holds; else the last line, courtesies left out."""
-    box = last_box(passage, 0, len(passage.raw))
+    box = last_box(passage, passage.whole)
     for mark in reversed(marks(passage)):
         if box is not None and box.start >= mark.start:
             return box
