@@ -12,10 +12,10 @@ import yaml
 
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.converting import Choice, convert_journal
+from sharegen.job.reordering import load_asked
 from sharegen.results.record import Record
 from sharegen.results.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import resolve
-from sharegen.workload.problem import load_problems
 
 GOLD = ["7", "9", "11"]
 DRAWN = [["7", "8", "7"], ["9", None, "9"], ["0", "0", "0"]]
@@ -40,7 +40,7 @@ def make(tmp_path: Path) -> Make:
                 problem.id, sample, problem.prompt_hash, f" Answer: {answer}.", 3, "eos", -1.0,
                 answer, problem.gold, prompt=problem.prompt.content if keep else None,
             )
-            for problem, answers in zip(load_problems(job), DRAWN, strict=True)
+            for problem, answers in zip(load_asked(job).problems, DRAWN, strict=True)
             for sample, answer in reversed(list(enumerate(answers)))
         ]  # fmt: skip
         records.append(Record("1", 3, records[3].prompt_hash, error="NaN", finish_reason="error"))
