@@ -76,7 +76,7 @@ def problem(row: Row) -> ProgramProblem:
 
 
 def _tests(row: Row) -> ScriptTests | CallTests | NoTests:
-    tests = _listed(row["public_test_cases"]) + _private(row.get("private_test_cases"))
+    tests = _listed(row.get("public_test_cases")) + _private(row.get("private_test_cases"))
     if not tests:
         return NoTests("it has no tests")
     function = _function(row.get("metadata"))

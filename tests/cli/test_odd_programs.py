@@ -42,7 +42,8 @@ ODD_APPS = [
     call("[1]", "1e400"),
     {"input_output": f'{{"inputs": [{nested(600)}], "outputs": ["1"]}}'},
     {"input_output": '{"inputs": ["1"], "outputs": ["1"], "fn_name": ["f"]}'},
-    {"input_output": {"inputs": ["1"], "outputs": ["1"]}},
+    {"input_output": {"inputs": {}, "outputs": []}},
+    {"input_output": ["1"]},
     {"input_output": 7},
     {"input_output": "\ud800"},
 ]

@@ -274,10 +274,20 @@ def test_journals_at_length(
 
 # ---------------------------------------------------------------- rows of programs
 
+LIVE = {
+    "question_id": "inc",
+    "question_content": "Add 1.",
+    "starter_code": "",
+    "difficulty": "easy",
+    "public_test_cases": '[{"input": "1", "output": "2", "testtype": "functional"}]',
+    "private_test_cases": "eJxrYJnKxgABPUzRsVP0ABkLAyg=",
+    "metadata": '{"func_name": "inc"}',
+}
 PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
     "apps": (APPS[0], "print(int(input()) + 0)"),
     "humaneval": (HUMANEVAL[0], HUMANEVAL[0]["canonical_solution"]),
     "mbpp": (MBPP, MBPP["code"]),
+    "livecodebench": (LIVE, "class Solution:\n    def inc(self, x): return x + 1\n"),
 }
 """By schema: a row, and a program that passes its tests."""
 
@@ -302,7 +312,7 @@ def score_odd_rows(sharegen: Command, tmp_path: Path, data: st.DataObject, schem
     """Samples of tools, odd ones among them, for problems of which some are odd."""
     folder = folder_of(tmp_path)
     row, program = PROGRAMS[schema]
-    key = "problem_id" if schema == "apps" else "task_id"
+    key = {"apps": "problem_id", "livecodebench": "question_id"}.get(schema, "task_id")
     bare = {name: value for name, value in row.items() if name != key}
     good = [json.dumps(row | {key: name}).encode() for name in ("good/0", "good/1")]
     mixed = spread(data.draw, good, data.draw(st.lists(lines(changed(bare)), max_size=4)))
