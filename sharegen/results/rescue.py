@@ -21,7 +21,7 @@ _QUESTION = 6  # most lines of the question, its last ones
 def rescue(console: Console, vote: Vote, question: str, lines: int) -> Iterator[RenderableType]:
     """Title, end of the question, and what was answered how often. lines: at most so many."""
     yield f"[bold]A problem that the vote rescued[/] [dim](problem {visible(vote.problem_id)})[/]"
-    answers = list(_answers(vote, min(_ANSWERS, lines - 3)))
+    answers = list(_answers(vote, max(1, min(_ANSWERS, lines - 4))))  # two lines for the question
     room = min(_QUESTION, lines - 1 - len(answers))
     wrapped = Text.from_markup(visible(question.strip())).wrap(console, console.width - 1)
     shown = list(wrapped)[-room:]

@@ -218,7 +218,7 @@ def test_chat_with_a_system_message(sharegen: Command, job: list[object]) -> Non
     recorded = json.loads(Path(".sharegen/out.run.json").read_text())["configuration"]
     assert recorded["chat"]["enabled"] and recorded["chat"]["system"] == "Be brief."
     assert recorded["sampling"]["stop"] == []
-    shown = sharegen("show", "out.jsonl", "--problem", "0")
+    shown = sharegen("show", "out.jsonl", "--problem", "0", "--prompt")
     assert "Be brief." in shown.out and "end with the final number" in shown.out
 
 
