@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from sharegen.results.answers.own import read_own
 from sharegen.results.answers.passage import Passage, Span
 from sharegen.results.answers.reading import Reading
 
@@ -13,7 +14,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 def read(passage: Passage) -> Reading | None:
     """What stands in the last box; None where no box is closed."""
-    return last_box(passage, passage.whole)
+    return read_own(passage, lambda part: last_box(part, part.whole))
 
 
 def last_box(passage: Passage, span: Span) -> Reading | None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from sharegen.results.answers import wording
 from sharegen.results.answers.boxed import last_box
 from sharegen.results.answers.marks import is_heading, marks
+from sharegen.results.answers.own import read_own
 from sharegen.results.answers.passage import Passage
 from sharegen.results.answers.reading import Reading
-from sharegen.results.answers.sentences import backwards
+from sharegen.results.answers.sentences import Sentence, backwards
 
 _AROUND = r"[\s*_:$\"'`\\{~-]*"
 _HEAD = re.compile(
@@ -43,18 +44,22 @@ _LINE = re.compile(r"[^\n]+")
 _CAPITALS = "ABCDEFGHJKLMNOPQRSTUVWXYZ"  # I is who speaks, where nothing says that it is a letter
 _NEAR = 20  # characters before a letter in which it may be denied
 _AHEAD = 2  # sentences at the end in which a refusal counts
-_SEVERAL = re.compile(r"(?<![\w'’])[A-Z]\s*(?:and|&|,)\s*[A-Z](?![\w'’])")
+_SEVERAL = re.compile(r"(?<![\w'’])[A-Z]\s*(?:and|or|&|,|/)\s*[A-Z](?![\w'’])")
 _NOT = re.compile(
     r"\b(?:not|isn't|incorrect|wrong|eliminat\w+|rule out|ruled out)\b", re.IGNORECASE
 )
 _WORDS = {"A", "I", "a", "i", "o", "s", "t", "u", "y"}  # letters that are words, or ends of some
 _GOES_ON = re.compile(
-    r"[*_\"'\s]*(?:$|[.,;:!)\]}\\$–—-]|because\b|since\b|as\b|for\b|is\b|with\b|\()"
+    r"[*_\"'\s]*(?:$|[.,;:!)\]}\\$–—-]|because\b|since\b|as\b|for\b|is\b|with\b|not\b|over\b|rather\b|instead\b|\()"
 )
 
 
 def read(passage: Passage) -> Reading | None:
     """The letter that a completion chooses, as a capital."""
+    return read_own(passage, _read)
+
+
+def _read(passage: Passage) -> Reading | None:
     found = _marked(passage)
     if found is not None:
         later = None if found.answer == "" else _instead(passage, found)
@@ -64,8 +69,12 @@ def read(passage: Passage) -> Reading | None:
             continue
         if place < _AHEAD and wording.REFUSES.search(sentence.text):
             return None
-        said = _said(passage, sentence.start, sentence.end)
-        found = said or _opening(passage) or _in_sentence(passage, sentence.start, sentence.end)
+        found = (
+            _taken_back(passage, sentence)
+            or _said(passage, sentence.start, sentence.end)
+            or _opening(passage)
+            or _in_sentence(passage, sentence.start, sentence.end)
+        )
         if found is not None:
             return replace(
                 found, rule="final sentence" if found.start >= sentence.start else "head"
@@ -98,6 +107,14 @@ def _instead(passage: Passage, found: Reading) -> Reading | None:
     return None
 
 
+def _taken_back(passage: Passage, sentence: Sentence) -> Reading | None:
+    """The letter behind a "wait, ..." or "actually, ..." of a sentence."""
+    back = wording.TAKES_BACK.search(sentence.text)
+    if back is None:
+        return None
+    return _in_sentence(passage, sentence.start + back.end(), sentence.end)
+
+
 def _opening(passage: Passage) -> Reading | None:
     """The letter that a completion begins with, unless it goes on with other options."""
     lines = [match for line in _LINE.finditer(passage.text) if (match := _opens(passage, line))]
@@ -108,7 +125,7 @@ def _opening(passage: Passage) -> Reading | None:
 
 def _opens(passage: Passage, line: re.Match[str]) -> re.Match[str] | None:
     match = _OPENS.match(passage.text, *line.span())
-    return match if match is not None and match["letter"] in _CAPITALS else None
+    return match if match is not None and match["letter"].upper() in _CAPITALS else None
 
 
 def _in_answer(passage: Passage, start: int, end: int) -> Reading | None:
@@ -127,8 +144,10 @@ def _is_letter(match: re.Match[str]) -> bool:
     letter, rest = match["letter"], match["rest"]
     if match["open"] or match["close"]:
         return letter not in ("I", "i") or bool(match["open"])
+    if letter == "I" and rest.strip(" .*_"):
+        return rest.startswith((".", ")", ":"))
     if letter in _WORDS or letter.islower():
-        return bool(_GOES_ON.match(rest)) and not (letter in "Ii" and rest.strip(" .*_"))
+        return _GOES_ON.match(rest) is not None
     return not rest.startswith(("-", "+", "=", "^"))
 
 

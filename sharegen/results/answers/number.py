@@ -9,18 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from sharegen.results.answers import numerals, wording
 from sharegen.results.answers.boxed import last_box
 from sharegen.results.answers.clause import number_in
 from sharegen.results.answers.head import content_of
 from sharegen.results.answers.marks import Mark, is_heading, marks
+from sharegen.results.answers.own import read_own
 from sharegen.results.answers.passage import Passage, Span
 from sharegen.results.answers.reading import Reading
 from sharegen.results.answers.sentences import Sentence, backwards
 
-_MOST = 20  # questions after which a completion's own answer is looked for
 _AHEAD = 2  # sentences at the end in which a refusal counts
 
 
@@ -33,12 +32,7 @@ class _Verdict:
 
 def read(passage: Passage) -> Reading | None:
     """The number that a completion answers with."""
-    for match in islice(wording.NEXT_QUESTION.finditer(passage.text), _MOST):
-        if passage.raw[: match.start()].strip():
-            own = _read(replace(passage.until(match.start()), is_cut=False))
-            if own is not None:
-                return own
-    return _read(passage)
+    return read_own(passage, _read)
 
 
 def _read(passage: Passage) -> Reading | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sharegen.results.answers.boxed import last_box
 from sharegen.results.answers.marks import is_heading, marks
+from sharegen.results.answers.own import read_own
 from sharegen.results.answers.passage import Passage
 from sharegen.results.answers.reading import Reading
 from sharegen.results.answers.sentences import backwards
@@ -13,6 +14,10 @@ _AROUND = " \t\r\n*_`"
 
 def read(passage: Passage) -> Reading | None:
     """What the last mark or box holds; else the last line, courtesies left out."""
+    return read_own(passage, _read)
+
+
+def _read(passage: Passage) -> Reading | None:
     box = last_box(passage, passage.whole)
     for mark in reversed(marks(passage)):
         if box is not None and box.start >= mark.start:
