@@ -120,8 +120,9 @@ class Content:
             more = f", and {len(changed) - 1:,} more" if len(changed) > 1 else ""
             raise JournalError(
                 f"{path}: problem {changed[0]!r}{more}: its chat template makes another text of "
-                "the same turns than when it was sampled (the tokenizer's own code may write the "
-                f"time, or another version of transformers renders it): {OTHER}"
+                "the same turns than when it was sampled (of one that writes the date, say which "
+                "by --set chat.date=...; else the tokenizer's own code writes the time, or another "
+                f"version of transformers renders it): {OTHER}"
             )
 
 
