@@ -128,7 +128,7 @@ def _digest(sections: Mapping[str, Any]) -> str:
 def run_file_path(journal: str | os.PathLike[str]) -> Path:
     """`runs/a.jsonl` -> `runs/.sharegen/a.run.json`."""
     path = Path(journal)
-    return hidden(path.with_name(path.name.removesuffix(".jsonl") + ".run.json"))
+    return hidden(path.parent / (path.name.removesuffix(".jsonl") + ".run.json"))
 
 
 def shown(journal: str | os.PathLike[str]) -> str:

@@ -47,7 +47,7 @@ def hash_of(completion: str) -> str:
 
 def scores_path(samples: Path) -> Path:
     """`runs/a.jsonl` -> `runs/.sharegen/a.jsonl.scores.jsonl`."""
-    return hidden(samples.with_name(samples.name + ".scores.jsonl"))
+    return hidden(samples.parent / (samples.name + ".scores.jsonl"))
 
 
 def _is_journal(path: Path) -> bool:
@@ -61,7 +61,7 @@ def _is_journal(path: Path) -> bool:
 
 
 def _settings_path(samples: Path) -> Path:
-    return hidden(samples.with_name(samples.name + ".scores.run.json"))
+    return hidden(samples.parent / (samples.name + ".scores.run.json"))
 
 
 def discard_scores(samples: Path) -> None:
@@ -83,7 +83,7 @@ class ScoreFile:
     """
 
     def __init__(self, samples: Path, settings: Mapping[str, Any], overwrite: bool = False):
-        namesake = samples.with_name(samples.name + ".scores.jsonl")
+        namesake = samples.parent / (samples.name + ".scores.jsonl")
         if _is_journal(namesake):
             raise UsageError(
                 f"{namesake} is a journal, and its run file has the name of what is kept of the "
