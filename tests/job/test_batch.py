@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sharegen.errors import DataError, JournalError, UsageError
+from sharegen.job import batch
 from sharegen.job.batch import Answers, run_batch
 from sharegen.workload.configuration import resolve
 
@@ -162,3 +163,22 @@ def test_answers_replace_nothing_but_answers(answer: Any, tmp_path: Path) -> Non
     answer([text("a")])
     with pytest.raises(UsageError, match="is a journal"):
         answer([text("a")], "out.journal.jsonl")
+
+
+def test_answers_replace_nothing_that_somebody_wrote_meanwhile(
+    answer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, run = tmp_path / "out.jsonl", batch.run_job
+
+    def running(*arguments: Any, **options: Any) -> Any:
+        outcome = run(*arguments, **options)
+        path.write_text("mine\n")
+        return outcome
+
+    monkeypatch.setattr(batch, "run_job", running)
+    with pytest.raises(DataError, match=r"out\.jsonl: somebody wrote .*out\.journal\.jsonl"):
+        answer([chat("a")])
+    assert path.read_text() == "mine\n"
+    path.unlink()
+    monkeypatch.setattr(batch, "run_job", run)
+    assert answer([chat("a")])[1].keys() == {"a"}
