@@ -4,8 +4,9 @@ import gc
 import os
 import signal
 import sys
-from collections import Counter
+import zlib
 from collections.abc import Iterator
+from datetime import date
 
 # What one process has compiled is there for all the others, whatever the environment says.
 sys.dont_write_bytecode = False
@@ -31,25 +32,56 @@ gc.set_threshold(*gc.get_threshold()[:2], 100)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of tests marked `every(n)` the first case runs at every turn, and each n-th after it.
+SLOW_TURN = 2
+"""A slow test runs on one day of so many, unless it is marked otherwise."""
 
-    The others are slow; those of a test that is slow itself are long. `every(n, m)`: of the others
-    each m-th alone is slow, and the rest are long.
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--turn",
+        default="today",
+        metavar="DAY",
+        help="whose turn it is among the cases of tests marked `turn`: today's, a day's by its "
+        "number, or all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One day for all processes of a run, midnight or not."""
+    turn = config.getoption("--turn")
+    today = date.today().toordinal()
+    os.environ.setdefault("SHAREGEN_TEST_DAY", str(today) if turn == "today" else turn)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases whose turn it is not.
+
+    Of a test marked `turn(n)` each case runs on one day of n, known by its name; of a slow test
+    that is not marked, on one of SLOW_TURN. n is at most 10: so every case runs within ten days.
     """
-    cases, rest = Counter[str](), Counter[str]()
-    for item in items:
-        mark = item.get_closest_marker("every")
-        if mark is None:
-            continue
-        name = item.nodeid.partition("[")[0]
-        n, m = (*mark.args, 1)[:2]
-        if cases[name] % n:
-            is_long = item.get_closest_marker("slow") is not None or rest[name] % m
-            item.add_marker(pytest.mark.long if is_long else pytest.mark.slow)
-            rest[name] += 1
-        cases[name] += 1
+    day = os.environ["SHAREGEN_TEST_DAY"]
+    if day == "all":
+        return
+    left_out = [item for item in items if not has_its_turn(item.nodeid, turn_of(item), int(day))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def turn_of(item: pytest.Item) -> int:
+    """Days in which each case of a test runs once."""
+    mark = item.get_closest_marker("turn")
+    if mark is not None:
+        [days] = mark.args
+        assert 1 <= days <= 10, f"{item.nodeid}: every case runs within ten days"
+        return int(days)
+    return SLOW_TURN if item.get_closest_marker("slow") is not None else 1
+
+
+def has_its_turn(name: str, days: int, day: int) -> bool:
+    """Whether a case runs on a day, given by its number, when it runs on one of so many."""
+    return (zlib.crc32(name.encode()) + day) % days == 0
 
 
 @pytest.fixture

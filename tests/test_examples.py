@@ -42,7 +42,8 @@ def test_an_arithmetic_verifier() -> None:
     assert verify("", ["No numbers here."]) == 1.0
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_the_search_beats_the_vote_at_as_many_tokens(tmp_path: Path) -> None:
     said = run("tree_search.py", "--problems", "24", folder=tmp_path)
     assert share(said, "search") > share(said, "vote")

@@ -37,7 +37,7 @@ DEEP = Levels(4, 2, (2, 2, 4, 4), (20, 5, 33), 17, head_size=32)
     [SMALL, replace(SMALL, few=0), replace(SMALL, problem=0), replace(SMALL, suffix=0), DEEP],
     ids=str,
 )
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_a_case_computes_its_tree(case: Tree) -> None:
     tensors = Tensors(case, DEVICE, dtype=torch.float16)
     plan = Plan(tensors.shape, case.rows, DEVICE)

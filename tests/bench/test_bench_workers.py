@@ -25,7 +25,8 @@ def run(*arguments: str) -> int:
     return exit.value.code
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_two_beside_one(
     shape: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,8 @@ def test_at_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line["bench"] == "deal" and line["problems"] == 20 for line in lines)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_a_larger_job() -> None:
     """Longer than one lookahead: read in pieces, and even to the end."""
     shape = Shape(problems=20_000, samples=8, tokens=60, max_tokens=64, seed=0)

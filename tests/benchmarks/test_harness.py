@@ -12,7 +12,8 @@ from benchmarks.harness import bench_harness
 from sharegen.cli import main
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="needs lm-eval")
 def test_each_task_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     bench_harness(6, 4)

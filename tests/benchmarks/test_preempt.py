@@ -46,7 +46,8 @@ def test_a_table_by_block_size_and_length(
     assert code == 2 and "2,048 tokens of context: lengths may be up to 2,015" in error
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_single_samples_and_whole_requests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

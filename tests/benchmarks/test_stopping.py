@@ -10,7 +10,8 @@ from benchmarks.commands import app
 from sharegen.cli import main
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_the_table_of_runs_that_are_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,7 +110,7 @@ def test_mbpp(sharegen: Command) -> None:
 
 
 @pytest.mark.parametrize("level", [["easy"], {"a": 1}, "[/x]", "\x1b[31m", 10**400, 1.5])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 def test_difficulties_of_any_kind(sharegen: Command, level: Any) -> None:
     rows = [APPS[0] | {"difficulty": each} for each in (level, "interview")]

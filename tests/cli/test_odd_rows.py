@@ -183,7 +183,8 @@ def test_datasets(
     sample_odd_rows(sharegen, model, examples, tmp_path, data)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @bounded(40)
 @given(data=st.data())
 def test_datasets_at_length(
@@ -263,7 +264,8 @@ def test_journals(
     read_odd_lines(sharegen, job, finished, tmp_path, data)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @bounded(40)
 @given(data=st.data())
 def test_journals_at_length(
@@ -339,13 +341,14 @@ def score_odd_rows(sharegen: Command, tmp_path: Path, data: st.DataObject, schem
 @pytest.mark.parametrize("schema", list(PROGRAMS))
 @bounded(1)
 @given(data=st.data())
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_programs(sharegen: Command, tmp_path: Path, data: st.DataObject, schema: str) -> None:
     isolation()
     score_odd_rows(sharegen, tmp_path, data, schema)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @pytest.mark.parametrize("schema", list(PROGRAMS))
 @bounded(20)
 @given(data=st.data())

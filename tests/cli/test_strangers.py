@@ -28,7 +28,7 @@ RUN = ("-o", "out.jsonl", "--max-tokens", 2, "--kv-cache-memory", "4MiB", "-n", 
          "rows.jsonl, line 3: the template 'prompt' takes more than 0.3 s"),
     ],
 )  # fmt: skip
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_a_template_without_end_is_wrong_usage(
     sharegen: Command, model: Path, rows: Path, short: None, prompt: str, message: str
 ) -> None:
@@ -93,7 +93,7 @@ def test_code_of_a_model_takes_the_flag_whatever_a_recipe_says(
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "nested too deeply"),
     ],
 )
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_a_chat_template_without_end(
     sharegen: Command, model: Path, rows: Path, tmp_path: Path, short: None, template: str,
     message: str,

@@ -62,21 +62,21 @@ def told(arguments: list[object], folder: Path, redirection: str, **streams: int
 
 
 @pytest.mark.parametrize("arguments", SLOWLY_PLAN, indirect=True)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_a_full_disk_is_one_line(arguments: list[object], tmp_path: Path) -> None:
     code, line = told(arguments, tmp_path, "> /dev/full")
     assert code == "1"
     assert line.startswith("sharegen: error: standard output: cannot be written: No space left")
 
 
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_a_closed_output_is_one_line(arguments: list[object], tmp_path: Path) -> None:
     code, line = told(arguments, tmp_path, ">&-")
     assert code == "1" and line.startswith("sharegen: error: standard output is closed")
 
 
 @pytest.mark.parametrize("arguments", SLOWLY_PLAN, indirect=True)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_a_reader_that_left_is_no_failure(arguments: list[object], tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -85,7 +85,7 @@ def test_a_reader_that_left_is_no_failure(arguments: list[object], tmp_path: Pat
 
 
 @pytest.mark.parametrize("redirection", ["2> /dev/full", "2>&-"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_remarks_that_nobody_takes_stop_nothing(tmp_path: Path, redirection: str) -> None:
     journal(tmp_path / "a.jsonl", {"x": ["18", "7", None]})
     command = ["vote", "a.jsonl", "-o", "votes.jsonl"]

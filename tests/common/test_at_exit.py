@@ -66,7 +66,7 @@ def test_one_that_another_thread_is_in() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 @pytest.mark.parametrize("end", ["", "raise KeyboardInterrupt", "sys.exit(3)"])
 def test_a_stream_that_is_left(end: str, tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path)

@@ -27,6 +27,7 @@ OLD, NEW = "0" * 40, "1" * 40
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache of the hub's client, for this test alone."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)  # whatever the environment says
     hub.hub_is_reachable.cache_clear()
     yield tmp_path / "hub"
     hub.hub_is_reachable.cache_clear()

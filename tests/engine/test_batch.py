@@ -66,7 +66,7 @@ def recording(engine: CheckedEngine) -> list[tuple[bytes, Said]]:
 
 
 @pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 def test_batches_of_a_job_run_again_elsewhere(
     name: str, lag: int, monkeypatch: pytest.MonkeyPatch

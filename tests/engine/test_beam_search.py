@@ -180,7 +180,7 @@ def test_on_other_architectures(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.every(4)
+@pytest.mark.turn(4)
 def test_on_every_architecture(name: str) -> None:
     check(name, make_engine(loaded(name)), searches(PROMPTS[:2], "plain", "at once", "many ends"))
 

@@ -112,7 +112,7 @@ def test_what_was_cancelled_cannot_be_forked() -> None:
 @pytest.mark.parametrize(
     "seed", [3, *(pytest.param(i, marks=pytest.mark.slow) for i in (0, 1, 2, 4, 5, 6, 7))]
 )
-@pytest.mark.every(8, 3)
+@pytest.mark.turn(8)
 def test_random_cancellations_change_nothing_else(seed: int) -> None:
     """Whatever is cancelled, whenever, in little memory: the rest draws what it draws alone."""
     rng = random.Random(seed)

@@ -66,13 +66,13 @@ def reference(name: str) -> dict[tuple[int, int], Result]:
     ("name", "max_sequences"),
     [*((name, rows) for name in NAMES for rows in (5, 17)), ("llama", 1)],
 )
-@pytest.mark.every(13, 4)
+@pytest.mark.turn(10)
 def test_any_batch_size(name: str, max_sequences: int) -> None:
     assert run_job(name, max_sequences=max_sequences).results == reference(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_any_order(name: str) -> None:
     requests = job()
     random.Random(1).shuffle(requests)
@@ -81,7 +81,7 @@ def test_any_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("blocks", [28, 60])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_preemption(name: str, blocks: int) -> None:
     engine = make_engine(loaded(name), blocks=blocks)
     hope_for_the_best(engine)
@@ -90,13 +90,13 @@ def test_preemption(name: str, blocks: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_tiny_pool_without_preemption(name: str) -> None:
     assert run_job(name, blocks=28).results == reference(name)
 
 
 @pytest.mark.parametrize("tokens", [2, 9, 1_000])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_whatever_is_known_of_the_lengths(tokens: int) -> None:
     """Admission goes by them, and may be as wrong as it likes."""
     engine = make_engine(loaded("llama"), blocks=40)
@@ -105,7 +105,7 @@ def test_whatever_is_known_of_the_lengths(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_one_step_behind(name: str) -> None:
     """The host reads tokens a step late, as it does beside a GPU."""
     engine = make_engine(loaded(name), blocks=60, max_sequences=19)
@@ -118,7 +118,7 @@ def test_one_step_behind(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "share"), [("llama", 0.1), ("llama", 0.9), *((name, 0.5) for name in NAMES)]
 )
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_resuming(name: str, share: float) -> None:
     """A part of the samples stands in the journal; the others come out as they would have."""
     rng = random.Random(2)
@@ -141,7 +141,7 @@ def reference_of(lookahead: int) -> dict[tuple[int, int], Result]:
     [(400, 64), (34, 5), *(pytest.param(*pool, marks=pytest.mark.slow) for pool in SCARCE_ROWS)],
 )
 @pytest.mark.parametrize("lookahead", [1, 3, 8])
-@pytest.mark.every(20, 4)
+@pytest.mark.turn(10)
 def test_resuming_across_lookaheads(lookahead: int, blocks: int, rows: int) -> None:
     """What had finished, and when, decides what stands when requests are read; not its numbers."""
     config = {"lookahead": lookahead, "blocks": blocks, "max_sequences": rows}
@@ -216,7 +216,7 @@ def test_seed_key_and_sample_tell_samples_apart() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_sampled_tokens_are_those_of_eager_attention(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:

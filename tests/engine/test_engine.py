@@ -63,7 +63,8 @@ def test_every_token_of_a_random_job_is_the_reference_s(job: RandomJob, name: st
     check_random_job(job, name)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @pytest.mark.timeout(900)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
@@ -251,7 +252,7 @@ def text_until(tokenizer: Any, prompt: list[int], tokens: list[int], stop: str) 
     raise AssertionError("the stop never comes")
 
 
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngine) -> None:
     """Every stop that a text could have had: it ends there, at the first token that completes it,
@@ -278,7 +279,7 @@ def test_stop_strings_end_a_sample_in_the_middle_of_tokens(speaking: CheckedEngi
     assert across > 5
 
 
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 @pytest.mark.slow
 def test_stop_strings_of_many_samples_at_once(speaking: CheckedEngine) -> None:
     tokenizer = speaking.tokenizer

@@ -103,7 +103,7 @@ def check_against_generate(name: str, engine: CheckedEngine) -> int:
         for name in ARCHITECTURES
     ],
 )
-@pytest.mark.every(10, 4)
+@pytest.mark.turn(10)
 def test_greedy_tokens_equal_generate(
     setting: str,
     name: str,
@@ -122,7 +122,7 @@ def test_greedy_tokens_equal_generate(
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
 @pytest.mark.parametrize("block_size", [1, 16])
-@pytest.mark.every(6, 3)
+@pytest.mark.turn(6)
 def test_any_block_size(
     name: str, block_size: int, record_property: Callable[[str, object], None]
 ) -> None:
@@ -134,7 +134,7 @@ def test_any_block_size(
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("block_size", [1, 2, 4, 16, 32])
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.every(9)
+@pytest.mark.turn(9)
 def test_every_setting_with_every_block_size(
     name: str,
     block_size: int,

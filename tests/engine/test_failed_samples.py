@@ -55,7 +55,7 @@ def prompts_with(bad: list[int] | None) -> list[list[int]]:
         *(pytest.param(torch.inf, name, marks=pytest.mark.slow) for name in ("mistral", "gpt2")),
     ],
 )
-@pytest.mark.every(12, 3)
+@pytest.mark.turn(10)
 def test_one_prompt_fails_and_the_others_are_as_without_it(
     name: str, params: SamplingParams, value: float
 ) -> None:
@@ -78,7 +78,7 @@ def test_one_prompt_fails_and_the_others_are_as_without_it(
 
 @pytest.mark.parametrize("samples", [3, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gpt_oss", "deepseek_v3"])
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 @pytest.mark.slow
 def test_a_sample_fails_where_its_own_token_does(name: str, samples: int) -> None:
     """Its tokens until then are those of the whole model; freed blocks harm nobody."""

@@ -33,7 +33,7 @@ def kept(prompts: list[list[int]], params: SamplingParams, samples: int = 1) -> 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_a_finished_sample_is_continued_on_its_kv(name: str, block_size: int, lag: int) -> None:
     engine = make_engine(loaded(name), block_size=block_size, blocks=400)
     engine._lag = lag
@@ -85,7 +85,7 @@ def test_a_running_sample_is_continued_while_it_goes_on(lag: int, tokens: int | 
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("blocks", [30, pytest.param(45, marks=pytest.mark.slow), 400])
-@pytest.mark.every(6, 3)
+@pytest.mark.turn(6)
 @pytest.mark.slow
 def test_trees_of_forks_in_any_memory(keep: bool, blocks: int) -> None:
     """Three generations of forks, while blocks run out: kept KV goes before anyone must wait."""
@@ -298,7 +298,7 @@ BRIEF_SEEDS = {3, 4, 6, 7, 9, 11}
     "seed",
     [i if i in BRIEF_SEEDS else pytest.param(i, marks=pytest.mark.slow) for i in range(12)],
 )
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_random_forks(seed: int) -> None:
     fork_at_random(seed)
 

@@ -147,7 +147,7 @@ def test_preemption_changes_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "deepseek_v3"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_any_machine(name: str) -> None:
     """Windows, sinks, and values of another size than keys, too."""
     whole = results(name)
@@ -165,7 +165,7 @@ def test_any_machine(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lookahead", [2, 1000])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_resuming(lookahead: int) -> None:
     """Whatever is left of the samples: a node is as wide as when all of them were drawn."""
     whole = results(lookahead=lookahead)

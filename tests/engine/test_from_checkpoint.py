@@ -42,7 +42,7 @@ def distance(name: str, folder: Path, quantization: str | None) -> tuple[Verifie
 
 # Plain; a softcap, so that attention is eager; one that counts positions by itself.
 @pytest.mark.parametrize("name", ["llama", "gemma2", "llama4"])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_without_quantisation_it_is_that_of_rounding(name: str, tmp_path: Path) -> None:
     found, far = distance(name, tmp_path, None)
     assert far.steps == found.steps == 24
@@ -50,7 +50,8 @@ def test_without_quantisation_it_is_that_of_rounding(name: str, tmp_path: Path) 
     assert far.changed == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_without_quantisation_it_is_that_of_rounding_everywhere(tmp_path: Path) -> None:
     for name in TINY:
         _, far = distance(name, tmp_path / name, None)

@@ -98,7 +98,7 @@ def test_greedy_tokens_equal_generate(monkeypatch: pytest.MonkeyPatch) -> None:
     [*((name, "one step behind") for name in NAMES),
      *(("qwen3_next", setting) for setting in SETTINGS if NAMES)],
 )  # fmt: skip
-@pytest.mark.every(4)
+@pytest.mark.turn(4)
 def test_every_model_and_every_setting(
     name: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +113,7 @@ def test_every_model_and_every_setting(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.every(4)
+@pytest.mark.turn(4)
 def test_branches_of_one_token(name: str) -> None:
     """With blocks of one token every branch is a node, and a chunk of one token where it is one."""
     prompts = [[*PROMPT[:length], *tail] for length in (1, 2, 9) for tail in ([5], [6], [5, 7])]
@@ -136,7 +136,7 @@ LIMITED = {
 
 @pytest.mark.parametrize("name", sorted(set(LIMITED) & set(TINY)))
 @pytest.mark.parametrize("is_together", [False, True])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_time_steps_are_held_in_prompts_of_one_token_too(name: str, is_together: bool) -> None:
     """transformers holds them where several tokens are read, and not in its step of one token."""
     with torch.random.fork_rng(devices=[]):
@@ -196,7 +196,7 @@ def test_few_rows_have_slots_for_a_deep_tree() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3_5", "jamba", "bamba"])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_draws_do_not_depend_on_the_batch(name: str) -> None:
     """To the bit: rows and slots are few or many, chunks are cut alike."""
     requests = requests_of(forest(), SAMPLED, 3)
@@ -469,7 +469,7 @@ def test_mixers_whose_result_is_neither_a_tensor_nor_a_tuple() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "bamba"])
 @pytest.mark.parametrize("setting", ["plain", "few slots", "preemption"])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_beams_take_their_states_along(
     name: str, setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,7 +521,7 @@ def with_kernels(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_states_that_go_on_where_they_lie(
     name: str, lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -552,7 +552,7 @@ def test_states_that_go_on_where_they_lie(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [name for name in SETTINGS if name != "plain"])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_kept_tokens_in_every_setting(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples that are preempted, or wait for slots, keep their tokens anew."""
     prepare, config = SETTINGS[setting]
@@ -716,7 +716,7 @@ def test_packages_that_compute_mixers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("dynamo_alone")
 @pytest.mark.parametrize("name", ["lfm2", "falcon_h1", "zamba2", "mamba2", "zaya", "qwen3_5"])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_compiled_layers_leave_mixers_to_the_one_who_runs_them(name: str) -> None:
     """As dynamo sees them, whatever compiles them then: one graph a layer, and one a norm."""
     model = load_model(make_tiny(name))
@@ -754,7 +754,8 @@ def test_cancelled_samples_leave_the_states_of_others_alone(name: str) -> None:
     assert all(expected[key] == result for key, result in done.items())
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_two_workers_draw_the_same_to_the_bit(tmp_path: Path) -> None:
     make_tiny("falcon_h1").save_pretrained(tmp_path)
     params = SamplingParams(temperature=1.0, n=2, max_tokens=8, ignore_eos=True)

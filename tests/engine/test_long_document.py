@@ -27,7 +27,8 @@ def model() -> LoadedModel:
 
 
 @pytest.mark.parametrize(
-    ("length", "questions"), [(6_000, 64), pytest.param(20_000, 1_024, marks=pytest.mark.long)]
+    ("length", "questions"),
+    [(6_000, 64), pytest.param(20_000, 1_024, marks=[pytest.mark.slow, pytest.mark.turn(10)])],
 )
 @pytest.mark.slow
 def test_the_document_is_stored_and_computed_once(

@@ -75,7 +75,7 @@ def test_what_is_swapped_comes_back_to_the_bit() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "lag"), [("llama", 0), ("gemma2", 1)])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_swapped_or_fed_again_it_is_the_same(name: str, lag: int) -> None:
     """Sliding windows, too; with the host a step behind, and host memory for some alone."""
     whole = run(make_engine(loaded(name), blocks=900), job())

@@ -35,7 +35,7 @@ def alive() -> int:
     return sum(type(thing) is Request for thing in gc.get_objects())
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(50_000, marks=pytest.mark.turn(10))])
 @pytest.mark.slow
 def test_prompts_without_end_in_the_memory_of_a_window(count: int) -> None:
     source = Source(count, replace(GREEDY, max_tokens=1))
@@ -56,7 +56,7 @@ def test_prompts_without_end_in_the_memory_of_a_window(count: int) -> None:
 
 
 @pytest.mark.parametrize("lookahead", [1, 2, 7, 1000])
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_tokens_do_not_depend_on_the_window(lookahead: int) -> None:
     def tokens(lookahead: int) -> dict[int, list[int]]:
         source = Source(60, replace(GREEDY, max_tokens=5))

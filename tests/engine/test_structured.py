@@ -88,7 +88,7 @@ def test_every_completion_that_ends_parses(asked: list[StructuredOutputsParams],
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 @given(asked=_lists, seed=st.integers(0, 1000))
 @_many
 def test_every_one_of_many_parses(
@@ -119,7 +119,7 @@ def alone() -> Ran:
         pytest.param(1, {"max_sequences": 8, "blocks": 30}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_samples_do_not_hang_on_what_runs_beside_them(
     alone: Ran, lag: int, config: dict[str, Any]
 ) -> None:

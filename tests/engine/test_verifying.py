@@ -62,7 +62,7 @@ def verified_by(
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mistral", "gpt2", "deepseek_v3"])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_differences_are_those_of_rounding(name: str) -> None:
     model = load_model(make_tiny(name))
     found = verified(model, 40)
@@ -74,7 +74,7 @@ def test_differences_are_those_of_rounding(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_softcap_and_sinks_have_one_back_end(name: str) -> None:
     """Windows too: SDPA would leave out what it does not know, so it is no reference here."""
     found = verified(load_model(make_tiny(name)), 40)
@@ -99,7 +99,7 @@ AttentionMaskInterface.register("eager_in_float32", eager_mask)
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_lower_precision_is_as_far_as_the_back_ends_are(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

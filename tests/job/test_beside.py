@@ -97,7 +97,7 @@ def test_an_interrupted_run_of_all_goes_on_in_shards(
         ("a.jsonl", Shard(1, 2), True),
     ],
 )
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_what_another_process_draws_is_not_drawn_beside_it(
     folder: Path,
     shards: Path,

@@ -80,7 +80,7 @@ def assert_gone(pids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_interrupted(
     folder: Path, dataset: Path, one: Path, tmp_path: Path, drivers: list[Driver], number: int
 ) -> None:

@@ -22,7 +22,7 @@ def narrow(folder: Path, samples: int, **machine: Any) -> Configuration:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("samples", [1, 2])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_parts_of_it_draw_what_the_whole_draws(folder: Path, tmp_path: Path, samples: int) -> None:
     path = tmp_path / "whole.jsonl"
     run_job(narrow(folder, samples), path)

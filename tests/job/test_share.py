@@ -35,7 +35,7 @@ def test_the_data_has_what_makes_it_hard(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_shards_draw_the_bits_of_the_whole_job(
     folder: Path, tmp_path: Path, whole: dict[tuple[str, int | None], dict[str, Any]], count: int
 ) -> None:

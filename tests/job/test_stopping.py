@@ -133,7 +133,7 @@ class Stop(Watcher):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["decided", "confident=0.8", "window=3"])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_what_counts_does_not_hang_on_interruptions_batch_or_workers(
     rule: str, folder: Path, full: Path, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if params is not None and any(value is torch.float16 for value in params.params.values()):
             item.add_marker(pytest.mark.slow)
             if item.get_closest_marker("every") is None:
-                item.add_marker(pytest.mark.every(3))
+                item.add_marker(pytest.mark.turn(3))
 
 
 @pytest.fixture(autouse=True)

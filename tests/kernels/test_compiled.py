@@ -15,7 +15,7 @@ from tests.kernels.compiled import CASES
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow
-@pytest.mark.every(7)
+@pytest.mark.turn(7)
 def test_kernels_compile_for_hopper(case: str, tmp_path: Path) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

@@ -64,7 +64,7 @@ def test_a_scratch_slot_and_any_strides(step: Any) -> None:
 @pytest.mark.parametrize("chunk", [conv_chunk, reference_states.convolve])
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 4), (2, 2), (1, 2), (5, 2)], ids=str)
 @pytest.mark.parametrize("tokens", [1, 2, 16, 35])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_tokens_of_prompts(
     chunk: Any, sizes: tuple[int, int], tokens: int, dtype: torch.dtype
 ) -> None:

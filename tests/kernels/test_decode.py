@@ -65,7 +65,7 @@ each_reading = pytest.mark.parametrize(
 
 def long_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:
     """For tests that take minutes there; on a GPU they run with the others."""
-    return pytest.mark.long(test) if DEVICE.type == "cpu" else test
+    return pytest.mark.slow(pytest.mark.turn(10)(test)) if DEVICE.type == "cpu" else test
 
 
 def attend(
@@ -99,7 +99,7 @@ TREES = {
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
     nodes, suffixes = TREES[tree]
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
@@ -111,7 +111,7 @@ def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("tree", ["no nodes", "few-shot and problems", "no suffix"])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_rows_in_e4m3_are_those_of_the_result(
     tree: str, costs: CostModel | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def test_rows_in_e4m3_are_those_of_the_result(
 
 
 @each_reading
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_a_key_of_nan_is_seen_by_the_rows_below_it_alone(costs: CostModel | None) -> None:
     """Tiles hold rows of several nodes."""
     nodes, suffixes = TREES["a forest"]
@@ -149,7 +149,7 @@ def test_a_key_of_nan_is_seen_by_the_rows_below_it_alone(costs: CostModel | None
 
 @each_dtype
 @pytest.mark.parametrize("heads", [(1, 1), (3, 3), (5, 1), (7, 1), (8, 1), (6, 2)])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
     assert_close(attend(batch, scale=0.125), naive_decode(batch, scale=0.125))
@@ -158,7 +158,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("heads", [(12, 1), (48, 1), (128, 1)])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_large_groups(heads: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
     """In the default tiles, which grow with the group."""
     batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
@@ -170,7 +170,7 @@ def test_large_groups(heads: tuple[int, int], costs: CostModel | None, dtype: to
 @pytest.mark.parametrize(
     "sizes", [(80, 80), (96, 96), (128, 128), (256, 256), (192, 128), (24, 40)]
 )
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, key_size=sizes[0], value_size=sizes[1])
     batch = random_batch(shape, [(35, 0, 3)], [1, 3, 17])
@@ -181,7 +181,7 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_scattered_nodes(block_size: int, costs: CostModel | None, dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, block_size=block_size)
     nodes = [(70, 0, 4), (20, 0, 2), (33, 2, 4)]
@@ -204,7 +204,7 @@ LIMITS = [
 @pytest.mark.parametrize("options", LIMITS, ids=str)
 @each_reading
 @pytest.mark.parametrize("has_sinks", [False, True])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_limits(
     options: dict, has_sinks: bool, costs: CostModel | None, dtype: torch.dtype
 ) -> None:
@@ -219,7 +219,7 @@ RANDOM_LIMITS = [{}, {"window": 13}, {"attention_chunk": 9}, {"softcap": 2.0}]
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 700}, {"attention_chunk": 600}], ids=str)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_own_tokens_of_more_blocks_than_are_looked_up_at_once(options: dict[str, int]) -> None:
     batch = random_batch(make_shape(2, 1, torch.float32), [(40, 0, 3)], [1100, 495, 497], padding=1)
     out = attend(batch, scale=0.125, **options)
@@ -232,7 +232,7 @@ NODES = [(700, 0, 40), (70, 0, 8), (130, 8, 33), (64, 12, 20), (5, 20, 33), (48,
 
 @pytest.mark.parametrize("scattered", [(), (0, 2, 4)], ids=str)
 @pytest.mark.parametrize(("heads", "size"), [((8, 2), 128), ((7, 1), 64), ((3, 3), 80)])
-@pytest.mark.every(6, 3)
+@pytest.mark.turn(6)
 def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple[int, ...]) -> None:
     for dtype in DTYPES[1:]:
         shape = make_shape(*heads, dtype, key_size=size, value_size=size)
@@ -242,7 +242,7 @@ def test_tiles_for_many_rows(heads: tuple[int, int], size: int, scattered: tuple
 
 
 @pytest.mark.parametrize("factor", [12, 60, 4000])
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 @pytest.mark.slow
 def test_scores_far_above_those_of_the_first_tile(factor: float) -> None:
     """Of a few keys, which lie in whole tiles and in a node's last one."""
@@ -288,7 +288,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 @each_reading
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
     """Ragged ones, with rows that no node names, in blocks of any size."""
     rng = np.random.default_rng(seed)

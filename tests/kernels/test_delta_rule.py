@@ -49,7 +49,7 @@ def test_a_step(
 @each_dtype
 @pytest.mark.parametrize("kernels", [delta_rule, reference_states])
 @pytest.mark.parametrize(("heads", "sizes"), [((2, 6), (16, 24)), ((1, 1), (72, 16))])
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 @pytest.mark.slow
 def test_tokens_that_are_kept(
     kernels: Any, heads: tuple[int, int], sizes: tuple[int, int], dtype: torch.dtype

@@ -221,7 +221,7 @@ def test_a_tree() -> None:
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("nodes", [(), (3,), (0, 1, 2, 3)], ids=["suffixes", "a leaf", "all"])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_trees(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dtype) -> None:
     check_tree(nodes, costs, dtype)
 
@@ -233,7 +233,7 @@ LIMITS = [{"window": 1}, {"window": 60}, {"attention_chunk": 32}, {"window": 45,
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("options", LIMITS, ids=str)
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_limits(options: dict, costs: CostModel | None, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(2, 1, dtype), NODES, SUFFIXES, padding=1, scattered=(2,))
     made = some_narrow(batch, (1, 3))
@@ -277,7 +277,7 @@ def test_groups_in_the_default_tiles(heads: tuple[int, int], dtype: torch.dtype)
 @each_dtype
 @each_reading
 @pytest.mark.parametrize("sizes", [(80, 80), (128, 128), (256, 256), (192, 128), (24, 40)])
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_head_sizes(sizes: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, key_size=sizes[0], value_size=sizes[1])
     made = some_narrow(random_batch(shape, [(35, 0, 3), (18, 1, 2)], [1, 3, 37]), (1,))
@@ -288,7 +288,7 @@ def test_head_sizes(sizes: tuple[int, int], costs: CostModel | None, dtype: torc
 @slow_in_interpreter
 @each_reading
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
     """Ragged ones, in blocks of any size, with any of the nodes narrow."""
     rng = np.random.default_rng(seed)

@@ -87,14 +87,14 @@ CHUNKS = [([0], 9), ([0, 1], 1), ([0, 1], 34), ([], 17)]
 
 @each_dtype
 @pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_chunks_over_nodes(scattered: bool, dtype: torch.dtype) -> None:
     check_prefill(make_shape(4, 2, dtype), TREE, CHUNKS, scattered=scattered, scale=0.125)
 
 
 @each_dtype
 @pytest.mark.parametrize("heads", [(5, 1), (12, 1), (48, 1)])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
     check_prefill(make_shape(*heads, dtype), TREE[:1], [([0], 9)] * 3, tile=None, scale=0.125)
 
@@ -105,7 +105,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("heads", "size"), [((4, 2), 64), ((3, 3), 80), ((4, 1), 96), ((6, 1), 128)]
 )
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_full_batches_of_equal_chunks(
     heads: tuple[int, int],
     size: int,
@@ -155,7 +155,7 @@ def test_no_nodes(dtype: torch.dtype) -> None:
     [{"window": 1}, {"window": 25}, {"attention_chunk": 32}, {"softcap": 2.0}, {"window": 60}],
     ids=str,
 )
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 @pytest.mark.slow
 def test_limits(options: dict, dtype: torch.dtype) -> None:
     sinks = torch.tensor([-2.0, 0.0, 1.0, 5.0], device=DEVICE).to(dtype)
@@ -173,7 +173,7 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 
 @each_dtype
 @pytest.mark.parametrize("room", [0, 5], ids=["full", ""])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_values_far_from_zero(room: int, dtype: torch.dtype) -> None:
     nodes, chunks = [(50, 0, 2)], [([0], 20)] * 2
     shape = make_shape(4, 2, dtype)

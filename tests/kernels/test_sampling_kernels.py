@@ -88,7 +88,7 @@ def test_mixed_rows() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-3, 1e6])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_far_temperatures(temperature: float) -> None:
     """Around 10,000 a float32 has steps of 1e-3, where the least temperature sees 1e-3 in all."""
     for offset in (0.0, 1e4):
@@ -133,7 +133,7 @@ def test_nan_stays_inside_the_vocabulary() -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"top_k": 3, "top_p": 0.5}, {"min_p": 0.1}, GREEDY], ids=str
 )
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_what_is_no_distribution_has_no_log_probability(
     options: dict[str, float], dtype: torch.dtype
 ) -> None:
@@ -153,7 +153,7 @@ def test_what_is_no_distribution_has_no_log_probability(
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 3, "top_p": 0.5}, GREEDY], ids=str)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_what_penalties_and_biases_leave_decides(options: dict[str, float]) -> None:
     raw = random_logits(4, 9000)
     after = raw.clone()

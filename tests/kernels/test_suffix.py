@@ -23,7 +23,7 @@ from tests.kernels.trees import (
 @pytest.mark.parametrize("splits", [1, 3, 8])
 @pytest.mark.parametrize("window", [None, 30])
 @pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_splits(splits: int, window: int | None, apart: bool, dtype: torch.dtype) -> None:
     shape = make_shape(4, 2, dtype)
     batch = random_batch(shape, [(50, 0, 3), (17, 1, 3)], [1, 200, 70, 5], padding=1)
@@ -57,7 +57,7 @@ def test_more_blocks_than_are_looked_up_at_a_time(window: int | None) -> None:
 
 @pytest.mark.parametrize("window", [None, 1150])
 @pytest.mark.parametrize("scattered", [(), (0,)])
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_a_stretch_of_more_blocks_than_are_looked_up_at_a_time(
     scattered: tuple[int, ...], window: int | None
 ) -> None:

@@ -118,7 +118,8 @@ def test_the_model_answers_in_the_format_of_its_examples():
     assert result.answered > 0.9
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_the_script_makes_everything_that_ships(tmp_path):
     tar = tmp_path / "tinymath.tar"
     out = tmp_path / "out"

@@ -442,7 +442,7 @@ WANTED = [
 
 
 @pytest.mark.parametrize("given", GIVEN)
-@pytest.mark.every(4)
+@pytest.mark.turn(4)
 def test_nothing_that_a_function_gives_back_decides_a_test(scorer: Scorer, given: str) -> None:
     checks = [f"got = f()\n{wanted}" for wanted in WANTED]
     problem = ProgramProblem(CheckTests(checks, ["f"], STUB), STUB)

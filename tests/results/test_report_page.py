@@ -174,7 +174,8 @@ def test_configuration_shows_what_differs(tmp_path: Path) -> None:
     assert "no run.json" in rendered(maths(tmp_path, "c", problems=1, samples=1))
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_fifty_thousand_completions_stay_small(tmp_path: Path) -> None:
     path = tmp_path / "big.jsonl"
     with open(path, "w") as file:

@@ -110,7 +110,7 @@ def test_memory_that_processes_do_share_is_counted_once(sandbox: Sandbox) -> Non
     ],
     ids=["loop", "ignores signals", "sleeps", "stops itself", "catches all", "in C", "child"],
 )
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_time_is_limited(sandbox: Sandbox, source: str) -> None:
     started = time.monotonic()
     assert run(sandbox, source, limits=ENDLESS).status == "timeout"
@@ -391,7 +391,7 @@ def test_other_processes_cannot_be_seen(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("target", ["1", "os.getppid()", "-1", "0"])
 @pytest.mark.parametrize("number", [9, 15, 19, 11, 2])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_the_supervisor_cannot_be_killed(sandbox: Sandbox, target: str, number: int) -> None:
     with sandbox.program(
         f"import os\nif input() == 'kill': os.kill({target}, {number})\nprint('alive')",

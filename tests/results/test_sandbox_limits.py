@@ -70,7 +70,7 @@ def _seconds_of_ended_programs(sandbox: Sandbox) -> float:
 
 
 @pytest.mark.parametrize("source", SPENDERS.values(), ids=list(SPENDERS))
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_seconds_are_counted_whoever_spends_them(sandbox: Sandbox, source: str) -> None:
     before = _seconds_of_ended_programs(sandbox)
     assert run(sandbox, BURN + source, limits=BRIEF).status == "timeout"
@@ -201,14 +201,14 @@ HOARDERS = {
 
 
 @pytest.mark.parametrize("source", HOARDERS.values(), ids=list(HOARDERS))
-@pytest.mark.every(6, 3)
+@pytest.mark.turn(6)
 def test_memory_is_limited_wherever_it_lies(limited: Sandbox, source: str) -> None:
     """Either it is denied, or there is too much of it."""
     answer = run(limited, f"{source}time.sleep(4)\nprint('held')")
     assert answer.status in ("memory", "error") and answer.output == b""
 
 
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_memory_that_was_given_back_is_not_held(limited: Sandbox) -> None:
     source = (
         "import os, time\n"
@@ -296,7 +296,7 @@ def _as_user(python: str, code: str, given: str = "") -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("kind", ["namespaces", "bubblewrap"])
 @pytest.mark.slow
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_limits_hold_for_an_ordinary_user(kind: Isolation) -> None:
     python = _python_for_all()
     spenders = [(name, BURN + source, asdict(BRIEF)) for name, source in SPENDERS.items()]

@@ -208,7 +208,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("kind", WANTED)
 @pytest.mark.parametrize("name", FORGERIES)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_forged_verdicts_fail(impatient: Scorer, kind: str, name: str) -> None:
     attack = FORGERIES[name]
     inside = attack.replace("\n", "\n    ")
@@ -319,7 +319,7 @@ TRICKS = {
 
 @pytest.mark.parametrize("kind", ["call", "check"])
 @pytest.mark.parametrize("name", TRICKS)
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_tricks_with_answers_fail(scorer: Scorer, kind: str, name: str) -> None:
     score = judge(scorer, WANTED[kind], TRICKS[name])
     assert not score.passed and score.result != "unscorable"
@@ -372,7 +372,7 @@ SEARCHES = [
 
 @pytest.mark.parametrize("kind", ["script", "call", "check"])
 @pytest.mark.parametrize("search", range(len(SEARCHES)))
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_expected_values_are_nowhere_to_be_found(scorer: Scorer, kind: str, search: int) -> None:
     """Even after a right answer went through the same sandbox."""
     right = {"script": f"print({SECRET})"}.get(kind, f"def f(x): return {SECRET}")

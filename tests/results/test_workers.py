@@ -153,41 +153,6 @@ def test_each_worker_stays_on_a_core_of_its_own(isolation: Isolation) -> None:
     scores.close()
 
 
-CROWD = (
-    "import os, time\n"
-    "for _ in range(28):\n"
-    "    if os.fork() == 0:\n        while True: pass\n"
-    "time.sleep(60)"
-)
-ALONE = (
-    "import time\n"
-    "started, work = time.monotonic(), time.process_time()\n"
-    "while time.process_time() - work < 3: pass\n"
-    "print(time.monotonic() - started < 1.1 * 3)"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.alone  # whatever else runs would leave the crowd's core for the neighbour's
-@pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
-def test_a_crowd_of_processes_takes_no_time_from_a_neighbour(isolation: Isolation) -> None:
-    """The same program beside nobody tells whether this machine is quiet enough to say so."""
-    timed = ProgramProblem(ScriptTests([""], ["True"]))
-    limits = Limits(cpu_seconds=9, wall_seconds=12)
-    quiet = 0
-    for _ in range(6):
-        tasks = [Task("crowd", timed, [(0, CROWD)]), Task("alone", timed, [(0, ALONE)])]
-        scores = dict(score_all(iter(tasks), isolation, limits, 2))
-        assert scores["crowd", 0].result == "timeout"
-        if scores["alone", 0].passed:
-            return
-        ((_, score),) = score_all(iter(tasks[1:]), isolation, limits, 1)
-        quiet += score.passed
-    if quiet < 4:
-        pytest.skip("this machine is too busy to tell")
-    pytest.fail("it took more than a tenth longer beside the crowd, time and again")
-
-
 @pytest.mark.slow
 def test_a_killed_command_leaves_nothing_running(isolation: Isolation, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
@@ -239,7 +204,7 @@ def test_available_cores_counts_what_we_may_use() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.usefixtures("uncovered")
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_an_interrupted_command_keeps_its_verdicts(
     isolation: Isolation, number: signal.Signals, tmp_path: Path
 ) -> None:

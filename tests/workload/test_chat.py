@@ -64,7 +64,7 @@ def test_a_tokenizer_with_a_way_of_its_own_is_asked_itself() -> None:
     ],
     ids=lambda value: value[:20],
 )
-@pytest.mark.every(8, 3)
+@pytest.mark.turn(8)
 def test_what_goes_too_far_is_one_line(short: None, template: str, why: str) -> None:
     assert_refused(template, why)
 

@@ -116,7 +116,7 @@ def test_a_rendering_that_takes_too_much_is_told_apart(short: None, text: str, w
 @pytest.mark.parametrize(
     "text", ["{% for a in range(90000) %}{{ q }}{% endfor %}", "{{ q }}" * 20_000]
 )
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_more_text_than_any_prompt_is_refused(text: str) -> None:
     with pytest.raises(RenderError, match="'prompt' gives more than 16,777,216 characters"):
         template.render("prompt", text, {"q": "x" * 1000})

@@ -293,7 +293,8 @@ def test_two_thousand_prompts_below_one_document() -> None:
     assert len(tree.root_nodes) == 1 and len(tree.root_nodes[0].children) == 2_000
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @settings(max_examples=3_000, deadline=None)
 @given(PROMPTS, BLOCK_SIZE)
 def test_many_more_trees_are_the_ones_defined(prompts: list[Prompt], block_size: int) -> None:

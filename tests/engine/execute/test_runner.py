@@ -47,7 +47,7 @@ def test_rows_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("cramped", [False, True])
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 @pytest.mark.slow
 def test_repetition_penalty_equals_generate(cramped: bool) -> None:
     """It looks at prompt and output, and so at what a sequence had before it was preempted."""
@@ -76,7 +76,7 @@ class Numbers:
 
 
 @pytest.mark.parametrize("cramped", [False, True])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_all_processors_together_equal_generate(cramped: bool) -> None:
     """Bias, repetition, bad words and min_tokens of every request its own, in one batch."""
     free = run(make_engine(loaded("llama")), requests_of(PROMPTS, GREEDY)).tokens

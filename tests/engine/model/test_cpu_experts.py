@@ -27,7 +27,7 @@ MIXTURES = [name for name, (_, config) in TINY.items() if has_experts(config)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MIXTURES)
-@pytest.mark.every(8)
+@pytest.mark.turn(8)
 def test_draws_do_not_depend_on_the_batch(name: str) -> None:
     """To the bit, log-probabilities included: with few rows an expert has one token, or two."""
     requests = requests_of(forest(), SAMPLED, 3)

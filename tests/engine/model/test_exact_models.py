@@ -47,7 +47,7 @@ def random_ids(count: int, generator: torch.Generator) -> list[int]:
 
 
 @torch.no_grad()
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_logits_of_shuffled_rows_equal_eager_attention(model: PreTrainedModel) -> None:
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.tensor(random_ids(length, generator)) for length in (29, 1, 12)]
@@ -69,7 +69,7 @@ def test_logits_of_shuffled_rows_equal_eager_attention(model: PreTrainedModel) -
     assert torch.equal(again, wanted[:29])
 
 
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_greedy_tokens_equal_generate(
     model: PreTrainedModel, loaded: LoadedModel, record_property: pytest.RecordProperty
 ) -> None:

@@ -92,7 +92,7 @@ def test_a_model_that_gives_other_logits_so_computes_all(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.usefixtures("dynamo_alone")
 @pytest.mark.parametrize("name", ["llama", "gemma3"])  # in stacks, and layers by themselves
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_it_is_compiled_for_any_number_of_rows(name: str) -> None:
     model = tiny(name)
     rows = {2: [3, 20], 5: [1, 2, 7, 11, 22], TOKENS: list(range(TOKENS))}

@@ -145,7 +145,7 @@ _SLOW = set(HYBRIDS) - {"jamba", "mamba"}
         for name in sorted(set(TINY) - _NEEDS_NUMBERS)
     ],
 )
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_the_config_alone_is_enough_to_plan(name: str, tmp_path: Path) -> None:
     make_tiny(name).save_pretrained(tmp_path)
     full = load_model(tmp_path, device="cpu")
@@ -190,7 +190,7 @@ def test_a_folder_without_an_adapter_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "mixtral", "deepseek_v3"])
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 @pytest.mark.slow
 def test_forward_traces_without_graph_breaks(name: str) -> None:
     """What torch.compile and CUDA graphs need: nothing on the host looks at the numbers."""

@@ -58,7 +58,7 @@ def test_windows_and_chunks_that_only_the_mask_knows() -> None:
 
 @pytest.mark.parametrize("weights", [True, False], ids=["weights", "config"])
 @pytest.mark.parametrize("name", sorted(REFUSED))
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_refusal_names_its_reason_in_one_line(name: str, weights: bool, tmp_path: Path) -> None:
     reason = REFUSED[name][2]
     if "encoder-decoder" in reason:

@@ -107,7 +107,7 @@ def uneven(seed: int) -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8, 64])
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_the_last_to_finish_costs_little(workers: int) -> None:
     """At most 5% above work that could be parted at will; one worker in three is slow."""
     slots, samples = 2, 3
@@ -202,7 +202,7 @@ def test_few_are_told_little() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_workers_that_die_at_random_moments(seed: int) -> None:
     """500 deaths in each of 20 jobs, of workers at work, and of those hired in their place."""
     rng = random.Random(seed)

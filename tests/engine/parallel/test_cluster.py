@@ -124,7 +124,8 @@ def test_nodes_that_come_and_go(nodes: Nodes, setting: Setting, alone: object) -
     driver.close()
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_a_node_that_cannot_load_the_model(nodes: Nodes, setting: Setting, alone: object) -> None:
     """It is named, with the reason, and the job goes on with the others."""
     unable = [replace(setting, model="/nowhere"), replace(setting, fingerprint="another")]
@@ -141,7 +142,8 @@ def test_a_node_that_cannot_load_the_model(nodes: Nodes, setting: Setting, alone
     assert re.match(r"worker \d is gone: node [\d.]+: .* is not the model that the job", said[1])
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_no_node_can_load_the_model(nodes: Nodes, setting: Setting) -> None:
     with (
         pytest.warns(UserWarning, match="the others go on"),
@@ -229,7 +231,8 @@ def from_afar(words: list[str], has_begun: Any) -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("uncovered")
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_a_job_whose_driver_dies(
     nodes: Nodes, client_port: int, folder: Path, rows: Path, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def results(completions: Sequence[Completion]) -> Results:
     ("name", "ranks"),
     [*((name, 2) for name in ARCHITECTURES), ("llama", 4), ("gpt_oss", 4), ("deepseek_v3", 4)],
 )
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_the_samples_of_one(name: str, ranks: int, tmp_path: Path) -> None:
     """Greedy and drawn, with prompts that share at four levels."""
     make_tiny(name).save_pretrained(tmp_path)

@@ -115,7 +115,7 @@ def warped(scores: Tensor, params: SamplingParams, slack: float) -> Tensor:
 @pytest.mark.parametrize(
     "batch", [*range(4), *(pytest.param(i, marks=pytest.mark.slow) for i in range(4, 10))]
 )
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_settings_against_transformers(batch):
     rng = random.Random(batch)
     generator = torch.manual_seed(batch)

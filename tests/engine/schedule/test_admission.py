@@ -21,7 +21,7 @@ SHAPES: dict[str, Callable[[random.Random], float]] = {
 
 @pytest.mark.parametrize("block_size", [pytest.param(4, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_the_limit_hardly_matters(shape: str, block_size: int) -> None:
     lengths = drawn(SHAPES[shape], 160)
     tight = count(lengths, 100, blocks=400, block_size=block_size)

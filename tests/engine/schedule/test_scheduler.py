@@ -110,7 +110,8 @@ def test_random_jobs(job: RandomJob) -> None:
     check_random_job(job)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @pytest.mark.timeout(900)
 @settings(max_examples=700, deadline=None)
 @given(jobs(max_tokens=60))
@@ -138,7 +139,7 @@ class Bookkeeper(CheckedEngine):
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("max_sequences", [1, 5, 64])
-@pytest.mark.every(3, 2)
+@pytest.mark.turn(3)
 def test_prompts_are_computed_once_and_blocks_are_those_in_use(
     block_size: int, max_sequences: int
 ) -> None:

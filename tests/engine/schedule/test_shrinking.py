@@ -93,7 +93,7 @@ def undisturbed(name: str) -> dict[tuple[int, int], object]:
     [("llama", 0, {0}), ("llama", 1, {1}), ("gemma2", 1, {0, 1, 2}), ("gemma2", 0, {3}),
      ("llama", 1, {4, 5, 6}), ("llama", 0, {2, 9, 21, 22, 30}), ("gemma2", 1, {2, 9, 21, 22, 30})],
 )  # fmt: skip
-@pytest.mark.every(8, 3)
+@pytest.mark.turn(8)
 def test_every_token_is_that_of_the_undisturbed_run(name: str, lag: int, failing: set[int]) -> None:
     """Bit for bit, with log-probabilities; integrity is checked after every step."""
     engine = make_engine(loaded(name), max_sequences=300, prefill_tokens=WIDE)
@@ -155,7 +155,8 @@ def test_random_jobs_read_their_own_context(
     check_random_job(job, rng)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 @settings(max_examples=60, deadline=None, suppress_health_check=_checks)
 @given(jobs(), st.randoms(use_true_random=False))
 def test_many_more_random_jobs(down_to_one: None, job: RandomJob, rng: random.Random) -> None:
@@ -202,7 +203,7 @@ def exhausted(engine: Engine, requests: list[Request]) -> str:
 
 
 @pytest.mark.parametrize("method", ["prefill", "decode"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_memory_that_never_suffices_is_one_line_that_says_what_to_do(method: str) -> None:
     engine = make_engine(loaded("llama"), max_sequences=33, prefill_tokens=1000)
     always = True

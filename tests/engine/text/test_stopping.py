@@ -52,7 +52,7 @@ def plain_walk(tokenizer, stops, prompt, output):
 
 @WITH_PYTHON
 @pytest.mark.parametrize("stops", STOPS)
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_finds_what_decoding_everything_finds(make, stops):
     tokenizer = make()
     found = 0
@@ -68,7 +68,7 @@ def test_finds_what_decoding_everything_finds(make, stops):
 
 
 @WITH_PYTHON
-@pytest.mark.every(5, 3)
+@pytest.mark.turn(5)
 def test_random_tokens(make):
     """Token soup: broken characters, special tokens and bytes between whole words."""
     tokenizer = make()

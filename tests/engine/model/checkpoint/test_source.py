@@ -207,7 +207,7 @@ def test_quantisation_that_nobody_knows_is_refused(folder: Path) -> None:
     ],
 )
 @pytest.mark.slow
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_packages_that_loading_quantised_weights_needs(
     folder: Path, missing: str, told: str
 ) -> None:

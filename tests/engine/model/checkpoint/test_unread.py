@@ -101,7 +101,7 @@ def test_what_is_cut_away_is_not_read(unread: Tensors, monkeypatch: pytest.Monke
 
 # Single experts, buffers in the checkpoint too; projections in one; biases inside a sum.
 @pytest.mark.parametrize("name", ["mixtral", "deepseek_v3", "phi3", "gpt_oss"])
-@pytest.mark.every(4, 3)
+@pytest.mark.turn(4)
 def test_parts_hold_the_numbers_of_the_whole(name: str, tmp_path: Path) -> None:
     make_tiny(name).save_pretrained(tmp_path)
     source = locate(tmp_path)

@@ -123,12 +123,12 @@ def is_part_of_attention(module: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("kind", [Attention, OtherWayRound])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_attention_rotates_queries_and_keys(kind: type[Attention]) -> None:
     assert is_part_of_attention(kind())
 
 
 @pytest.mark.parametrize("kind", [Normed, Interleaved, Partial, OtherHalf, OfHeads, Wanted])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_what_is_no_such_rotation_is_left_as_it_is(kind: type[Attention]) -> None:
     assert not is_part_of_attention(kind())

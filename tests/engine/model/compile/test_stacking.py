@@ -62,7 +62,7 @@ def test_something_between_two_layers_keeps_them_apart(monkeypatch: pytest.Monke
 @pytest.mark.slow
 @pytest.mark.usefixtures("dynamo_alone")
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_a_stack_computes_what_its_layers_do(name: str) -> None:
     model = deep(8, name)
     expected = {rows: model.trial_forward(rows, rows) for rows in (2, 3, 67)}

@@ -94,7 +94,7 @@ def test_a_model_with_fp8_weights_stays_near_itself(name: str, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [sorted(TINY)[::5], sorted(TINY)], ids=["some", "all"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_architectures_run_with_fp8_weights(names: list[str], tmp_path: Path) -> None:
     for name in names:  # a state carries its error on to all tokens behind
         assert_near(name, tmp_path / name, 0.4 if name in HYBRIDS else 0.25)

@@ -126,7 +126,7 @@ def _experts_by_parts(cut: Cut) -> Callable[..., torch.Tensor]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [["llama", "gpt_oss"], NAMES], ids=["some", "all"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_ranks_have_the_weights_of_one_gpu_and_draw_as_it_would(
     names: list[str], tmp_path: Path
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_weight_stays_whose_parts_have_sizes_that_no_tensor_core_takes(tmp_pat
     [(compressed("channel"), True), (compressed("tensor"), False)],
     ids=["channel", "tensor"],
 )
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_a_checkpoint_that_is_fp8_is_cut_as_it_is(
     settings: dict[str, Any], per_row: bool, tmp_path: Path
 ) -> None:

@@ -72,7 +72,8 @@ def test_fourteen_architectures_are_cut(tmp_path: Path) -> None:
         check_shares(name, tmp_path / name)
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.turn(10)
 def test_the_other_architectures_are_cut(tmp_path: Path) -> None:
     for name in OTHERS:
         check_shares(name, tmp_path / name)

@@ -94,7 +94,7 @@ def make_odd(name: str, changes: dict[str, Any]) -> PreTrainedModel:
     [(2, CUT[::4]), (2, CUT), (4, CUT_IN_FOUR)],
     ids=["some in two", "all in two", "four"],
 )
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_parts_draw_the_tokens_of_one_process(saved: Path, size: int, names: Sequence[str]) -> None:
     names = [*names, *(f"{name}-odd" for name in ODD)]
     parts = on_ranks(size, greedy_of_parts, str(saved), names)
@@ -158,7 +158,7 @@ print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
     ],
     ids=["dense-float32", "dense-bfloat16", "dense-fp8", "experts-bfloat16", "experts-fp8"],
 )
-@pytest.mark.every(5)
+@pytest.mark.turn(5)
 def test_reading_holds_a_part_and_one_file(
     tmp_path: Path, config: PreTrainedConfig, largest: str, dtype: str, quantization: str
 ) -> None:

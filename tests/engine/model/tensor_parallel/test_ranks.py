@@ -39,7 +39,7 @@ def talk(ranks: Ranks) -> dict[str, object]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_all_ranks_have_the_same_bits(size: int) -> None:
     said = on_ranks(size, talk)
     total = sum(rank["x"].double() for rank in said)
