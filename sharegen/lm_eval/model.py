@@ -23,6 +23,7 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import GenerationConfig
 
+from sharegen.common.panics import panics_told
 from sharegen.common.remarks import remark
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.engine.request import SamplingParams
@@ -179,7 +180,8 @@ class SharegenLM(TemplateLM):
         if add_special_tokens is None and begun:
             own = False
         options = {} if own is None else {"add_special_tokens": own}
-        return self.tokenizer.encode(string, verbose=False, **options)
+        with panics_told("the tokenizer"):
+            return self.tokenizer.encode(string, verbose=False, **options)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.names import listed
+from sharegen.common.panics import panics_told
 from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.workload import template
 from sharegen.workload.clock import Clock
@@ -305,14 +306,32 @@ def asked_each(
         texts = [_text(prompt, tokenizer, clock) for prompt in batch]
         is_chat = batch[0].is_chat
         good = [text for text in texts if isinstance(text, str)]
-        ids = iter(token_ids(good, tokenizer, begin=not is_chat) if good else ())
+        found = _spelt(good, tokenizer, begin=not is_chat)
         for text in texts:
             if isinstance(text, ModelError):
                 yield text
             elif isinstance(text, str):
-                yield Tokenised(array("i", next(ids)), text if is_chat else None)
+                ids = next(found)
+                if isinstance(ids, ModelError):
+                    yield ids
+                else:
+                    yield Tokenised(array("i", ids), text if is_chat else None)
             else:
                 yield Tokenised(array("i", text), None)
+
+
+def _spelt(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, begin: bool
+) -> Iterator[list[int] | ModelError]:
+    """`token_ids`, with an error in the place of a text that the tokenizer gives up on."""
+    try:
+        yield from token_ids(texts, tokenizer, begin) if texts else ()
+    except ModelError as error:
+        if len(texts) == 1:
+            yield error
+            return
+        for text in texts:
+            yield from _spelt([text], tokenizer, begin)
 
 
 def token_ids(
@@ -323,11 +342,13 @@ def token_ids(
     begin: put before them what the tokenizer begins a text with (BOS), where it does not stand
     there already.
 
-    Raises RequestError for a text with half of a surrogate pair, which no tokenizer takes.
+    Raises RequestError for a text with half of a surrogate pair, which no tokenizer takes, and
+    ModelError where the tokenizer gives up.
     """
     head = _leading_special_tokens(tokenizer) if begin else []
     try:
-        found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
+        with panics_told("the tokenizer"):
+            found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     except (TypeError, UnicodeEncodeError):
         for text in texts:
             place = template.half_character(text)

@@ -323,3 +323,20 @@ def test_half_of_a_character_in_a_tool_costs_no_other_chat() -> None:
     found = list(tokenise_each([good, bad, good], tokenizer))
     assert found[0] == found[2] and isinstance(found[1], ModelError)
     assert str(found[1]).endswith("its text holds half of a character")
+
+
+def test_a_text_that_the_tokenizer_gives_up_on_costs_itself() -> None:
+    """Its regular expression needs more steps than the library lets it take."""
+    from tokenizers import Regex, pre_tokenizers
+
+    tokenizer = tiny_tokenizer()
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    slow = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([slow, plain])
+    prompts = [text(each) for each in ("one", "a" * 60 + "!", "two")]
+    one, bad, two = tokenise_each(prompts, tokenizer)
+    assert isinstance(bad, ModelError) and "\n" not in str(bad)
+    assert str(bad).startswith("the tokenizer gives up: ")
+    assert [one, two] == list(tokenise([prompts[0], prompts[2]], tokenizer))
+    with pytest.raises(ModelError, match="gives up"):
+        tokenise(prompts, tokenizer)
