@@ -345,6 +345,11 @@ RIGHT = {
         "xs = list(range(2000))\nfor n in range(60):\n    assert candidate(xs, n) == xs[:n]",
         "def f(xs, n): return xs[:n]",
     ),
+    "many calls with parts of what the test keeps": (
+        "inputs = [[n, [n]] for n in range(1500)]\nfor given in inputs:\n"
+        "    assert candidate(given) == given[0] + 1\nassert inputs[7] == [7, [8]]",
+        "def f(xs):\n    xs[1][0] += 1\n    return xs[1][0]",
+    ),
     "values within themselves": (
         "xs = [1]\nxs.append(xs)\nassert candidate(xs) == 1 and candidate(xs[1]) == 1",
         "def f(xs):\n    assert xs[1] is xs\n    return xs[0]",

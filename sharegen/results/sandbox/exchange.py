@@ -15,7 +15,7 @@ from __future__ import annotations
 import builtins
 import collections
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from . import literal
@@ -62,6 +62,7 @@ class Peer:
         self._own_numbers: dict[int, int] = {}
         self._theirs: dict[int, Any] = {}
         self._their_numbers: dict[int, int] = {}
+        self._released: Iterable[int] = ()
         self._drawings: dict[int, Drawing] = {}
         self._exceptions: dict[str, type[Exception]] = {}
 
@@ -118,10 +119,13 @@ class Peer:
                 self._send(self.reply(said))
             elif "raised" in said:
                 error = self.exception(said["raised"])
+                self._let_go()
                 self.raised.append(error)
                 raise error
             else:
-                return self.decode(said["value"])
+                value = self.decode(said["value"])
+                self._let_go()
+                return value
 
     def serve(self, first: dict[str, Any]) -> NoReturn:
         """Answer requests, the first of which is here, for ever."""
@@ -135,6 +139,7 @@ class Peer:
         try:
             args = [self.decode(each) for each in request["args"]]
             kwargs = {key: self.decode(each) for key, each in request["kwargs"].items()}
+            self._let_go()
             on = None if request["on"] is None else self.own[request["on"]]
             value = self.does(request["do"], on, request["name"], args, kwargs)
             return {"value": self.encode(value)}
@@ -144,11 +149,9 @@ class Peer:
             return {"raised": self._told(error)}
 
     def _send(self, message: dict[str, Any]) -> None:
-        changes = self.heap.changes()
-        rest = {"heap": changes} if changes else {}
-        if self.is_test and (released := self.heap.release()):
-            rest["released"] = released  # type: ignore[assignment]
-        self._write(message | rest)
+        """With what has changed, and what nobody here holds: that needs not be kept alike."""
+        about = {"heap": self.heap.changes(), "released": self.heap.release()}
+        self._write(message | {name: what for name, what in about.items() if what})
 
     def _receive(self) -> dict[str, Any]:
         message = self._read()
@@ -157,8 +160,12 @@ class Peer:
 
     def _take_over(self, message: dict[str, Any]) -> None:
         self.heap.learn(message.get("heap", ()))
-        if not self.is_test:
-            self.heap.forget(message.get("released", ()))
+        self._released = message.get("released", ())
+
+    def _let_go(self) -> None:
+        """Forget what the other side does, now that its message has been decoded."""
+        self.heap.forget(self._released)
+        self._released = ()
 
     # values
 
