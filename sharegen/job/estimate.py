@@ -46,15 +46,13 @@ def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> E
         return None
     here = device_name(resolve_device(configuration.machine.device))
     found = [
-        (run.settings.get("recipe") == configuration.recipe, run.environment.get("date", ""), path)
+        (run.settings.get("recipe") == configuration.recipe, path, run)
         for path, run in _runs(folder)
         if run.environment.get("device") == here and _is_like(run, configuration)
     ]
     if not found:
         return None
-    is_same, _, path = max(found)
-    run = RunFile.read(path)
-    assert run is not None
+    is_same, path, run = max(found, key=lambda each: (each[0], each[2].environment.get("date", "")))
     pace = run.stats["generated_tokens"] / run.timings["sampling_seconds"]
     tokens = run.stats["generated_tokens"] / run.stats["completions"] if is_same else None
     each = plan.max_tokens if tokens is None else min(tokens, plan.max_tokens)

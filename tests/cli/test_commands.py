@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import sharegen as package
 from sharegen.cli.options import JobOptions, RunOptions
 from sharegen.cli.parameters import parse_size
 from sharegen.llm import LLM, SamplingParams
+from sharegen.results.run_file import RunFile, run_file_path
 from tests.cli.conftest import Command, write_jsonl
 from tests.tiny import save_tiny_model
 
@@ -43,6 +45,44 @@ def test_run_says_what_it_does_and_what_came_out(sharegen: Command, job: list[ob
     again = sharegen(*job)
     assert again.code == 0 and again.out == ran.out
     assert "shared by all" in again.err and "on record already" in again.err
+
+
+def test_less_than_is_on_record_has_a_tree_of_its_own(sharegen: Command, job: list[object]) -> None:
+    assert sharegen(*job).code == 0
+    fewer = sharegen(*job, "--limit", 2, "-n", 2)
+    assert fewer.code == 0 and fewer.err.startswith("2 problems, 4 samples: ")
+    assert "problems              2" in fewer.out and "completions           4, " in fewer.out
+    said = " ".join(fewer.out.split())
+    assert "of all 18 completions on record, more than are asked now" in said
+
+
+def test_show_folds_the_examples(sharegen: Command, job: list[object]) -> None:
+    assert sharegen(*job, "--few-shot", 3).code == 0
+    folded = sharegen("show", "out.jsonl", "--problem", "0").out
+    whole = sharegen("show", "out.jsonl", "--problem", "0", "--prompt").out
+    assert "lines before this (--prompt shows them)" in folded and "Tom has 6 apples" in folded
+    assert "Tom has 3 apples" in whole and "Tom has 3 apples" not in folded
+
+
+def test_torch_s_names_of_dtypes(sharegen: Command, job: list[object]) -> None:
+    shown = sharegen(*job, "--dtype", "half", "--show-config")
+    assert "dtype: float16" in shown.out
+    check = sharegen(*job, "--dtype", "fp16", "--show-config")
+    assert check.code == 2 and "'float16'" in check.err
+
+
+def test_a_plan_tells_the_time_where_a_run_does(sharegen: Command, job: list[object]) -> None:
+    plan = ["plan", *job[1:-2]]
+    assert "not known: no run of this model on this machine" in " ".join(
+        sharegen(*plan).out.split()
+    )
+    assert json.loads(sharegen(*plan, "--json").out)["seconds"] is None
+    assert sharegen(*job[:-2], "-o", "runs/a.jsonl").code == 0
+    path = run_file_path(Path("runs/a.jsonl"))
+    run = RunFile.read(path)
+    assert run is not None
+    replace(run, timings={"sampling_seconds": 4.0}).write(path)
+    assert "about 4 s, at the" in " ".join(sharegen(*plan).out.split())
 
 
 def test_a_resumed_run_says_what_is_on_record(sharegen: Command, job: list[object]) -> None:
