@@ -45,7 +45,7 @@ class Lifetimes:
         bins = len(self._edges) - 1
         ended, running = [0.0] * bins, [0.0] * bins
         for tokens, count in finished.items():
-            ended[self._bin(tokens - 1)] += count
+            ended[self._bin(max(0, tokens - 1))] += count
         for age in ages:
             running[self._bin(age)] += 1
         self.ages = running

@@ -31,6 +31,7 @@ class Status(Protocol):
 
     generated_tokens: int
     copies: int
+    cancelled: int
     device: str | None
     running: int
     blocks_used: int
@@ -88,7 +89,7 @@ class Progress:
         self._left: Left | None = None
         self._left_at = -math.inf
         self._lock = threading.Lock()  # the bar is drawn by a thread of its own
-        self._copies = status.copies
+        self._copies, self._cancelled = status.copies, status.cancelled
         self._share = 0.0
         self._settled = 0  # samples of the problems that are decided, drawn or not
         self._console = console or Console(stderr=True)
@@ -190,6 +191,8 @@ class Progress:
     def _observe(self) -> None:
         drawn = self.status.generated_tokens - self._before
         seconds = time.monotonic() - self._started
+        self._time_left.cancel(self.status.cancelled - self._cancelled)
+        self._cancelled = self.status.cancelled
         self._time_left.observe(seconds, drawn, self.status.running)
 
     def describe(self, width: int | None = None) -> str:

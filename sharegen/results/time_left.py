@@ -109,6 +109,10 @@ class TimeLeft:
         near = [i for i in (at - 1, at) if 0 <= i < len(self._begun)]
         del self._begun[min(near, key=lambda i: abs(self._begun[i] - began))]
 
+    def cancel(self, samples: int) -> None:
+        """So many of those that ran were cancelled; which, nobody says: the last that began."""
+        del self._begun[max(0, len(self._begun) - samples) :]
+
     def left(self, unfinished: int) -> Left:
         """What is still to come; unfinished: samples that have not ended, begun or not."""
         waiting = max(0, unfinished - len(self._begun))  # those of a step end one after the other
@@ -128,7 +132,7 @@ class TimeLeft:
         if len(self._late) < 2:
             return None
         late = self._late[-1] - self._late[0]
-        if not late.steps:
+        if late.seconds <= 0 or not late.steps:
             return None
         each_step, each_token = self._costs(late)
         would_be = each_step * late.steps + each_token * late.tokens

@@ -17,6 +17,7 @@ class Engine:
 
     generated_tokens: int = 100
     copies: int = 0
+    cancelled: int = 0
     device: str = "cpu"
     running: int = 0
     blocks_used: int = 0

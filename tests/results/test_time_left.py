@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sharegen.results.time_left import TimeLeft
 
@@ -133,3 +135,50 @@ def test_copies_cost_nothing() -> None:
             left.finish(50, is_copy=sample > 0)
     assert left.left(32).tokens == pytest.approx(200, rel=0.1)
     assert left.left(0).tokens == 0
+
+
+def test_samples_that_a_rule_cancels_are_not_waited_for() -> None:
+    left = TimeLeft(100, {}, on_gpu=False)
+    for token in range(1, 21):
+        left.observe(token / 10, 8 * token, 8)
+    whole = left.left(16).tokens
+    left.cancel(6)
+    left.observe(2.1, 168, 8)  # others begin in their place
+    assert left.left(8).tokens < 0.8 * whole
+    left.cancel(0)
+    left.cancel(100)
+    left.observe(2.2, 168, 0)
+    assert left.left(0).tokens == 0
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0, 1e3),  # seconds until then
+        st.integers(0, 10**6),  # tokens drawn
+        st.integers(0, 50),  # samples that run
+        st.lists(st.integers(0, 5000), max_size=3),  # tokens of those that ended
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS, st.none() | st.integers(1, 10**6), st.booleans(), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_seen_nothing_is_odd(
+    steps: list[tuple[float, int, int, list[int], bool]],
+    longest: int | None,
+    on_gpu: bool,
+    unfinished: int,
+) -> None:
+    """Counts of several engines come late and by turns; a bar must not end a job."""
+    left = TimeLeft(longest, {}, on_gpu)
+    now, drawn = 0.0, 0
+    for seconds, tokens, running, ended, is_copy in steps:
+        now, drawn = now + seconds, drawn + tokens
+        left.observe(now, drawn, running)
+        for length in ended:
+            left.finish(length, is_copy)
+        found = left.left(unfinished)
+        assert 0 <= found.tokens < math.inf
+        assert found.seconds is None or 0 <= found.seconds < math.inf
