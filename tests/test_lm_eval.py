@@ -312,5 +312,10 @@ def test_what_a_task_leaves_open_is_filled_in_as_transformers_does() -> None:
     assert values({"repetition_penalty": 1.1}, repetition_penalty=1.3)["repetition_penalty"] == 1.1
     with pytest.raises(UsageError, match=r"^generation_config.json: typical_p is 0.3"):
         values(draws, typical_p=0.3)
+    with pytest.raises(UsageError, match=r"^generation_kwargs: typical_p: not known here"):
+        values({**draws, "typical_p": 0.3})
+    with pytest.raises(UsageError, match=r"^generation_kwargs: bad_words_ids is \[\[1, 2\]\]"):
+        values({"bad_words_ids": [[1, 2]]})
+    assert values({"min_length": None, "suppress_tokens": None}) == {"temperature": 0.0}
     with pytest.raises(UsageError, match=r"^generation_kwargs: foo, num_beams: not known here"):
         values({"num_beams": 2, "foo": 1})

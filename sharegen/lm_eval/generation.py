@@ -15,6 +15,8 @@ from sharegen.errors import UsageError
 
 _OURS = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
          "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos"}  # fmt: skip
+_ALIKE = {"suppress_tokens", "bad_words_ids", "min_new_tokens", "min_length",
+          "begin_suppress_tokens"}  # fmt: skip
 _OF_DRAWS = ("temperature", "top_p", "top_k", "min_p")
 
 # What changes no text, whatever it is: how it is computed, and what comes out beside it.
@@ -75,9 +77,8 @@ def sampling_values(
     draws = bool(asked.pop("do_sample", False))
     _refuse(asked, model, draws)
 
-    def value(name: str, default: Any = None) -> Any:
-        found = asked.get(name) if name in asked else model.get(name)
-        return default if found is None and name not in asked else found
+    def value(name: str) -> Any:
+        return asked[name] if name in asked else model.get(name)
 
     found = {name: asked[name] for name in _OURS & asked.keys() if asked[name] is not None}
     for name in _OF_DRAWS:
@@ -90,38 +91,32 @@ def sampling_values(
         found["temperature"] = 0.0
     if value("repetition_penalty") is not None:
         found["repetition_penalty"] = value("repetition_penalty")
-    barred = _barred(value("suppress_tokens"), value("bad_words_ids"), ends)
-    barred = [token for token in barred if 0 <= token < vocab_size]
+    words = value("bad_words_ids") or ()
+    if any(len(word) > 1 for word in words):
+        raise _refusal("bad_words_ids", words, "bad_words_ids" in asked)
+    suppressed = [*(value("suppress_tokens") or ()), *_bad_tokens(words, ends)]
+    barred = sorted({token for token in suppressed if 0 <= token < vocab_size})
     if barred:
         found["logit_bias"] = dict.fromkeys(barred, -math.inf)
-    least = max(value("min_new_tokens", 0), value("min_length", 0) - prompt_tokens)
-    first = value("begin_suppress_tokens")
-    if first:
-        if set(first) != set(ends):
-            raise UsageError(_refusal("begin_suppress_tokens", first))
-        least = max(least, 1)
+    least = max(value("min_new_tokens") or 0, (value("min_length") or 0) - prompt_tokens)
+    first = value("begin_suppress_tokens") or ()
+    if first and set(first) != set(ends):
+        raise _refusal("begin_suppress_tokens", first, "begin_suppress_tokens" in asked)
+    least = max(least, bool(first))
     if least > 0:
         found.setdefault("min_tokens", min(least, max_tokens))
     return found
 
 
-def _barred(
-    suppressed: Sequence[int] | None, words: Sequence[Sequence[int]] | None, ends: Sequence[int]
-) -> list[int]:
-    """The tokens that are never drawn. transformers never bars an end as a bad word."""
-    found = list(suppressed or ())
-    for word in words or ():
-        if len(word) > 1:
-            raise UsageError(_refusal("bad_words_ids", words))
-        found += [token for token in word if token not in ends]
-    return sorted(set(found))
+def _bad_tokens(words: Sequence[Sequence[int]], ends: Sequence[int]) -> list[int]:
+    """Words of one token; transformers never bars an end as such."""
+    return [token for word in words for token in word if token not in ends]
 
 
 def _refuse(task: Mapping[str, Any], model: Mapping[str, Any], draws: bool) -> None:
+    """Raise UsageError for what is not done here and changes a text."""
     others = _NOT_HERE | (_NOT_HERE_IN_DRAWS if draws else {})
-    taken = _OURS | _NOT_HERE_IN_DRAWS.keys() | _IDLE | {
-        "suppress_tokens", "bad_words_ids", "min_new_tokens", "min_length", "begin_suppress_tokens",
-    }  # fmt: skip
+    taken = _OURS | _ALIKE | _IDLE | (set() if draws else _NOT_HERE_IN_DRAWS.keys())
     unknown = [
         name
         for name, value in task.items()
@@ -130,15 +125,17 @@ def _refuse(task: Mapping[str, Any], model: Mapping[str, Any], draws: bool) -> N
     if unknown:
         raise UsageError(
             f"generation_kwargs: {', '.join(sorted(unknown))}: not known here: use "
-            f"{', '.join(sorted(_OURS))}"
+            f"{', '.join(sorted(_OURS | _ALIKE))}"
         )
     for name, idle in others.items():
         if name not in task and not _changes_nothing(model.get(name), idle):
-            raise UsageError(_refusal(name, model[name]))
+            raise _refusal(name, model[name])
 
 
-def _refusal(name: str, value: Any) -> str:
-    return (
+def _refusal(name: str, value: Any, in_task: bool = False) -> UsageError:
+    if in_task:
+        return UsageError(f"generation_kwargs: {name} is {value!r:.40}: not done here")
+    return UsageError(
         f"generation_config.json: {name} is {value!r:.40}, with which the harness's `hf` model "
         "would draw, and it is not known here: give ignore_generation_config=True in model_args "
         "to draw without what the file says"

@@ -63,7 +63,7 @@ class Vocabulary:
         name = self.tokenizer.convert_ids_to_tokens(token)
         if isinstance(name, bytes):
             return name
-        for read in (_hexadecimal, _byte_level, _plain):
+        for read in (_hexadecimal, _byte_level, _plain, str.encode):
             found = read(name)
             if found is not None and found.decode(errors="replace") == text:
                 return found
@@ -95,6 +95,7 @@ def _candidates(tokenizer: Any) -> Iterator[int]:
 
 
 # How vocabularies write bytes: <0xE2>, as SentencePiece does; GPT-2's letter for each; themselves.
+# And some have U+FFFD as a token of its own, which is text.
 
 
 def _hexadecimal(name: str) -> bytes | None:

@@ -96,6 +96,14 @@ def test_pieces_of_characters_have_their_bytes(make: Callable[[], Any]) -> None:
     assert b"".join(vocabulary.utf8(token) or b"?" for token in pieces).decode() == "🎉"
 
 
+def test_the_replacement_character_itself_is_text() -> None:
+    vocab = [("<unk>", 0.0), ("▁", -1.0), ("a", -1.0), ("\ufffd", -2.0)]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    assert Vocabulary.of(made).utf8(3) == "\ufffd".encode()
+
+
 def test_every_byte_of_a_byte_level_vocabulary() -> None:
     tokenizer = byte_level()
     vocabulary = Vocabulary.of(tokenizer)
