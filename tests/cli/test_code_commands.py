@@ -260,11 +260,11 @@ def test_converted_samples_score_the_same(
     assert ("Add/2", 2, True) in verdicts(output) and ("Add/0", 2, False) in verdicts(output)
 
 
-def test_chats_are_judged_by_their_last_fenced_block(
+def test_chats_are_judged_by_the_program_in_them(
     sharegen: Command, humaneval: Path, tmp_path: Path
 ) -> None:
     answers = [
-        "Sure:\n```python\ndef add(x):\n    return x + 1\n```\nDone.",
+        "Sure:\n```python\ndef add(x):\n    return x + 1\n```\n```python\nprint(add(1))\n```\n",
         "```python\nprint(0)\n```\nor better\n```python\n    return x + 1\n```",
         "I cannot.",
     ]

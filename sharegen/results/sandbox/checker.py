@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from . import wire
-from .candidate import REPLY, REQUEST, new_module, run_and_exit, silence
+from .candidate import new_module, run_and_exit, silence
 from .exchange import Peer, Unsupported
 from .remote import coroutine, drawn, operations_of, stand_in
 
@@ -42,9 +42,9 @@ def serve_check() -> NoReturn:
     silence()
 
     def serve() -> None:
-        job = json.loads(wire.read_message(REQUEST))
+        job = json.loads(wire.read_message(wire.REQUEST))
         verdict = _check(job["check"], job["setup"], job["names"])
-        wire.write_message(REPLY, json.dumps({"verdict": verdict}).encode())
+        wire.write_message(wire.REPLY, json.dumps({"verdict": verdict}).encode())
 
     run_and_exit(serve)
 
@@ -60,7 +60,7 @@ class _Test(Peer):
     def __init__(self, module: types.ModuleType, asked_for: set[str]):
         super().__init__(_read, _write, {})
         self._module = module
-        self._asked_for = asked_for
+        self.asked_for = asked_for
 
     def refers(self, value: Any) -> dict[str, Any]:
         if isinstance(value, Iterator):
@@ -92,7 +92,7 @@ class _Test(Peer):
             case "exception":
                 return self.exception_class(known["names"])
         name = str(known["type"])
-        return stand_in(self, number, name, known["operations"], name in self._asked_for)
+        return stand_in(self, number, name, known["operations"], name in self.asked_for)
 
     def takes(self, name: str) -> bool:
         """What can do no harm in this process, whatever it is called with."""
@@ -133,7 +133,7 @@ class _Absent:
 
 def _read() -> dict[str, Any]:
     """A message of the program's; what it has printed is printed here, where a test may look."""
-    said = json.loads(wire.read_message(REQUEST))
+    said = json.loads(wire.read_message(wire.REQUEST))
     if not isinstance(said, dict):
         raise TypeError("not a message")
     written = said.get("written")
@@ -143,7 +143,7 @@ def _read() -> dict[str, Any]:
 
 
 def _write(message: dict[str, Any]) -> None:
-    wire.write_message(REPLY, json.dumps({"call": message}).encode())
+    wire.write_message(wire.REPLY, json.dumps({"call": message}).encode())
 
 
 def _check(source: str, setup: str, functions: list[str]) -> str:
@@ -173,10 +173,10 @@ def _check(source: str, setup: str, functions: list[str]) -> str:
     return "passed"
 
 
-def _borrowed(peer: Peer, functions: set[str], others: set[str]) -> dict[str, Any]:
+def _borrowed(peer: _Test, functions: set[str], others: set[str]) -> dict[str, Any]:
     """The program's functions, and what it has of other names that the test only uses."""
-    names, classes = sorted(functions | others), list(peer.classes)
-    found = dict(peer.ask("names", None, "others" if others - functions else "", [names, classes]))
+    wanted = [sorted(functions | others), list(peer.classes), sorted(peer.asked_for)]
+    found = dict(peer.ask("names", None, "others" if others - functions else "", wanted))
     return {name: _Absent(peer, name) for name in functions} | found
 
 

@@ -12,6 +12,9 @@ import os
 import struct
 from typing import Any
 
+REQUEST, REPLY = 3, 4
+"""Descriptors on which a session's messages arrive and leave."""
+
 _LENGTHS = struct.Struct("!II")
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 20
