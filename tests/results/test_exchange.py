@@ -516,8 +516,7 @@ def test_a_class_that_the_task_asks_for_is_judged_by_its_methods(scorer: Scorer)
 
 
 def test_a_class_that_extends_a_list_keeps_its_methods(scorer: Scorer) -> None:
-    check = (
-        "s = candidate([1])\ns.push(2)\nassert s.top() == 2 and len(s) == 2 and list(s) == [1, 2]"
-    )
-    program = "class f(list):\n    def push(self, x): self.append(x)\n    def top(self): return self[-1]\n"
-    assert result(scorer, check, program, "class f(list):\n    pass\n") == "passed"
+    check = "s = candidate([1])\ns.push(2)\nassert s.top() == len(s) == 2 and list(s) == [1, 2]"
+    methods = "    def push(self, x): self.append(x)\n    def top(self): return self[-1]\n"
+    stub = "class f(list):\n    pass\n"
+    assert result(scorer, check, f"class f(list):\n{methods}", stub) == "passed"
