@@ -60,8 +60,9 @@ def runs(
 
 def _cells(listed: Listed) -> list[str]:
     samples = f"{listed.samples:,}"
-    if listed.asked is not None:
-        samples += f" of {listed.asked:,}"
+    if listed.asked is not None:  # of a run with fewer rows or samples than an earlier one
+        more = listed.samples > listed.asked
+        samples += f", {listed.asked:,} asked" if more else f" of {listed.asked:,}"
     written = datetime.strftime(listed.written.astimezone(), "%Y-%m-%d %H:%M")
     state = listed.fault or ("running" if listed.is_running else written)
     names = [name or "" for name in (listed.recipe, listed.dataset, listed.model)]

@@ -110,8 +110,9 @@ def run_job(
                     return complete
                 refuse_other_shards(family, share, content)
             samplings = [problem.sampling for problem in own.problems]
+            is_named = path == output and not configuration.dataset.requests
             with (
-                held(family, share, follow=path == output) as file,
+                held(family, share, follow=is_named) as file,
                 closing(fork_server(configuration, samplings)) as server,
             ):
                 others = journals_beside(family, share)
