@@ -36,6 +36,7 @@ from sharegen.engine.request import SamplingParams
 from sharegen.errors import ModelError, UsageError
 from tests.engine.parallel.test_driver import CONFIG, job, results
 from tests.tiny import large_tokenizer, save_tiny_model
+from tests.traps import Traps
 
 # One cluster for all of them, whichever of pytest's processes has it.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
@@ -160,8 +161,15 @@ def test_nodes_of_another_version(
         staffed(Cluster(nodes.address), setting, 1)
 
 
-def test_through_the_llm(nodes: Nodes, folder: Path) -> None:
-    """As many workers as fit, in a process that is in the cluster already or is not."""
+def test_through_the_llm(
+    nodes: Nodes, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many workers as fit, in a process that is in the cluster already or is not.
+
+    Nobody imports from the current folder, of which Ray tells its workers by itself.
+    """
+    traps = Traps(tmp_path)
+    monkeypatch.chdir(tmp_path)
     prompts = ["Question: Tom has 3 apples", "Question: A box holds 12 eggs"] * 3
     params = SamplingParams(n=3, max_tokens=9)
     texts = []
@@ -173,6 +181,7 @@ def test_through_the_llm(nodes: Nodes, folder: Path) -> None:
                 assert isinstance(llm.engine, Driver)
                 assert len(llm.engine.pids) == 2
     assert texts[0] == texts[1]
+    assert traps.sprung == []
 
 
 # -- whole jobs -------------------------------------------------------------------------------
@@ -291,3 +300,23 @@ def test_cpus_are_divided_where_the_nodes_are(
     monkeypatch.setattr(cluster, "_nodes", lambda: [{"CPU": float(count)} for count in cpus])
     assert cluster._cpus_each(workers, 1) == each
     assert cluster._cpus_each(workers, 4) == max(each, 4)
+
+
+def test_an_actor_that_is_stopped(
+    nodes: Nodes, setting: Setting, alone: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told, and what it says when it wakes up counts no more."""
+    monkeypatch.setenv("SHAREGEN_WORKER_TIMEOUT", "5")
+    monkeypatch.setattr("sharegen.engine.parallel.bounds._START", 100)
+    driver = staffed(Cluster(nodes.address), setting, 2)
+    driver.gather()
+    stopped, found = driver.pids[0], []
+    with pytest.warns(UserWarning, match="is gone: it gave no sign of life for 5 s"):
+        for completion in driver.generate(job(60)):
+            found.append(completion)
+            if len(found) == 1:
+                os.kill(stopped, signal.SIGSTOP)
+            if len(found) == 239:
+                os.kill(stopped, signal.SIGCONT)
+    assert results(found) == alone
+    driver.close()
