@@ -63,7 +63,7 @@ def _refuse(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("write", ["through data", "in place", "as a parameter", "as data"])
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_weights_that_were_changed_are_those_of_the_next_call(write: str) -> None:
     model = make_tiny("llama")
     with LLM(model, kv_cache_memory=MEMORY) as llm:

@@ -137,7 +137,7 @@ def test_a_comparison_that_is_given_up_is_told(
     assert "'9^{9^{9^9}}' and 'x+3'" in caplog.text and "takes more than" in caplog.text
 
 
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 @pytest.mark.parametrize(
     ("answer", "gold"), [("я" * 2**24, "x+1"), ("x+1" * 2**22, "1+x"), ("\\boxed{" * 2**21, "1+x")]
 )

@@ -110,7 +110,7 @@ NASTY = [
 ]
 
 
-@pytest.mark.every(4)
+@pytest.mark.turn(4)
 @pytest.mark.parametrize("text", NASTY, ids=lambda text: re.sub(r"\W", "-", text[:12]))
 def test_no_text_takes_long(text: str) -> None:
     for extract in ("number", "choice", "boxed", "text"):

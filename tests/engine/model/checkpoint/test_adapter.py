@@ -74,7 +74,7 @@ def logits_of(folder: Path, adapter: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", TIED)
-@pytest.mark.every(3)
+@pytest.mark.turn(3)
 def test_embedding_and_head_that_share_a_weight(name: str, folder: Path, tmp_path: Path) -> None:
     config = peft.LoraConfig(r=4, init_lora_weights=False, **TIED[name])
     wanted = save_adapter(folder, tmp_path, config)
