@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sharegen.engine.core.request import Request
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.process import short_collections
-from sharegen.engine.request import Request
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from sharegen.engine.config import EngineStats
+from sharegen.engine.core.request import Request
 from sharegen.engine.parallel.messages import (
     Begin,
     Check,
@@ -29,7 +30,6 @@ from sharegen.engine.parallel.messages import (
     Setting,
     Work,
 )
-from sharegen.engine.request import Request
 
 Draw = Callable[[Request, int], Drawn]
 """What a sample of a request will have come to."""

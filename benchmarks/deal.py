@@ -23,9 +23,9 @@ from benchmarks.clocks import Clocks, Speed
 from sharegen.common.ragged import Ragged
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Drawn, Setting
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.share import paths_of
 from sharegen.results.journal import Journal, Record

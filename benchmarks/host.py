@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from sharegen.engine.cache.block_pool import BlockPool
-from sharegen.engine.collecting import Collector
 from sharegen.engine.config import EngineStats
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.padding import graph_rows
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.loop.collecting import Collector
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.engine.schedule.usage import Meter, Usage

@@ -18,10 +18,10 @@ import torch
 
 from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Request, SamplingParams
 
 PLAIN: dict[str, Any] = {"temperature": 0.7}
 SETTINGS: dict[str, dict[str, Any]] = {

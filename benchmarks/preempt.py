@@ -22,15 +22,15 @@ import torch
 from benchmarks.graphs import ready_for
 from sharegen.bench.engines import give_memory_back
 from sharegen.bench.shapes import random_model
-from sharegen.engine.batch import Swaps
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.batch import Swaps
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 
 BLOCK_SIZES = (1, 4, 16, 64, 256)

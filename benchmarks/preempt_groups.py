@@ -23,12 +23,12 @@ from benchmarks.preempt import PROMPT, check, token_bytes
 from sharegen.bench.engines import give_memory_back
 from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.lengths import Lengths
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.preemption import youngest
 from sharegen.engine.schedule.sequence import Sequence as Sample
 from sharegen.errors import UsageError

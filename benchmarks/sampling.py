@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, sample
 from sharegen.errors import UsageError
 

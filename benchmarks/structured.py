@@ -21,15 +21,15 @@ import numpy as np
 import torch
 
 from sharegen.common.structured import StructuredOutputsParams
-from sharegen.engine.batch import TokenMasks
 from sharegen.engine.cache.block_pool import BlockPool
-from sharegen.engine.collecting import Collector
 from sharegen.engine.config import EngineStats
+from sharegen.engine.core.batch import TokenMasks
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.padding import graph_rows
 from sharegen.engine.grammar.grammars import Grammars
-from sharegen.engine.masking import masked
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.loop.collecting import Collector
+from sharegen.engine.loop.masking import masked
 from sharegen.engine.sample.sampling import SamplingState, sample
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import DecodeStep

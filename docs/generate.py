@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from sharegen.cli import app
 from sharegen.common import vllm_names
 from sharegen.common.structured import StructuredOutputsParams
-from sharegen.engine.request import BeamSearchParams, SamplingParams
+from sharegen.engine.core.request import BeamSearchParams, SamplingParams
 from sharegen.llm import LLM
 from sharegen.outputs import (
     BeamSearchOutput,

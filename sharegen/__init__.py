@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sharegen.common.structured import StructuredOutputsParams
-    from sharegen.engine.request import BeamSearchParams, SamplingParams
+    from sharegen.engine.core.request import BeamSearchParams, SamplingParams
     from sharegen.llm import LLM
     from sharegen.outputs import (
         BeamSearchOutput,
@@ -40,8 +40,8 @@ __all__ = [
 
 _HOMES = {
     "LLM": "sharegen.llm",
-    "BeamSearchParams": "sharegen.engine.request",
-    "SamplingParams": "sharegen.engine.request",
+    "BeamSearchParams": "sharegen.engine.core.request",
+    "SamplingParams": "sharegen.engine.core.request",
     "StructuredOutputsParams": "sharegen.common.structured",
 }
 """Where the API's names are; the outputs, which are the others, are in `sharegen.outputs`."""

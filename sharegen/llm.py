@@ -23,12 +23,18 @@ from sharegen.common.vllm_names import (
 )
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import (
+    BeamSearchParams,
+    Completion,
+    Params,
+    Request,
+    SamplingParams,
+)
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Ready
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import BeamSearchParams, Completion, Params, Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError, UsageError
 from sharegen.opening import open_engine, open_tokenizer
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput

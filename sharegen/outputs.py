@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from sharegen.common.vllm_names import OUTPUT_NOT_HERE, absent
-from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
+from sharegen.engine.core.request import Completion, FinishReason, TokenLogprobs
 from sharegen.engine.text.detokenize import decode
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import UsageError

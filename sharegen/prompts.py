@@ -13,8 +13,8 @@ from numbers import Integral
 from operator import index as whole
 from typing import Any
 
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import BeamSearchParams, Params, Request, SamplingParams
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import BeamSearchParams, Params, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, RequestError
 from sharegen.workload.chat import chat_text
 from sharegen.workload.conversation import ChatOptions, conversation

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
+from sharegen.engine.core.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import UsageError
 from sharegen.outputs import CompletionOutput, Logprob, RequestOutput, mappings
 

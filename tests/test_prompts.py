@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from sharegen.errors import CapacityError, RequestError
 from sharegen.prompts import as_list, named, one_each, pairs, tokenised
 from tests.tiny import tiny_tokenizer

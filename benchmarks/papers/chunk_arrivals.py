@@ -20,8 +20,8 @@ from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settin
 from benchmarks.papers.fitting import has_context, memory_of_kv, shapes_that_fit
 from sharegen.bench.engines import Engines
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.request import Request, SamplingParams
 
 _BLOCK = EngineConfig().block_size
 _WAYS = {"shared": None, "not shared": 0}  # levels, as for Engines

@@ -24,10 +24,10 @@ from sharegen.bench.breakdown import PhaseClock
 from sharegen.bench.decode import leave_attention_out, requests_that_fit
 from sharegen.bench.engines import give_memory_back, tree_of
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.workload.prompt import Prompt, tokenise
 from sharegen.workload.recipe import RECIPES
 

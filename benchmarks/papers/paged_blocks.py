@@ -24,11 +24,11 @@ from benchmarks.papers.paged import PAGED_ATTENTION
 from sharegen.bench.engines import give_memory_back
 from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import BeamSearchParams, Request, SamplingParams
 from sharegen.engine.schedule.usage import Meter, Usage
 from sharegen.workload.recipe import RECIPES
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType
 
-from sharegen.engine.batch import DecodeBatch
+from sharegen.engine.core.batch import DecodeBatch
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.drawn import Drawn
 

@@ -20,11 +20,11 @@ import torch
 from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import Workload, workload
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.job.plan import fitting_sequences
 from sharegen.kernels import reference
 from sharegen.kernels.cost import EACH_ROW

@@ -23,6 +23,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from sharegen.common.cores import available_cores
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
@@ -30,7 +31,6 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.place import as_many_as_pay, places
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import resolve

@@ -18,10 +18,10 @@ import torch
 from sharegen.bench.shapes import random_model, vocabulary, workload
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.place import places
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import SharegenError
 from sharegen.results.kv_use import wasted_share
 

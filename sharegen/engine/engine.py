@@ -18,30 +18,30 @@ import torch
 from sharegen.common.at_exit import closed_at_exit
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.checking import Checks
-from sharegen.engine.collecting import Collector
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.agreement import asked
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, uninterrupted, using
 from sharegen.engine.execute.room import TakenBack
-from sharegen.engine.forking import Forks, outputs_so_far
 from sharegen.engine.grammar.grammars import Grammars
-from sharegen.engine.lengths import Lengths
-from sharegen.engine.masking import masked
-from sharegen.engine.model.loaded import LoadedModel, on
-from sharegen.engine.observing import Observer
-from sharegen.engine.prepared import Others, Prepared, Start
-from sharegen.engine.request import Completion, Request, SamplingParams
-from sharegen.engine.schedule.step import Step
-from sharegen.engine.starting import (
+from sharegen.engine.loop.checking import Checks
+from sharegen.engine.loop.collecting import Collector
+from sharegen.engine.loop.forking import Forks, outputs_so_far
+from sharegen.engine.loop.masking import masked
+from sharegen.engine.loop.observing import Observer
+from sharegen.engine.loop.starting import (
     READINGS,
     scheduler_for,
     warm_up,
     warn_of_an_end_that_is_none,
     warn_of_slow_parts,
 )
+from sharegen.engine.model.loaded import LoadedModel, on
+from sharegen.engine.prepared import Others, Prepared, Start
+from sharegen.engine.schedule.step import Step
 from sharegen.errors import CapacityError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, load_costs
 

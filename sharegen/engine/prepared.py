@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from sharegen.engine.batch import Batch
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
+from sharegen.engine.core.batch import Batch
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.drawn import Drawn

@@ -18,11 +18,11 @@ from heapq import nsmallest
 
 import torch
 
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.engine.execute.memory import is_out_of_memory
 from sharegen.engine.model.checkpoint.source import quiet
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.errors import UsageError
 
 TOP = 20

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import torch
 
     from sharegen.engine.config import EngineConfig
+    from sharegen.engine.core.request import BeamSearchParams, SamplingParams
     from sharegen.engine.engine import Engine
     from sharegen.engine.model.loaded import LoadedModel
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.driver import Driver
-    from sharegen.engine.request import BeamSearchParams, SamplingParams
 
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
@@ -162,7 +162,7 @@ def start(
 
 def sampling_params(sampling: Sampling) -> tuple[SamplingParams, BeamSearchParams | None]:
     """How a problem's samples are drawn, in the engine's terms, or searched for."""
-    from sharegen.engine.request import BeamSearchParams, SamplingParams
+    from sharegen.engine.core.request import BeamSearchParams, SamplingParams
 
     if sampling.decoding == "beam":
         names = {each.name for each in fields(BeamSearchParams)} - {"temperature", "beam_width"}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
 from sharegen.job.beside import finished_beside
@@ -54,7 +54,7 @@ from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.sampling import Sampling
 
 if TYPE_CHECKING:
-    from sharegen.engine.request import BeamSearchParams, Request, SamplingParams
+    from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams
     from sharegen.engine.verifying import Verified
 
 
@@ -282,7 +282,7 @@ class LoadedJob:
         The other problems become lines of the journal. They stay among the requests without
         samples: where the tree splits hangs on the prompts alone, not on what fits this machine.
         """
-        from sharegen.engine.request import Request
+        from sharegen.engine.core.request import Request
 
         self.content.refuse_changed_rows(self.path, journal.rows)
         self.content.refuse_changed_texts(self.path, journal.texts)

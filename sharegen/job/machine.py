@@ -133,7 +133,7 @@ def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[
     """Of prompts whether one sample alone goes on from each; None where all KV is alike."""
     if configuration.machine.kv_cache_dtype == "auto":
         return None
-    from sharegen.engine.request import GREEDY_BELOW
+    from sharegen.engine.core.request import GREEDY_BELOW
 
     return [
         s.rows == 1 or (s.decoding == "sample" and s.temperature < GREEDY_BELOW) for s in samplings

@@ -19,7 +19,7 @@ from sharegen.workload.problem import Problem
 if TYPE_CHECKING:
     import torch
 
-    from sharegen.engine.request import Completion, TokenLogprobs
+    from sharegen.engine.core.request import Completion, TokenLogprobs
 
 _DEEPEST = 100  # levels of a kept field: a line may have some more, and is read back
 
@@ -28,8 +28,8 @@ def record_of(
     completion: Completion, problem: Problem, configuration: Configuration, dtype: torch.dtype
 ) -> Record:
     """The line of one sample; dtype: the model's, for the advice beside one that failed."""
+    from sharegen.engine.core.request import NO_DISTRIBUTION
     from sharegen.engine.model.probe import remedy
-    from sharegen.engine.request import NO_DISTRIBUTION
 
     answer = error = None
     text = completion.text or ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError
 from sharegen.results.record import Record
 

@@ -25,8 +25,8 @@ from transformers import GenerationConfig
 
 from sharegen.common.panics import panics_told
 from sharegen.common.remarks import remark
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
-from sharegen.engine.request import SamplingParams
 from sharegen.errors import RequestError, UsageError
 from sharegen.llm import LLM
 from sharegen.lm_eval.asking import Ask, score_of, splits_of

@@ -9,7 +9,7 @@ import torch
 
 from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.kernels.cost import EACH_ROW
 from tests.engine.tiny_models import tiny_config
 

@@ -16,9 +16,9 @@ from benchmarks.commands import app
 from benchmarks.deal import Crew, Shape, bench_deal, ideal_seconds
 from sharegen.cli import main
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Drawn, Setting, WorkersError
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import UsageError
 
 SHAPE = Shape(problems=150, samples=4, tokens=80, max_tokens=24, seed=3)

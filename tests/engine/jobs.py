@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from sharegen.engine.batch import Int64
 from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.core.batch import Int64
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.sample.draws import uniform
 from sharegen.engine.schedule.survival import Survival
 from sharegen.engine.schedule.swapping import SwapCost

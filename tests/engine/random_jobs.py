@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineStats
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import (
     CONTEXT,
     FIRST_TOKEN,

@@ -15,10 +15,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sharegen.engine.batch import Batch, DecodeBatch, Drawing, PrefillBatch, Swaps
+from sharegen.engine.core.batch import Batch, DecodeBatch, Drawing, PrefillBatch, Swaps
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import Request
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import Request
 from sharegen.engine.text.stopping import end_tokens
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import FIRST_TOKEN, VOCAB_SIZE, CheckedEngine

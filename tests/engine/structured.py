@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sharegen.common.structured import StructuredOutputsParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import CheckedEngine, make_engine
 from tests.tiny import tiny_tokenizer
 

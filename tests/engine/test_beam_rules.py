@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers.generation.utils import GenerationMixin
 
-from sharegen.engine.beam_search import BeamSearch, Choice, num_candidates
-from sharegen.engine.request import BeamSearchParams
+from sharegen.engine.core.beam_search import BeamSearch, Choice, num_candidates
+from sharegen.engine.core.request import BeamSearchParams
 
 Text = tuple[int, ...]
 Model = Callable[[Text], torch.Tensor]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from sharegen.errors import UsageError
 from tests.engine.jobs import (
     Result,

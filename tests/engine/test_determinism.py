@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 from tests.engine.jobs import (
     Ran,
     Result,

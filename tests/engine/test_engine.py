@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import LlamaForCausalLM
 
-from sharegen.engine.batch import DecodeBatch
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.batch import DecodeBatch
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.padding import graph_rows, padded_rows
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.step import PrefillStep, Step
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.errors import CapacityError, RequestError, UsageError

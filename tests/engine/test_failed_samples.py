@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Completion, Request, SamplingParams
 from tests.engine.jobs import make_engine, poison, random_tokens, requests_of
 from tests.engine.tiny_models import make_tiny
 

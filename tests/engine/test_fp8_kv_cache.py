@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.kv_cache import block_format, check_kv_cache_dtype
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.self_check import DenseContext
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import UsageError
 from sharegen.kernels.narrow import narrowed, widened
 from tests.engine.jobs import (

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sharegen.engine import from_checkpoint
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.from_checkpoint import distance_from_checkpoint
 from sharegen.engine.model.fp8.products import EMULATE
 from sharegen.engine.model.load import load_as_stored, load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import SamplingParams
 from sharegen.engine.verifying import Distance, Found, Step, Verification, Verified
 from tests.engine.jobs import forest, make_engine, requests_of
 from tests.engine.tiny_models import TINY, make_tiny

@@ -25,6 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from sharegen.engine import prepared
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.memory import most_slots
@@ -35,12 +36,13 @@ from sharegen.engine.model.compile.compiling import _compile, _compile_steps, _n
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.states import mixers
 from sharegen.engine.model.states.mixers import TORCH_CODE, choose_by_device, kernels_of
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.packing import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
 from sharegen.errors import CapacityError, ModelError
 from sharegen.kernels import reference_states
 from sharegen.llm import LLM
+from tests.engine.core.test_beam_search import check as check_beams
+from tests.engine.core.test_beam_search import searches
 from tests.engine.jobs import (
     CheckedEngine,
     Result,
@@ -52,8 +54,6 @@ from tests.engine.jobs import (
     requests_of,
     run,
 )
-from tests.engine.test_beam_search import check as check_beams
-from tests.engine.test_beam_search import searches
 from tests.engine.test_exact import SETTINGS, check_against_generate
 from tests.engine.test_verifying import verified
 from tests.engine.tiny_models import HYBRIDS, TINY, make_tiny, tiny_config

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import SamplingParams
 from tests.engine.jobs import make_engine, random_tokens, requests_of, run
 from tests.engine.tiny_models import tiny_config
 

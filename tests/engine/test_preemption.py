@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
+from sharegen.engine.core.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.engine.schedule.swapping import SwapCost
 from tests.engine.jobs import (
     CheckedEngine,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 from tests.engine.jobs import FIRST_TOKEN, GREEDY, VOCAB_SIZE, loaded, make_engine
 
 LOOKAHEAD = 256

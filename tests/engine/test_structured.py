@@ -15,13 +15,13 @@ from transformers import LogitsProcessor
 
 from sharegen.common.grammar import prepared
 from sharegen.common.structured import StructuredOutputsParams
-from sharegen.engine.batch import DecodeBatch
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.core.batch import DecodeBatch
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError
 from tests.engine import structured
+from tests.engine.core.test_batch import recording, said
 from tests.engine.jobs import Ran, hope_for_the_best, loaded, make_engine, run
 from tests.engine.structured import engine, parses, request, tokenizer
-from tests.engine.test_batch import recording, said
 from tests.engine.tiny_models import TINY
 
 SCHEMA = {

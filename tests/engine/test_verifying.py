@@ -17,13 +17,13 @@ from transformers.masking_utils import eager_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine import verifying
+from sharegen.engine.core.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute import kernel_attention
 from sharegen.engine.model.compile.compiling import optimise
 from sharegen.engine.model.compile.fusing import fuse_projections, unfuse
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.engine.verifying import TOP, Verification, Verified
 from sharegen.errors import UsageError
 from sharegen.kernels import reference

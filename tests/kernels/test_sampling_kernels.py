@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharegen.engine.random_key import row_key
+from sharegen.engine.core.random_key import row_key
 from sharegen.engine.sample import sampling as reference
 from sharegen.engine.sample.draws import uniform
 from sharegen.kernels import sampling as kernels

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD, PrefixTree, Prompt, Tokens, common_prefix
-from sharegen.engine.request import Request
+from sharegen.engine.core.request import Request
 
 _MOST_TOKENS = 1 << 24
 """That are remembered, in 64 MiB; beyond that everything is forgotten."""

@@ -21,7 +21,7 @@ from sharegen.engine.cache.prefix_tree import Node, PrefixTree, Prompt, Tokens, 
 from sharegen.engine.cache.prompt_logprobs import can_tell
 from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.cache.stored import NodeKV, Suffix
-from sharegen.engine.request import Request
+from sharegen.engine.core.request import Request
 
 Kept = TypeVar("Kept", bound=Suffix)
 

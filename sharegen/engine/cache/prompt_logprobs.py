@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.stored import NodeKV, NodeLogprobs
-from sharegen.engine.request import Request, TokenLogprobs
+from sharegen.engine.core.request import Request, TokenLogprobs
 
 PromptLogprobs = list[TokenLogprobs | None]
 """One entry a prompt token; None for the first, which nothing comes before, and for those that

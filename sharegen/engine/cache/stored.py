@@ -7,7 +7,7 @@ import numpy as np
 from sharegen.engine.cache.block_pool import Blocks
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.state_slots import NO_SLOT
-from sharegen.engine.request import TokenLogprobs
+from sharegen.engine.core.request import TokenLogprobs
 
 _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 

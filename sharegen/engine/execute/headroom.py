@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.execute.attention import attention_for
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.memory import (
@@ -22,7 +23,6 @@ from sharegen.engine.execute.memory import (
 from sharegen.engine.execute.room import StepMemory
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import alone
-from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import SamplingState, ranks, sample, token_logprobs
 from sharegen.errors import CapacityError, UsageError
 

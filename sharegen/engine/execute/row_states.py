@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sharegen.engine.batch import Int32, Int64, MixedChunks
+from sharegen.engine.core.batch import Int32, Int64, MixedChunks
 from sharegen.engine.execute.states import Places, StatePool, StepSlots
 
 Send = Callable[..., tuple[torch.Tensor, ...]]

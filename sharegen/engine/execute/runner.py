@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.batch import Batch, DecodeBatch, Drawing, Int32, PrefillBatch
+from sharegen.engine.core.batch import Batch, DecodeBatch, Drawing, Int32, PrefillBatch
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.execute.agreement import Agreement
 from sharegen.engine.execute.back_end import Attention, Slots
 from sharegen.engine.execute.drawn import Drawn
@@ -28,7 +29,6 @@ from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.engine.request import SamplingParams
 from sharegen.engine.sample.sampling import (
     Features,
     SamplingState,

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from sharegen.engine.batch import Int64, Swaps
+from sharegen.engine.core.batch import Int64, Swaps
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.memory import free_memory_of_cpu
 from sharegen.engine.model.tensor_parallel.ranks import Ranks

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from sharegen.common.grammar import library, prepared, why
 from sharegen.common.structured import StructuredOutputsParams
+from sharegen.engine.core.request import Request
 from sharegen.engine.grammar.token_bytes import vocabulary_of
-from sharegen.engine.request import Request
 from sharegen.engine.text.stopping import end_tokens
 from sharegen.errors import RequestError, UsageError
 

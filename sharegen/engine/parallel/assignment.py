@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.core.request import Completion, Request
 from sharegen.engine.parallel.deal import Dealer
 from sharegen.engine.parallel.messages import Drawn
-from sharegen.engine.request import Completion, Request
 
 W = TypeVar("W", bound=Hashable)
 

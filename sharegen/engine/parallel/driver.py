@@ -17,7 +17,8 @@ from typing import Any
 from sharegen.common.at_exit import closed_at_exit
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.config import EngineStats
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.core.request import Completion, Request
 from sharegen.engine.parallel.assignment import Assignment
 from sharegen.engine.parallel.counts import Counts
 from sharegen.engine.parallel.launch import Processes
@@ -40,7 +41,6 @@ from sharegen.engine.parallel.messages import (
     WorkersError,
 )
 from sharegen.engine.parallel.workplace import Worker, Workplace
-from sharegen.engine.request import Completion, Request
 from sharegen.errors import SharegenError, UsageError
 
 

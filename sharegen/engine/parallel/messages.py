@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sharegen.engine.config import EngineConfig, EngineStats
-from sharegen.engine.lengths import Lengths
-from sharegen.engine.request import Completion, FinishReason, Request, TokenLogprobs
+from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.core.request import Completion, FinishReason, Request, TokenLogprobs
 from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from sharegen.engine.batch import Batch
+from sharegen.engine.core.batch import Batch
 from sharegen.engine.execute.memory import is_out_of_memory, rank_out_of_memory
 from sharegen.engine.execute.process import short_collections, using
 from sharegen.engine.execute.room import TakenBack

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
+from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.lead import engine_of
@@ -32,7 +33,6 @@ from sharegen.engine.parallel.messages import (
     Work,
     WorkersError,
 )
-from sharegen.engine.request import Completion
 from sharegen.errors import ModelError, SharegenError
 
 _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sharegen.engine.random_key import GAMMA, MIX_1, MIX_2
+from sharegen.engine.core.random_key import GAMMA, MIX_1, MIX_2
 
 
 def uniform(row_keys: Tensor, positions: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.text.stopping import end_tokens
 
 ALWAYS = 2**62

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sharegen.engine.request import GREEDY_BELOW
+from sharegen.engine.core.request import GREEDY_BELOW
 from sharegen.engine.sample.draws import uniform
 from sharegen.engine.sample.filters import survivors
 from sharegen.engine.sample.penalties import penalise

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sharegen.engine.beam_search import num_candidates
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.beam_search import num_candidates
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.sample.allowed import AllowedTokens
 from sharegen.engine.sample.logit_edits import Edit, LogitEdits, edits_of
 from sharegen.engine.sample.penalties import PromptTokens

@@ -12,7 +12,7 @@ import numpy as np
 from sharegen.engine.cache.block_pool import Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.state_slots import NO_SLOT
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.schedule.forecast import Forecast
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from sharegen.engine.beam_search import Choice
 from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Group, Sequence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node
-from sharegen.engine.request import Request
+from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.sequence import Sequence, most_tokens
 from sharegen.errors import CapacityError
 

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from sharegen.engine.batch import Int64
+from sharegen.engine.core.batch import Int64
 from sharegen.engine.schedule.survival import Survival
 
 _DEVIATIONS = 2.5

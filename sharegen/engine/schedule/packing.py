@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharegen.engine.batch import MixedChunks, PrefillBatch, WantedLogprobs
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked, asked_of
 from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.core.batch import MixedChunks, PrefillBatch, WantedLogprobs
 from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import Chunk, PrefillStep
 from sharegen.kernels.layout import SharedLayout

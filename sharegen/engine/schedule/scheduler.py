@@ -22,13 +22,13 @@ from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 
-from sharegen.engine.beam_search import Choice
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree
 from sharegen.engine.cache.prompt_logprobs import want
 from sharegen.engine.cache.state_slots import StateSlots
-from sharegen.engine.request import Request
+from sharegen.engine.core.beam_search import Choice
+from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.admission import Admission
 from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.capacity import Capacity

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sharegen.engine.batch import Drawing
-from sharegen.engine.beam_search import BeamSearch
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import PromptLogprobs
 from sharegen.engine.cache.stored import Suffix
-from sharegen.engine.random_key import RequestKey
-from sharegen.engine.request import FinishReason, Request, TokenLogprobs
+from sharegen.engine.core.batch import Drawing
+from sharegen.engine.core.beam_search import BeamSearch
+from sharegen.engine.core.random_key import RequestKey
+from sharegen.engine.core.request import FinishReason, Request, TokenLogprobs
 
 
 class Group:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sharegen.engine.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked
 from sharegen.engine.cache.state_slots import NO_SLOT
+from sharegen.engine.core.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.schedule.sequence import Group, Sequence
 
 

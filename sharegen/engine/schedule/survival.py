@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from sharegen.engine.batch import Int64
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.batch import Int64
+from sharegen.engine.core.lengths import Lengths
 
 _SCALE = 192.0
 _SHAPE = 3

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharegen.engine.batch import Swaps
 from sharegen.engine.cache.block_pool import BlockPool
+from sharegen.engine.core.batch import Swaps
 from sharegen.engine.schedule.sequence import Sequence
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from sharegen.engine.request import FinishReason, SamplingParams
+from sharegen.engine.core.request import FinishReason, SamplingParams
 from sharegen.engine.text.detokenize import REPLACEMENT, decode, prompt_tail, text_after
 from sharegen.engine.text.vocabulary import Vocabulary
 

@@ -6,7 +6,7 @@ import random
 
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 
 SHOTS = list(range(100, 140))
 

@@ -7,7 +7,7 @@ import pytest
 from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.schedule.sequence import Group, Sequence
 
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from sharegen.engine.batch import PrefillBatch
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.engine.core.batch import PrefillBatch
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Completion, Request, SamplingParams
 from tests.engine.jobs import (
     forest,
     hope_for_the_best,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from sharegen.engine.batch import Drawing
+from sharegen.engine.core.batch import Drawing
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.execute.agreement import VARIABLE, Agreement, RanksDiffer, asked, digest
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.engine.request import SamplingParams
 
 
 class Said:

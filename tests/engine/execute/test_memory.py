@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute import headroom
 from sharegen.engine.execute.headroom import largest_step
@@ -22,7 +23,6 @@ from sharegen.engine.execute.memory import (
     left_beside,
 )
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.errors import CapacityError
 from tests.engine.jobs import loaded
 

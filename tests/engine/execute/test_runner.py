@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.padding import graph_rows, padded_rows
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.sample.sampling import sample
 from tests.engine.jobs import (
     GREEDY,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sharegen.engine.batch import Swaps
+from sharegen.engine.core.batch import Swaps
 from sharegen.engine.execute import swap_space
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space

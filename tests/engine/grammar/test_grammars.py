@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from sharegen.common.structured import StructuredOutputsParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.grammar.grammars import Grammars
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.text.detokenize import completion_text
 from tests.engine.structured import parses
 from tests.engine.tokenizers_for_tests import byte_level, sentence_piece

@@ -14,9 +14,9 @@ import pytest
 from tokenizers import AddedToken
 
 from sharegen.common.structured import StructuredOutputsParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.grammar.token_bytes import vocabulary_of
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.text.detokenize import decode
 from sharegen.engine.text.vocabulary import Vocabulary
 from tests.engine.tokenizers_for_tests import byte_level, sentence_piece

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.cpu_experts import _added
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import SamplingParams
 from tests.engine.jobs import forest, loaded, make_engine, requests_of, run
 from tests.engine.tiny_models import TINY, make_tiny
 

@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model import interface
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.self_check import TESTED, DenseContext
 from sharegen.engine.model.states.mixers import WholeSequences
-from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import first_difference_is_a_tie
 from tests.engine.tiny_models import HYBRIDS, TABLE, TINY, make_tiny
 

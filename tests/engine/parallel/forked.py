@@ -12,9 +12,9 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sharegen.engine.core.request import Completion
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.engine.parallel.launch import Process, Processes
-from sharegen.engine.request import Completion
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__ + "_imports"])

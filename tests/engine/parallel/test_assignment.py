@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.parallel.assignment import Assignment
 from sharegen.engine.parallel.messages import Drawn
-from sharegen.engine.request import Completion, Request, SamplingParams
 
 BLOCK = 4
 

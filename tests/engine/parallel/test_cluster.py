@@ -25,6 +25,7 @@ import ray
 from ray.cluster_utils import Cluster as Nodes
 
 from sharegen import LLM
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
@@ -32,7 +33,6 @@ from sharegen.engine.parallel import actor, cluster
 from sharegen.engine.parallel.cluster import Cluster, ClusterError, staffed
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting, WorkersError
-from sharegen.engine.request import SamplingParams
 from sharegen.errors import ModelError, UsageError
 from tests.engine.parallel.test_driver import CONFIG, job, results
 from tests.tiny import large_tokenizer, save_tiny_model

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from sharegen import LLM
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
@@ -29,7 +30,6 @@ from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.launch import Process, Processes
 from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
-from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import ModelError, RequestError, UsageError
 from sharegen.job.cut import copied_by_workers
 from sharegen.outputs import CompletionOutput

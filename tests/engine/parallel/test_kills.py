@@ -17,12 +17,12 @@ import pytest
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.job.cut import cut
 from tests.engine.parallel.forked import forked
 from tests.tiny import save_tiny_model

@@ -18,6 +18,7 @@ import pytest
 
 from sharegen import LLM
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.agreement import VARIABLE, RanksDiffer
 from sharegen.engine.model.checkpoint.source import load_tokenizer
@@ -28,7 +29,6 @@ from sharegen.engine.parallel.driver import Driver, WorkersError
 from sharegen.engine.parallel.followers import RanksError
 from sharegen.engine.parallel.lead import engine_of, lead
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.errors import CapacityError, ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
 from tests.engine.parallel import forked

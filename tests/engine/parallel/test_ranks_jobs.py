@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Completion, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import followers
-from sharegen.engine.request import Completion, SamplingParams
 from sharegen.engine.schedule.swapping import SwapCost
 from tests.engine.jobs import hope_for_the_best, swap_always
 from tests.engine.parallel import forked

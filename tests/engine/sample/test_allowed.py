@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.sample.allowed import AllowedTokens
 from sharegen.engine.sample.state import SamplingState
 from sharegen.errors import RequestError, UsageError

@@ -2,7 +2,7 @@
 
 import torch
 
-from sharegen.engine.random_key import row_key
+from sharegen.engine.core.random_key import row_key
 from sharegen.engine.sample.draws import uniform
 
 MASK = (1 << 64) - 1

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.sample.logit_edits import Edit, LogitEdits, bad_word_ids, edits_of
 from sharegen.kernels.transfer import send
 from tests.engine.tokenizers_for_tests import byte_level, sentence_piece

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.sample.filters import NARROW, survivors
 from sharegen.engine.sample.sampling import (
     SamplingState,

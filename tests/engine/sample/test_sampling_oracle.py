@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.generation import logits_process as oracle
 
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.sample.sampling import (
     SamplingState,
     adjusted,

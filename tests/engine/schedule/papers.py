@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sharegen.engine.cache.block_pool import BlockPool
-from sharegen.engine.lengths import Lengths
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep
 

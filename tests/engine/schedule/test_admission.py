@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.lengths import Lengths
 from tests.engine.schedule.papers import count, drawn
 
 SHAPES: dict[str, Callable[[random.Random], float]] = {

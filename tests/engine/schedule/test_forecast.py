@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.schedule.forecast import Forecast
 from sharegen.engine.schedule.survival import Survival
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.errors import CapacityError, UsageError
 from tests.engine.jobs import (
     CONTEXT,

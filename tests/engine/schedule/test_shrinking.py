@@ -13,10 +13,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.graphs import StepGraphs
 from sharegen.engine.execute.memory import is_out_of_memory
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule import scheduler
 from sharegen.errors import CapacityError
 from tests.engine.jobs import (

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from sharegen.engine.lengths import Lengths
+from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.schedule.survival import Survival
 
 NOBODY = np.empty(0, dtype=np.int64)

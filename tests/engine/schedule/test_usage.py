@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 
-from sharegen.engine.beam_search import BeamSearchParams
 from sharegen.engine.cache.stored import NodeKV
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.beam_search import BeamSearchParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.schedule.usage import Meter, Usage
 from tests.engine.jobs import (
     CheckedEngine,

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.engine.text.stopping import Stops, end_tokens
 from tests.engine.tokenizers_for_tests import TEXT, byte_level, python_bytes, sentence_piece

@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.compile import compiling, stacking
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Request, SamplingParams
 from tests.engine.tiny_models import TINY, make_tiny, tiny_config
 
 # Of rows, or of sequences and their tokens: there Dynamo takes one token, and one sequence, apart.

@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharegen.engine.beam_search import BeamSearch, Choice
+from sharegen.engine.core.beam_search import BeamSearch, Choice
+from sharegen.engine.core.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError, UsageError
 from tests.engine.jobs import (
     CheckedEngine,

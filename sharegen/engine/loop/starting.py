@@ -11,9 +11,9 @@ from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.config import EngineConfig, EngineStats
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.model.states.mixers import TORCH_CODE
 from sharegen.engine.prepared import Prepared
-from sharegen.engine.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.swapping import SwapCost
 from sharegen.errors import SharegenError

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sharegen.engine.batch import TokenMasks
+from sharegen.engine.core.batch import TokenMasks
 from sharegen.engine.grammar.grammars import Grammars, Matcher
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from sharegen.engine.random_key import row_key
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.core.random_key import row_key
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.errors import UsageError

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharegen.engine.request import Request, SamplingParams
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.errors import CapacityError, RequestError
 from tests.engine.jobs import assert_empty, loaded, make_engine, requests_of, run
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.engine.request import Completion, FinishReason, TokenLogprobs
+from sharegen.engine.core.request import Completion, FinishReason, TokenLogprobs
 from sharegen.engine.schedule.sequence import Group
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.engine.text.stopping import Stops, end_tokens

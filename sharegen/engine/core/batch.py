@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from sharegen.kernels.layout import SharedLayout
 
 Int32 = npt.NDArray[np.int32]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sharegen.engine.batch import Batch, DecodeBatch, PrefillBatch
+from sharegen.engine.core.batch import Batch, DecodeBatch, PrefillBatch
+from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.request import Request, SamplingParams
 from tests.engine.jobs import (
     CheckedEngine,
     forest,
@@ -43,8 +43,8 @@ class NumbersOnly(pickle.Unpickler):
     """Refuses all classes but those that hold numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
-        ours = module in ("sharegen.engine.batch", "sharegen.kernels.layout")
-        params = (module, name) == ("sharegen.engine.request", "SamplingParams")
+        ours = module in ("sharegen.engine.core.batch", "sharegen.kernels.layout")
+        params = (module, name) == ("sharegen.engine.core.request", "SamplingParams")
         assert ours or params or module.split(".")[0] in ("numpy", "_codecs"), f"{module}.{name}"
         return super().find_class(module, name)
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from sharegen.engine.beam_search import BeamSearch, Choice, Ended
-from sharegen.engine.ending import Ending, Endings, OfSample
-from sharegen.engine.request import NO_DISTRIBUTION, Completion, TokenLogprobs
+from sharegen.engine.core.beam_search import BeamSearch, Choice, Ended
+from sharegen.engine.core.request import NO_DISTRIBUTION, Completion, TokenLogprobs
+from sharegen.engine.loop.ending import Ending, Endings, OfSample
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Group, Sequence
 

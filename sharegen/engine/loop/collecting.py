@@ -9,13 +9,13 @@ from typing import Any
 
 from sharegen.engine.cache.prompt_logprobs import note, of_prompt
 from sharegen.engine.config import EngineStats
-from sharegen.engine.ending import Endings, OfSample
+from sharegen.engine.core.request import NO_DISTRIBUTION, Completion, TokenLogprobs
 from sharegen.engine.execute.drawn import Drawn
-from sharegen.engine.request import NO_DISTRIBUTION, Completion, TokenLogprobs
+from sharegen.engine.loop.ending import Endings, OfSample
+from sharegen.engine.loop.searching import Searching, Seen
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Group, Sequence
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
-from sharegen.engine.searching import Searching, Seen
 
 
 class Collector:

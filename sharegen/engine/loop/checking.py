@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sharegen.engine.core.request import Request
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.request import Request
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.errors import CapacityError, RequestError
 

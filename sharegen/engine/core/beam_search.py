@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from sharegen.engine.request import BeamSearchParams
+from sharegen.engine.core.request import BeamSearchParams
 
 End = TypeVar("End")
 """What ended a text, as whoever asks for it knows."""

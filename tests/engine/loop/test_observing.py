@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharegen.engine.request import SamplingParams
+from sharegen.engine.core.request import SamplingParams
 from tests.engine.jobs import forest, loaded, make_engine, requests_of, run
 
 SAMPLED = SamplingParams(temperature=1.0, max_tokens=10, ignore_eos=True)

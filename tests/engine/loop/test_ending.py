@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sharegen.engine.ending import Endings
+from sharegen.engine.core.request import Request, SamplingParams
+from sharegen.engine.loop.ending import Endings
 from sharegen.engine.model.load import load_model
-from sharegen.engine.request import Request, SamplingParams
 from sharegen.engine.schedule.sequence import Group
 from tests.engine.jobs import make_engine, run
 from tests.engine.tiny_models import make_tiny

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sharegen.engine.request import Completion, Request, SamplingParams
+from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError, UsageError
 from tests.engine.jobs import (
     CONTEXT,

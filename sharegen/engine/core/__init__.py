@@ -1,0 +1,1 @@
+"""What travels between the rooms of the engine: requests, batches, completions, keys."""
