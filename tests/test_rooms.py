@@ -40,7 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "results": {"common", "errors"},
     "job": {
         "engine/core", "engine", "engine/cache", "engine/schedule", "engine/model",
-        "engine/execute", "engine/parallel", "engine/text", "kernels", "workload", "results", "common", "errors",
+        "engine/execute", "engine/parallel", "engine/text", "kernels", "workload", "results",
+        "common", "errors",
     },
     "llm": {
         "engine/core", "engine", "engine/cache", "engine/model", "engine/parallel", "opening",
