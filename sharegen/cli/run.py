@@ -135,8 +135,8 @@ def _plan_of_asked(
     asked = outcome.workload.problems
     samples = sum(problem.sampling.samples for problem in asked)
     plan = outcome.plan
-    if plan is None or (plan.problems, plan.samples) == (len(asked), samples):
-        return plan
+    if plan is None or (plan.problems <= len(asked) and plan.samples <= samples):
+        return plan  # it is without the rows that do not fit
     try:
         return plan_job(configuration, shard)
     except SharegenError:
