@@ -301,7 +301,7 @@ def test_explain_says_what_was_read_where_and_why(solved: Path) -> None:
         r"    The answer is \x1b[31m[[17]].",
         "sample 2 · no answer · no rule finds one",
         "    I cannot determine it.",
-        "sample 3 · no answer · the text is cut off where it would stand",
+        "sample 3 · no answer · cut off before an answer was complete",
         "    The answer is 1",
         "sample 4 · no answer · nothing follows the model's thinking",
         "    <think>It may be 18",

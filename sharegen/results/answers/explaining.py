@@ -77,5 +77,5 @@ def _why_not(record: Record, reader: Reader | None) -> str:
     if not Passage.of(record.completion).raw.strip():
         return "nothing follows the model's thinking" if record.completion.strip() else "no text"
     if record.finish_reason == "length" and reader.read(record.completion) is not None:
-        return "the text is cut off where it would stand"
+        return "cut off before an answer was complete"
     return "no rule finds one"
