@@ -110,7 +110,7 @@ def vote(
     if not any(vote.counts for _, vote, _ in rows):
         raise DataError(
             f"{pools[0].name}: no sample has an answer: the recipe looks for none, or finds none; "
-            "see why by --explain ID, and read them anew by --set answer.extract=KIND or --recipe FILE"
+            "--explain ID says why; read them anew by --set answer.extract=KIND or --recipe FILE"
         )
     for part, votes, stopped in zip(pools, taken, rules, strict=True):
         _remark(part, votes, at, stopped)
