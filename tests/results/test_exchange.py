@@ -358,7 +358,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize(("check", "program"), RIGHT.values(), ids=list(RIGHT))
-@pytest.mark.every(2)
+@pytest.mark.turn(2)
 def test_right_programs_pass(scorer: Scorer, check: str, program: str) -> None:
     assert result(scorer, check, program) == "passed"
 
