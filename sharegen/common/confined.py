@@ -34,14 +34,14 @@ SECONDS = 2.0
 MEMORY = 2**30
 """Bytes that one call may take on top of what the process has."""
 
-_PATIENCE = 10.0  # seconds that pass: a busy machine may need them for SECONDS of its own
+_PATIENCE = 5  # times as many seconds may pass: a busy machine may need them
 _END_SECONDS = 5.0  # for a process that was killed to be gone
 _OUT_OF_MEMORY = 77  # exit code
 _LENGTH = struct.Struct("<Q")
 _PACKAGES = str(Path(__file__).resolve().parents[2])  # the folder that sharegen is imported from
 _START = (
-    "import sys, json; seconds, memory, sys.path[:] = json.loads(sys.argv[1]); "
-    "from sharegen.common.confined import serve; serve(seconds, memory)"
+    "import sys, json; memory, sys.path[:] = json.loads(sys.argv[1]); "
+    "from sharegen.common.confined import serve; serve(memory)"
 )
 
 P = ParamSpec("P")
@@ -60,10 +60,15 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
     Raises Exceeded.
     """
+    return call_for(SECONDS, function, *args, **kwargs)
+
+
+def call_for(seconds: float, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """The same with so many seconds of CPU time."""
     if _is_inside:
         return function(*args, **kwargs)
     with _lock:
-        result, error = _running().ask((function, args, kwargs))
+        result, error = _running().ask((function, args, kwargs, seconds), seconds)
     if error is not None:
         raise error
     return result  # type: ignore[no-any-return]
@@ -78,7 +83,7 @@ def prepare(function: Callable[..., object]) -> None:
     """Let the process start and import what `function` needs, while this one does other things."""
     if not _is_inside:
         with _lock:
-            _running().send((function, None, None))
+            _running().send((function, None, None, 0))
 
 
 class _Process:
@@ -86,7 +91,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        start = json.dumps([SECONDS, MEMORY, [*import_path(), _PACKAGES]])
+        start = json.dumps([MEMORY, [*import_path(), _PACKAGES]])
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-S", "-c", _START, start],
             stdin=subprocess.PIPE,
@@ -104,19 +109,19 @@ class _Process:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, question: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    def ask(self, question: tuple[Any, ...], seconds: float) -> tuple[Any, Exception | None]:
         """The result of a call, or what it raised. Raises Exceeded, and the process has ended."""
-        reply = None
+        reply, patience = None, _PATIENCE * seconds
         try:
             self.send(question)
-            reply = self._replies.get(timeout=_PATIENCE)
+            reply = self._replies.get(timeout=patience)
         except queue.Empty:
-            raise Exceeded(_too_long(_PATIENCE)) from None
+            raise Exceeded(_too_long(patience)) from None
         finally:
             if reply is None:  # also after Ctrl-C: a late reply would be taken for the next call's
                 self.end()
         if reply is None:
-            raise Exceeded(_reason(self._process.returncode))
+            raise Exceeded(_reason(self._process.returncode, seconds))
         return pickle.loads(reply)  # type: ignore[no-any-return]
 
     def send(self, question: tuple[Any, ...]) -> None:
@@ -136,12 +141,12 @@ class _Process:
         self._replies.put(None)
 
 
-def _reason(code: int) -> str:
+def _reason(code: int, seconds: float) -> str:
     """Why the process ended, from its exit code."""
     if code == _OUT_OF_MEMORY:
         return f"takes more than {MEMORY >> 20:,} MiB of memory"
     if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
-        return _too_long(SECONDS)
+        return _too_long(seconds)
     return f"ended the process that works it out (exit code {code})"
 
 
@@ -184,14 +189,14 @@ def _write(target: IO[bytes], message: bytes) -> None:
     target.flush()
 
 
-def serve(seconds: float, memory: int) -> NoReturn:
+def serve(memory: int) -> NoReturn:
     """The process itself: answers calls, each within the limits, until nobody asks."""
     global _is_inside
     _is_inside = True
     questions, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a stray print is no reply
     while (question := _read(questions)) is not None:
-        function, args, kwargs = pickle.loads(question)  # imports, too, which do not count
+        function, args, kwargs, seconds = pickle.loads(question)  # imports, too, which do not count
         if args is None:
             continue
         result, raised = None, None

@@ -17,6 +17,7 @@ from sharegen.common.extras import install
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
 
+_SECONDS = 10.0  # of CPU time: a schema of 5,000 properties takes 4
 _KEPT = 4096  # grammars that were tried
 _SHOWN = 200  # characters of the library's own words
 _TRIED = 64  # bytes that a grammar is followed for before anything runs
@@ -54,7 +55,7 @@ def _tried(params: StructuredOutputsParams) -> tuple[str, str | None]:
     """The grammar, or what is wrong with it; both are kept, for a crash costs a process."""
     library()
     try:
-        return confined.call(try_out, params)
+        return confined.call_for(_SECONDS, try_out, params)
     except confined.Exceeded as error:
         return "", f"compiling it {error}"
 

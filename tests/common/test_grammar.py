@@ -59,7 +59,7 @@ def test_a_known_fault_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = crashing(3)
     with pytest.raises(UsageError) as first:
         prepared(asked)
-    monkeypatch.setattr(confined, "call", None)
+    monkeypatch.setattr(confined, "call_for", None)
     with pytest.raises(UsageError) as second:
         prepared(asked)
     assert str(first.value) == str(second.value)
@@ -70,6 +70,7 @@ def test_what_does_not_come_back(how: str, monkeypatch: pytest.MonkeyPatch, shor
     monkeypatch.setattr(grammar, "try_out", {
         "loops": _loop, "swells": _swell, "panics": _panic, "is killed": _die
     }[how])  # fmt: skip
+    monkeypatch.setattr(grammar, "_SECONDS", 0.3)
     grammar._tried.cache_clear()
     with pytest.raises(UsageError, match=r"^structured_outputs.regex: compiling it (takes|ended)"):
         prepared(StructuredOutputsParams(regex=f"a{how}"))
