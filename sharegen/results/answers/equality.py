@@ -22,7 +22,7 @@ ByMathematics: TypeAlias = Callable[[str, str], bool]
 """What is asked whether one formula equals another."""
 
 _MOST_ITEMS = 50  # of lists that are compared item by item
-_CHOICE = re.compile(r"[(\[]?([A-Za-z])[)\]]?[.:]?")
+_CHOICE = re.compile(r"(?:(?i:option|choice|answer) )?[(\[]?([A-Za-z])[)\]]?[.:]?")
 _CHOSEN = re.compile(r"\(?([A-Za-z])(?:\)[.:]?|[.:])\s+\S.*", re.DOTALL)
 _EQUATES = re.compile(r"(?<![<>!])=")
 _DECIMAL_COMMA = re.compile(r"-?(?:\d+,\d\d|0,\d+)")

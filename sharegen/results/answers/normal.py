@@ -28,7 +28,7 @@ LONGEST = 10_000
 
 _QUOTES = "\"'"
 _AROUND = " `*" + _QUOTES
-_AFTER = _AROUND + ".,;:!?"
+_AFTER = _AROUND + ".,;:!?。"
 
 _ALL_OF_IT = re.compile(
     r"\$+(?P<math>[^$]+)\$+|\\\((?P<round>(?:(?!\\[()]).)*)\\\)|\\\[(?P<square>(?:(?!\\[\[\]]).)*)\\\]"

@@ -80,6 +80,9 @@ _NUMERAL = rf"""
     )
 """
 _WHOLE = re.compile(_NUMERAL + rf"(?:\s|{_GAP})* (?:\\?%|°|{CURRENCY}|[$])?", re.VERBOSE)
+_REPEATING = re.compile(
+    r"(?P<sign>-)?(?P<whole>\d+)\.(?P<first>\d*)\\(?:overline|bar)\{?(?P<again>\d+)\}?"
+)
 _COMMA_NUMERAL = rf"""
     (?: (?P<comma_sign>{_SIGN}) \s? )? (?:{CURRENCY}\s?)? (?P<comma_inner>{_SIGN})?
     (?P<comma>{_COMMA})
@@ -114,10 +117,21 @@ def value_of(text: str) -> Fraction | None:
     """The exact value of a text that is a number and nothing else, as `PLAIN` has it."""
     if len(text) > MAX_LENGTH:
         return None
+    repeating = _REPEATING.fullmatch(text)
+    if repeating is not None:
+        return _repeated(repeating)
     match = _WHOLE.fullmatch(text)
     if match is None or (match["scale"] in _LETTERS and not match["currency"]):
         return None
     return _value(match)
+
+
+def _repeated(match: re.Match[str]) -> Fraction:
+    """The value of decimals that repeat for ever: 0.1(6) is 1/6."""
+    first, again = match["first"], match["again"]
+    once = Fraction(int((first + again) or "0") - int(first or "0"), 10 ** len(first))
+    value = int(match["whole"]) + once / (10 ** len(again) - 1)
+    return -value if match["sign"] else value
 
 
 def numerals(text: str, start: int, end: int) -> Iterator[Numeral]:

@@ -165,7 +165,8 @@ def unit_of(text: str, *, attached: bool = False) -> tuple[str, Fraction] | None
     for name in (text, text.lower()):
         if name in _NAMES:
             return _NAMES[name]
-    if attached or len(text) < 2 or not _WORD.fullmatch(text):
+    is_counter = len(text) == 1 and not text.isascii() and text.isalpha()  # 18 个
+    if not is_counter and (attached or len(text) < 2 or not _WORD.fullmatch(text)):
         return None
     return " ".join(_singular(word) for word in text.lower().split()), Fraction(1)
 
