@@ -16,6 +16,7 @@ Two rules keep it exact and cheap:
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -329,10 +330,21 @@ def _num_repeated(arrays: list[Tokens]) -> int:
 
 
 def _sorted(arrays: list[Tokens]) -> list[int]:
-    """The places of token sequences in their order."""
-    # Big-endian bytes sort like the token sequences, by one memory comparison.
-    keys = [tokens.astype(">u4").tobytes() for tokens in arrays]
-    return sorted(range(len(arrays)), key=keys.__getitem__)
+    """The places of token sequences in their order.
+
+    Some are sorted at a time and merged, so that no second copy of all prompts is held.
+    """
+
+    def key(place: int) -> bytes:
+        # Big-endian bytes sort like the token sequences, by one memory comparison.
+        return arrays[place].astype(">u4").tobytes()
+
+    count = len(arrays)
+    runs = [
+        sorted(range(start, min(start + LOOKAHEAD, count)), key=key)
+        for start in range(0, count, LOOKAHEAD)
+    ]
+    return runs[0] if len(runs) == 1 else list(heapq.merge(*runs, key=key))
 
 
 def _split(node: Node, length: int) -> Node:
