@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -220,17 +219,20 @@ def test_a_run_holds_its_job_before_its_model_is_loaded(
 
 
 RUN = """
-import sys, time
+import sys
 from pathlib import Path
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
 from sharegen.job import loaded
+from sharegen.job.machine import load
 from sharegen.job.run import run_job
 from tests.job.parts import configure
 
-folder, path, at, shard = sys.argv[1:]
+folder, path, shard = sys.argv[1:]
 configuration = configure(Path(folder))
-time.sleep(max(0, float(at) - time.time()))
+load(configuration)  # what takes long for the first time
+print("ready", flush=True)
+sys.stdin.readline()
 try:
     run_job(configuration, Path(path), shard=Shard.parse(shard) if shard else None)
 except JournalError as error:
@@ -244,16 +246,22 @@ def test_a_run_of_all_and_a_shard_that_start_at_once_draw_nothing_twice(
     folder: Path, tmp_path: Path, kinds: tuple[str, str]
 ) -> None:
     path = tmp_path / "a.jsonl"
-    at = str(time.time() + 12)
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", RUN, str(folder), str(path), at, shard],
+            [sys.executable, "-c", RUN, str(folder), str(path), shard],
             env=os.environ | {"SHAREGEN_LOCK": kind},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for kind, shard in zip(kinds, ("", "1/2"), strict=True)
     ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
     said = [process.communicate(timeout=150)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), said
     assert any("another process is writing it" in text for text in said)
