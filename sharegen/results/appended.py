@@ -24,6 +24,7 @@ from sharegen.errors import JournalError
 from sharegen.results.lock import VARIABLE, Lock, hold, let_go
 
 _IN_MEMORY = 64 << 20  # bytes of lines that are kept in memory, before they go to an unnamed file
+_TRIES = 10
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 
@@ -38,9 +39,13 @@ class AppendedFile:
     is_new: whether opening made it.
     """
 
-    def __init__(self, path: Path, descriptor: int, lock: Lock, is_new: bool):
+    def __init__(
+        self, path: Path, descriptor: int, lock: Lock, is_new: bool, has_identity: bool
+    ) -> None:
+        """has_identity: whether the file system tells of a path which file it leads to."""
         self.path = path
         self.is_new = is_new
+        self._has_identity = has_identity
         self.size = os.fstat(descriptor).st_size
         self._descriptor: int | None = descriptor
         self._lock = lock
@@ -54,7 +59,7 @@ class AppendedFile:
         follow: whether it may be a symbolic link, as one that the user named may.
         Raises JournalError where it cannot be written or another process holds it.
         """
-        while True:
+        for left in reversed(range(_TRIES)):
             descriptor, is_new = _open(path, follow)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -71,9 +76,11 @@ class AppendedFile:
             except BaseException:
                 os.close(descriptor)
                 raise
-            if _is_at(path, descriptor):
-                return cls(path, descriptor, lock, is_new)
+            has_identity = _is_at(path, descriptor)
+            if has_identity or not left:
+                return cls(path, descriptor, lock, is_new, has_identity)
             let_go(descriptor, lock)  # who had it until now has removed it
+        raise AssertionError
 
     @property
     def is_open(self) -> bool:
@@ -120,7 +127,9 @@ class AppendedFile:
         """
         size = self.size
         try:
-            return os.fstat(self.descriptor).st_size >= size and _is_at(self.path, self.descriptor)
+            if os.fstat(self.descriptor).st_size < size:
+                return False
+            return not self._has_identity or _is_at(self.path, self.descriptor)
         except OSError as error:
             if error.errno == errno.ESTALE:
                 return False

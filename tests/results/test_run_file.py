@@ -78,7 +78,7 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.run.json"
     path.mkdir()
     (path / "kept").touch()
-    with pytest.raises(OSError, match="Is a directory"):
+    with pytest.raises(OSError, match="it is a folder"):
         RunFile(configuration={"a": 2}).write(path)
     assert list(tmp_path.iterdir()) == [path] and (path / "kept").exists()
 
