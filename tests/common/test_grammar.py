@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from sharegen.common import confined, grammar, json_schema
+from sharegen.common import confined, grammar
 from sharegen.common.grammar import prepared
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
+from tests.common.crashing import try_out_unchecked
 
 CRASH = {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}
 
@@ -25,16 +26,9 @@ def crashing(number: int) -> StructuredOutputsParams:
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library gets what is known to crash it: the process is begun with this."""
-    monkeypatch.setattr(grammar, "try_out", _unchecked)
+    monkeypatch.setattr(grammar, "try_out", try_out_unchecked)
     grammar._tried.cache_clear()
     confined.stop()
-
-
-def _unchecked(params: StructuredOutputsParams) -> tuple[str, str | None]:
-    json_schema.check = lambda schema: None
-    from sharegen.common.grammar import try_out
-
-    return try_out(params)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how it crashes there is not known")

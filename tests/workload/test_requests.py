@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sharegen.common import confined, grammar
 from sharegen.errors import DataError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import Workload, batch_requests, load_workload
 from sharegen.workload.request_body import Fault
 from sharegen.workload.requests import Asked, BatchRequest
+from tests.common.crashing import try_out_unchecked
 
 TURNS = [{"role": "user", "content": "Tom?"}]
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -356,3 +359,22 @@ def test_a_list_of_prompts_does_not_take_anothers_name(workload: Any) -> None:
 def test_without_a_model_the_one_that_the_requests_name(tmp_path: Path) -> None:
     assert configured(tmp_path, line(model="c/d"), model=None).model == "c/d"
     assert configured(tmp_path, line(model="c/d")).model == "a/b"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how the library crashes there is not known")
+def test_schemas_that_kill_the_validator_cost_their_own_requests(
+    requests: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them, equal ones, and others before, between and behind them."""
+    monkeypatch.setattr(grammar, "try_out", try_out_unchecked)
+    grammar._tried.cache_clear()
+    confined.stop()  # the next one imports what it is told to
+    crash = {"type": "integer", "minimum": -(2**63), "maximum": -(2**63)}
+    schemas = [{"type": "object"}, crash, {"enum": [1]}, {**crash, "title": "x"}, crash, {}]
+    found = requests(
+        *(line(str(n), response_format=schema_format(one)) for n, one in enumerate(schemas))
+    )
+    for number, request in enumerate(found):
+        assert isinstance(request.asked, Fault if number in (1, 3, 4) else Asked)
+    assert "compiling it ended the process that works it out" in found[3].asked.message
+    grammar._tried.cache_clear()
