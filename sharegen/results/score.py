@@ -188,7 +188,7 @@ def _converse(program: Program, checker: Program, job: dict[str, Any]) -> Result
     """
     message = job
     raised: str | None = None
-    has_answered = False
+    has_answered = has_been_called = False
     while True:
         answer = checker.ask(message)
         said = _object(answer.output) if answer.status == "ok" else {}
@@ -199,11 +199,12 @@ def _converse(program: Program, checker: Program, job: dict[str, Any]) -> Result
             return _FAILURES[reply.status]
         message = _object(reply.output) or {"raised": {"kind": [], "args": [], "rest": {}}}
         raised = _raised_in(message) or raised
-        has_answered = has_answered or not _only_names(said["call"])
+        has_answered = True
+        has_been_called = has_been_called or not _only_names(said["call"])
     verdict = said.get("verdict")
     if verdict == "passed":
         return "passed"
-    if not has_answered:
+    if not has_answered or (verdict == "broken" and not has_been_called):
         return "unscorable"
     return _raised(raised) if verdict == "raised" and raised else "wrong answer"
 

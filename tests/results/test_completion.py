@@ -148,7 +148,7 @@ def test_an_end_token_that_a_program_writes_ends_nothing() -> None:
     ids=lambda text: repr(text[:20]),
 )
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "base"])
-@pytest.mark.turn(3)
+@pytest.mark.turn(6)
 def test_a_long_answer_takes_a_moment(text: str, is_chat: bool) -> None:
     started = time.perf_counter()
     completion_of(text + fenced(F), is_chat, ProgramProblem(CHECK))

@@ -317,6 +317,31 @@ TRICKS = {
 }
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "f = 8675309",
+        "f = None",
+        "f = property",
+        "f = object()",
+        "class f: pass",
+        "class f:\n    def __new__(cls, x): return 1",
+        "f = iter([])",
+        "f = NotImplemented",
+        "class M(type):\n    __name__ = property(lambda cls: 5)\nclass f(metaclass=M): pass",
+        "import json\njson.dumps = lambda *_: 'junk'\ndef f(x): return 1",
+        "import json\njson.dumps = lambda *_: '{\"value\": 5}'\ndef f(x): return 1",
+        "import sys\nsys.modules['sandbox.program'].Program.does = None\ndef f(x): return 1",
+        "",
+    ],
+)
+def test_what_is_no_function_is_wrong_and_not_unscorable(scorer: Scorer, program: str) -> None:
+    """Whatever a program has instead, a problem's programs are all counted."""
+    for tests in (WANTED["check"], WANTED["named check"]):
+        score = judge(scorer, tests, program)
+        assert not score.passed and score.result != "unscorable"
+
+
 @pytest.mark.parametrize("kind", ["call", "check"])
 @pytest.mark.parametrize("name", TRICKS)
 @pytest.mark.turn(3)

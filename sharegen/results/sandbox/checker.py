@@ -162,7 +162,12 @@ def _check(source: str, setup: str, functions: list[str]) -> str:
         needed = _free(trees[:1]) - space.keys()
         if needed:
             space.update(_borrowed(peer, {*functions}, needed))
-        exec(first, space)
+        try:
+            exec(first, space)
+        except Exception:
+            if needed:  # of the program
+                raise
+            return "broken"
         peer.classes.update(_own_classes(space, functions))
         space.update(_borrowed(peer, {*functions}, _free(trees) - space.keys()))
         exec(second, space)
