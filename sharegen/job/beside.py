@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sharegen.common.files import replace_file
+from sharegen.common.files import make_folders, replace_file
 from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
@@ -63,7 +63,7 @@ def held(family: JournalFamily, share: Share | None, follow: bool) -> Iterator[A
     """
     note = _note_path(family.own.path)
     with suppress(OSError):  # which opening the file tells
-        note.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(note.parent)
     with starting(family.whole):
         file = AppendedFile.open(family.own.path, follow=follow)
         try:
