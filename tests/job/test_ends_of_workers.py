@@ -19,7 +19,7 @@ from sharegen.engine.parallel.messages import WorkersError
 from sharegen.errors import JournalError
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import Watcher, run_job
-from sharegen.results.journal import Journal
+from sharegen.results.appended import AppendedFile
 from tests.engine.parallel.forked import forked
 from tests.job.test_workers import configuration, dataset, folder, lines, one
 
@@ -105,18 +105,18 @@ def test_a_full_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path, pids, count = tmp_path / "job.jsonl", [], 0
-    write = Journal._write
+    append = AppendedFile.append
 
-    def full(self: Journal, line: bytes) -> None:
+    def full(self: AppendedFile, line: bytes) -> None:
         nonlocal count
         count += 1
         if count == 20:
             pids.extend(drivers[0].pids)
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, line)
+        append(self, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "_write", full)
+        patch.setattr(AppendedFile, "append", full)
         with pytest.raises(JournalError, match="No space left on device"):
             run_job(configuration(folder, dataset, workers=2), path)
     assert_gone(pids)
