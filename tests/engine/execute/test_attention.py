@@ -21,6 +21,7 @@ from sharegen.engine.model.interface import (
 )
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.probe import LayerSpec
+from sharegen.errors import UsageError
 from sharegen.kernels.layout import SharedLayout
 from tests.engine.jobs import loaded
 from tests.engine.tiny_models import make_tiny
@@ -97,7 +98,7 @@ def dense(
 
 
 def test_contexts_nest_and_end_with_their_block() -> None:
-    with pytest.raises(AssertionError, match=r"outside active\(\)"):
+    with pytest.raises(UsageError, match="in use by an LLM"):
         current()
     outer, inner = Named(1), Named(2)
     with active(outer):
@@ -107,7 +108,7 @@ def test_contexts_nest_and_end_with_their_block() -> None:
         with pytest.raises(KeyError), active(inner):
             raise KeyError
         assert current() is outer
-    with pytest.raises(AssertionError, match=r"outside active\(\)"):
+    with pytest.raises(UsageError, match="in use by an LLM"):
         current()
 
 
@@ -155,7 +156,7 @@ def test_a_model_that_leaves_a_layer_out_is_noticed() -> None:
 
 def test_a_model_s_forward_needs_a_context() -> None:
     ids = torch.tensor([5, 6, 7])
-    with pytest.raises(AssertionError, match=r"outside active\(\)"):
+    with pytest.raises(UsageError, match="in use by an LLM"):
         loaded("llama").forward(ids, torch.arange(3), torch.tensor([2]))
 
 

@@ -11,7 +11,7 @@ from sharegen.engine.model import interface
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.self_check import DenseContext, self_check
-from sharegen.errors import ModelError
+from sharegen.errors import ModelError, UsageError
 from tests.engine.tiny_models import make_tiny, tiny_config
 
 
@@ -83,12 +83,12 @@ def test_dense_attention_of_one_row_is_its_value() -> None:
     assert context.attend(0, q, k, v, sinks=sinks).abs().max() < 1e-6
 
 
-def test_a_model_called_outside_a_context_is_our_bug() -> None:
+def test_a_model_called_outside_a_context_is_in_use() -> None:
     loaded = load_model(make_tiny("llama"))
     ids = torch.tensor([5, 6])
-    with pytest.raises(AssertionError):
+    with pytest.raises(UsageError, match="in use"):
         loaded.forward(ids, ids, ids[:1])
     with interface.active(DenseContext(loaded.layers, torch.zeros(2), torch.arange(2))):
         assert loaded.forward(ids, torch.arange(2), torch.tensor([1])).shape == (1, 128)
-    with pytest.raises(AssertionError):
+    with pytest.raises(UsageError, match="in use"):
         interface.current()
