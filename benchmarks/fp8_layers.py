@@ -23,7 +23,7 @@ from sharegen.engine.model.interface import active
 from sharegen.engine.model.load import IMPLEMENTATION
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.engine.model.self_check import DenseContext
-from sharegen.kernels.narrow import least_exponent, narrowed, widened
+from sharegen.kernels.fp8_blocks import from_fp8, least_exponent, to_fp8
 
 WAYS = ("bfloat16", "FP8 weights", "FP8 KV", "both")
 _VOCABULARY = 16  # hidden states go in, and no logits come out
@@ -42,7 +42,7 @@ class LayerError:
     total: dict[str, float]
 
 
-class NarrowContext(DenseContext):
+class FP8Context(DenseContext):
     """Whole sequences, all of whose keys and values are rounded as an FP8 KV cache rounds them."""
 
     def attend(
@@ -53,7 +53,7 @@ class NarrowContext(DenseContext):
         v: Tensor,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        rounded = (widened(*narrowed(x, least_exponent(x.dtype))) for x in (k, v))
+        rounded = (from_fp8(*to_fp8(x, least_exponent(x.dtype))) for x in (k, v))
         k, v = (x.to(q.dtype) for x in rounded)
         return super().attend(layer_idx, q, k, v, sinks)
 
@@ -83,9 +83,9 @@ def layer_errors(
         own, total = {}, {}
         for way in WAYS:
             if way == "FP8 weights":
-                narrow = quantise_in_place(copy.deepcopy(model), "of random weights", device)
-            part = narrow if way in ("FP8 weights", "both") else model
-            context = NarrowContext if way in ("FP8 KV", "both") else DenseContext
+                fp8 = quantise_in_place(copy.deepcopy(model), "of random weights", device)
+            part = fp8 if way in ("FP8 weights", "both") else model
+            context = FP8Context if way in ("FP8 KV", "both") else DenseContext
             given, streams[way] = _forward(part, [before.bfloat16(), streams[way]], context)
             own[way] = ((given - exact).norm() / (exact - before).norm()).item()
             total[way] = ((streams[way] - exact).norm() / exact.norm()).item()

@@ -22,7 +22,7 @@ from sharegen.engine.execute.back_end import Attention, Slots
 from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.reference import read_narrow, store, store_narrow
+from sharegen.kernels.reference import read_fp8, store, store_fp8
 
 LAYER = LayerSpec(32, 8, 128, 128, 128**-0.5)
 """The attention of Llama-3-8B."""
@@ -84,7 +84,7 @@ def find_needles(
     hay = _haystack(length, device, dtype, spec, seed)
     exact = _exact(hay, hay.keys, hay.values, spec)
     for kv in ("auto", "fp8"):
-        cache, keys, values = _stored(hay, spec, narrow=kv == "fp8")
+        cache, keys, values = _stored(hay, spec, fp8=kv == "fp8")
         same = exact if kv == "auto" else _exact(hay, keys, values, spec)
         for place in PLACES:
             out = _attend(attention([spec], cache, len(DEPTHS), 1), hay, place, kv == "fp8")
@@ -127,25 +127,25 @@ def _score(length: int) -> float:
     return others + math.log(_SHARE / (1 - _SHARE))
 
 
-def _stored(hay: _Haystack, spec: LayerSpec, narrow: bool) -> tuple[KVCache, Tensor, Tensor]:
+def _stored(hay: _Haystack, spec: LayerSpec, fp8: bool) -> tuple[KVCache, Tensor, Tensor]:
     """The context in a cache of its own, and its keys and values as they are read there."""
     dtype, device, length = hay.q.dtype, hay.q.device, len(hay.keys)
-    width = dtype.itemsize if narrow else 1
+    width = dtype.itemsize if fp8 else 1
     blocks = -(-length // (_BLOCK_SIZE * width)) * width
     cache = KVCache([spec], blocks, _BLOCK_SIZE, dtype, device, width)
     slots = torch.arange(length, device=device)
-    if not narrow:
+    if not fp8:
         store(hay.keys, hay.values, cache.keys[0], cache.values[0], slots)
         return cache, hay.keys, hay.values
-    store_narrow(hay.keys, hay.values, cache.narrow[0], slots)
-    return cache, *read_narrow(cache.narrow[0], slots)
+    store_fp8(hay.keys, hay.values, cache.fp8[0], slots)
+    return cache, *read_fp8(cache.fp8[0], slots)
 
 
-def _attend(made: Attention, hay: _Haystack, place: str, narrow: bool) -> Tensor:
+def _attend(made: Attention, hay: _Haystack, place: str, fp8: bool) -> Tensor:
     """The result in float64, of a step that stores nothing."""
     rows, length, device = len(hay.q), len(hay.keys), hay.q.device
     is_prompt = place == "prompt"
-    made.update(_layout(rows, length if is_prompt else 0, narrow))
+    made.update(_layout(rows, length if is_prompt else 0, fp8))
     blocks = torch.arange(-(-length // _BLOCK_SIZE), dtype=torch.int32, device=device)
     tables = torch.zeros_like(blocks[:1]) if is_prompt else blocks
     above = length if is_prompt else 0
@@ -156,7 +156,7 @@ def _attend(made: Attention, hay: _Haystack, place: str, narrow: bool) -> Tensor
     return context.attend(0, hay.q, nothing, nothing).double()
 
 
-def _layout(rows: int, length: int, narrow: bool) -> SharedLayout:
+def _layout(rows: int, length: int, fp8: bool) -> SharedLayout:
     """One node of that many tokens above all rows; none for no tokens."""
     nodes = min(length, 1)
 
@@ -168,7 +168,7 @@ def _layout(rows: int, length: int, narrow: bool) -> SharedLayout:
         order=np.arange(rows, dtype=np.int32), length=each(length), position=each(0),
         level=each(0), row_start=each(0), row_end=each(rows),
         block_start=np.array([0, len(blocks)][: nodes + 1], np.int32), blocks=blocks,
-        contiguous=np.ones(nodes, bool), narrow=np.full(nodes, narrow),
+        contiguous=np.ones(nodes, bool), fp8=np.full(nodes, fp8),
     )  # fmt: skip
 
 

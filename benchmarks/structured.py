@@ -49,7 +49,7 @@ _EOS, _BLOCK_SIZE, _PROMPT_TOKENS = 0, 16, 64
 
 
 def made_tokenizer(size: int) -> Any:
-    """A byte-level BPE of random words, of as many tokens: a mask's cost hangs on their number."""
+    """A byte-level BPE of random words; the cost of a mask depends on how many tokens it has."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -117,7 +117,7 @@ EACH_ROW = Decided(every=1)
 
 def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:
     numbers = shape.num_kv_heads * (shape.key_size + shape.value_size)
-    return layout.length * np.where(layout.narrow, 1, shape.dtype.itemsize) * (numbers / 1e6)
+    return layout.length * np.where(layout.fp8, 1, shape.dtype.itemsize) * (numbers / 1e6)
 
 
 def cost_file(device_name: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import shared_attention
@@ -28,7 +28,7 @@ def decode_attention(
     position: torch.Tensor,
     *,
     put: Callable[[], None] | None = None,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -44,12 +44,12 @@ def decode_attention(
     block_tables: [rows, max_blocks] int32, the suffix's blocks. prefix_length: [rows] int32, tokens
     above the suffix. position: [rows] int32, of the query; a row without a suffix has
     position = prefix_length - 1, and becomes 0 when the plan does not name it either.
-    narrow: the narrow blocks, where suffixes and the nodes that are marked so lie in these.
+    fp8: the FP8 blocks, where suffixes and the nodes that are marked so lie in these.
     Returns [rows, num_heads, value_size], or, given `rows`, writes these and returns their numbers.
     Reads nothing back to the host, and may be captured.
     """
     how: dict[str, Any] = {
-        "narrow": narrow, "scale": scale, "window": window,
+        "fp8": fp8, "scale": scale, "window": window,
         "attention_chunk": attention_chunk, "softcap": softcap,
     }  # fmt: skip
     own = block_tables, prefix_length, position

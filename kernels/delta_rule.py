@@ -173,7 +173,7 @@ def _own_kernel(
     head, is_query, used = key_head * GROUP + c // 2, c % 2 == 1, c < 2 * GROUP
     g = tl.arange(0, BLOCK_C // 2)
     of_row = row * HEADS + key_head * GROUP + g
-    # All that hangs on nothing is asked for at once.
+    # All that depends on nothing is asked for at once.
     kept = tl.load(kept_ptr + row)
     slot = tl.load(write_ptr + row).to(tl.int64)
     query = tl.load(q_ptr + row * stride_qr + key_head * stride_qh + i, mask=i < K, other=0.0)

@@ -2,7 +2,7 @@
 
 It gives a result and its log-sum-exp, which merge as any other parts do. What it cannot do is the
 reference's: windows, soft caps, and values of another size than keys. So is what it would round by
-how many rows there are, for the arithmetic of a row must not hang on its neighbours: rows come in
+how many rows there are, for the arithmetic of a row must not depend on its neighbours: rows come in
 multiples of 16, or of 4 where that is seen to make no difference, and fewer than 16 keys are too
 few for it. A row's own keys are read as many at once as its own number says, rounded up, and rows
 with the same number together; so many rows at a time that what is gathered of them stays in the
@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels import reference
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.packing import LEAST, PIECE, Level, pack
 from sharegen.kernels.partial import NOTHING, Partial, finish, merge
 from sharegen.kernels.reference import ReferencePlan
@@ -43,13 +43,13 @@ class FlashPlan(ReferencePlan):
         q: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
-        narrow: NarrowKV | None,
+        fp8: FP8Blocks | None,
         lowest: Tensor | None,
         softcap: float | None,
     ) -> list[Partial]:
         """See ReferencePlan.by_level."""
         if lowest is not None or not serves_layer(q.shape[2], v_cache.shape[3], softcap):
-            return super().by_level(q, k_cache, v_cache, narrow, lowest, softcap)
+            return super().by_level(q, k_cache, v_cache, fp8, lowest, softcap)
         num_rows, num_heads, size = q.shape
         num_kv_heads = k_cache.shape[2]
         group = num_heads // num_kv_heads
@@ -57,16 +57,16 @@ class FlashPlan(ReferencePlan):
         queries = pad(queries, (0, 0, 0, LEAST))
         of_levels = []
         for level in self._packed(group, k_cache):
-            out, lse = _read(queries, k_cache, v_cache, narrow, level, masked=False)
+            out, lse = _read(queries, k_cache, v_cache, fp8, level, masked=False)
             if level.pieces and lse.isnan().any():  # the bias is added: others' keys may be NaN
-                out, lse = _read(queries, k_cache, v_cache, narrow, level, masked=True)
+                out, lse = _read(queries, k_cache, v_cache, fp8, level, masked=True)
             out, lse = (
                 x.narrow(1, 0, num_rows * group).unflatten(1, (num_rows, group))
                 .transpose(0, 1).flatten(1, 2) for x in (out, lse)
             )  # fmt: skip
             part = Partial(out, lse, (lse != NOTHING).float())
             for node in level.few:
-                part[node.rows] = reference.one_node(q, k_cache, v_cache, narrow, node, None, None)
+                part[node.rows] = reference.one_node(q, k_cache, v_cache, fp8, node, None, None)
             of_levels.append(part)
         return of_levels
 
@@ -130,7 +130,7 @@ def _read(
     queries: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    narrow: NarrowKV | None,
+    fp8: FP8Blocks | None,
     level: Level,
     masked: bool,
 ) -> tuple[Tensor, Tensor]:
@@ -152,7 +152,7 @@ def _read(
         lses.append(lse.transpose(0, 1).flatten(1, 2))
     for each in level.alone:
         rows = queries.narrow(1, each.first, each.padded)[None]  # the next ones fill it up
-        k, v = reference.read_node(k_cache, v_cache, narrow, each.node)
+        k, v = reference.read_node(k_cache, v_cache, fp8, each.node)
         k, v = (x.float()[None].transpose(1, 2) for x in (k, v))
         out, lse = _flash(rows, k, v, scale=1.0)
         outs.append(out[0])
@@ -233,7 +233,7 @@ def decode_attention(
     plan: ReferencePlan,
     suffix: SuffixPlan,
     *,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     sinks: Tensor | None = None,
 ) -> Tensor:
@@ -243,10 +243,10 @@ def decode_attention(
     in one pass; one that a row does not have adds an exact zero.
     """
     ordered = q.index_select(0, plan.order).float().mul_(scale)
-    shared = plan.by_level(ordered, k_cache, v_cache, narrow, None, None)
-    own = _own(ordered, k_cache, v_cache, narrow, suffix, masked=narrow is not None)
+    shared = plan.by_level(ordered, k_cache, v_cache, fp8, None, None)
+    own = _own(ordered, k_cache, v_cache, fp8, suffix, masked=fp8 is not None)
     if own.top.isnan().any():  # the bias is added: a key that is not a row's own may be NaN
-        own = _own(ordered, k_cache, v_cache, narrow, suffix, masked=True)
+        own = _own(ordered, k_cache, v_cache, fp8, suffix, masked=True)
     merged = finish(merge(*shared, own), sinks)
     return q.new_zeros(q.shape).index_copy_(0, plan.order, merged.to(q.dtype))
 
@@ -259,26 +259,26 @@ def _own(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    narrow: NarrowKV | None,
+    fp8: FP8Blocks | None,
     suffix: SuffixPlan,
     masked: bool,
 ) -> Partial:
     """Each row's attention to its own keys. q: [rows, num_heads, size] in tree order, scaled.
 
     masked: whether what a block holds beyond its row's last key, which is what its memory held
-    before, is made 0 first: it may not be finite, values of a narrow block neither.
+    before, is made 0 first: it may not be finite, values of an FP8 block neither.
     """
     queries = q.index_select(0, suffix.rows).unflatten(1, (k_cache.shape[2], -1))
     outs = [queries.new_zeros(1, *queries.shape[1:])]
     lses = [queries.new_full((1, *queries.shape[1:3]), NOTHING)]
     block_size = k_cache.shape[1]
     for part in suffix.parts:
-        if narrow is None:
+        if fp8 is None:
             k, v = k_cache.index_select(0, part.blocks), v_cache.index_select(0, part.blocks)
         else:
             inside = torch.arange(block_size)
             slots = part.blocks.long()[:, None] * block_size + inside
-            k, v = reference.read_narrow(narrow, slots.flatten())
+            k, v = reference.read_fp8(fp8, slots.flatten())
         k, v = _by_head(k, v, part.bias, masked)
         out, lse = _flash(queries[part.rows], k, v, attn_mask=part.bias, scale=1.0)
         outs.append(out)

@@ -5,8 +5,8 @@ that go with them, so that it has both numbers of a result in its registers: wha
 of what the product is, and nothing reads it again. One warp group fetches tiles, product after
 product; two others multiply half of the rows each. A sum is made of its products in their order, 16
 at a time, as the library's is: the results are the same to the bit where the library does not split
-that sum. Of fewer rows it hangs on their number and on the width which of the two is faster; these
-are the library's, and the activation is a kernel behind it.
+that sum. Of fewer rows it depends on their number and on the width which of the two is faster;
+these are the library's, and the activation is a kernel behind it.
 """
 
 # mypy: disable-error-code="no-untyped-def"

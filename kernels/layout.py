@@ -32,7 +32,7 @@ class SharedLayout:
         at offset 0 of its first.
     contiguous: [num_nodes] whether the node's blocks are one ascending run, so that token t of the
         node lies in slot blocks[block_start[i]] * block_size + t.
-    narrow: [num_nodes] whether the node's blocks are narrow ones (`narrow.py`).
+    fp8: [num_nodes] whether the node's blocks are FP8 ones (`fp8_blocks.py`).
     """
 
     order: Int32
@@ -44,7 +44,7 @@ class SharedLayout:
     block_start: Int32
     blocks: Int32
     contiguous: npt.NDArray[np.bool_]
-    narrow: npt.NDArray[np.bool_]
+    fp8: npt.NDArray[np.bool_]
 
     @property
     def num_nodes(self) -> int:
@@ -73,7 +73,7 @@ class SharedLayout:
             block_start=starts,
             blocks=np.concatenate([np.zeros(0, np.int32), *blocks]),
             contiguous=self.contiguous[node],
-            narrow=self.narrow[node],
+            fp8=self.fp8[node],
         )
 
     def shared_levels(self, chosen: npt.NDArray[np.bool_] | None = None) -> tuple[int, ...]:

@@ -38,10 +38,8 @@ def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.conste
 
 
 @triton.jit
-def narrow_scores(
-    q, k, k_scale, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr
-):
-    """`scores` of narrow keys k [N, D] with their scales [N]."""
+def fp8_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr):
+    """`scores` of FP8 keys k [N, D] with their scales [N]."""
     k = unscaled(k, q.dtype)
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * k_scale[None, :]
     return in_log2(s, scale, softcap, HAS_SOFTCAP)
@@ -49,7 +47,7 @@ def narrow_scores(
 
 @triton.jit
 def unscaled(x, dtype: tl.constexpr):
-    """Narrow numbers in the model's dtype, but for their scales: none is rounded."""
+    """FP8 numbers in the model's dtype, but for their scales: none is rounded."""
     if dtype == tl.bfloat16:  # the one instruction that does it from float16 is eight times slower
         return x.to(tl.float16).to(tl.float32).to(dtype)
     else:
@@ -57,8 +55,8 @@ def unscaled(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def widened(x, x_scale, dtype: tl.constexpr):
-    """Narrow numbers x [N, D] with their scales [N], in the model's dtype."""
+def from_fp8(x, x_scale, dtype: tl.constexpr):
+    """FP8 numbers x [N, D] with their scales [N], in the model's dtype."""
     return unscaled(x, dtype) * x_scale.to(dtype)[:, None]
 
 

@@ -3,8 +3,8 @@
 With few rows under each node, as when samples start in waves, a call for each costs more than what
 it computes. So the rows under short nodes are cut into pieces, and pieces of equal shape are one
 call; smaller ones are filled up where that takes less time than a call of their own. How many keys
-a piece reads hangs on its node alone, and a row's arithmetic on nothing else: so it is the same in
-every batch.
+a piece reads depends on its node alone, and a row's arithmetic on nothing else: so it is the same
+in every batch.
 
 A query row is a row's query of one head of a group: those of a row follow each other.
 """
@@ -92,7 +92,7 @@ def pack(
     alone, few = [], []
     for node in nodes:
         first, end = node.rows.start * group, node.rows.stop * group
-        if not node.narrow and node.length <= _SHORT:
+        if not node.fp8 and node.length <= _SHORT:
             of_width = widths.setdefault(_width(node.length, block_size), {})
             for at in range(first, end, PIECE):
                 count = min(PIECE, end - at)

@@ -29,8 +29,8 @@ import numpy.typing as npt
 import torch
 
 from sharegen.kernels.cost import CostModel
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import Int32, SharedLayout
-from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.tiles import (
     AttentionShape,
     Tile,
@@ -46,8 +46,8 @@ from sharegen.kernels.tiles import (
 # first row in order, ordinal of its partial, first segment, end of its segments, first item and
 # number of items of its run
 ITEM_FIELDS = 6
-SEGMENT_FIELDS = 8  # first row and end in the band, begin, end, position, block, contiguous, narrow
-STRETCH_FIELDS = 4  # tokens, position, block, whether contiguous + 2 if narrow
+SEGMENT_FIELDS = 8  # first row and end in the band, begin, end, position, block, contiguous, fp8
+STRETCH_FIELDS = 4  # tokens, position, block, whether contiguous + 2 if fp8
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
 
 # The cost model of the split, in units of one tile of 64 keys and 64 lines.
@@ -88,7 +88,7 @@ class Plan:
     tile: of the shared phase; by default one for the rows and for the length of what is shared.
     num_programs: programs of the shared phase; they take the items in turn. By default as many as
     the device holds at once, `slots`.
-    costs: decides which nodes are shared; without it all are. narrow_suffixes: what rows read by
+    costs: decides which nodes are shared; without it all are. fp8_suffixes: what rows read by
     themselves is of 8 bits.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
@@ -103,10 +103,10 @@ class Plan:
         tile: Tile | None = None,
         num_programs: int | None = None,
         costs: CostModel | None = None,
-        narrow_suffixes: bool = False,
+        fp8_suffixes: bool = False,
     ) -> None:
         self.shape, self.device, self.max_rows = shape, device, max_rows
-        self.costs, self._narrow_suffixes = costs, narrow_suffixes
+        self.costs, self._fp8_suffixes = costs, fp8_suffixes
         self.shared_memory = shared_memory_limit(device)
         self._only_tile, self._only_programs = tile, num_programs
         self._long = self._many = False
@@ -115,7 +115,7 @@ class Plan:
         self.generation = 0
         self.sharing = costs is None  # from the first node on that is worth it
         self.stretching = False
-        self.narrow = False  # from the first shared node of narrow blocks on
+        self.fp8 = False  # from the first shared node of FP8 blocks on
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
         self._allocate()
@@ -124,7 +124,7 @@ class Plan:
     @property
     def variant(self) -> tuple[Tile, bool, bool, bool]:
         """What a captured graph holds of the plan beside its buffers."""
-        return self.tile, self.sharing, self.stretching, self.narrow
+        return self.tile, self.sharing, self.stretching, self.fp8
 
     def update(self, layout: SharedLayout) -> None:
         """Send the plan of `layout`. Rows that `layout.order` does not name get no partials.
@@ -142,7 +142,7 @@ class Plan:
         # Once shared, always shared: for the last rows of a job no other graph is captured.
         self.sharing |= not apart.all()
         self.stretching = bool(apart.any())
-        self.narrow |= bool((layout.narrow & ~apart).any())
+        self.fp8 |= bool((layout.fp8 & ~apart).any())
         work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, apart)
         blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
         self._grow(
@@ -168,14 +168,14 @@ class Plan:
         for tensor in (q, k_cache, v_cache):
             assert tensor.dtype == shape.dtype and tensor.stride(-1) == 1
 
-    def check_narrow(self, narrow: NarrowKV) -> None:
-        """Assert that narrow blocks are such as the plan was made for."""
+    def check_fp8(self, fp8: FP8Blocks) -> None:
+        """Assert that FP8 blocks are such as the plan was made for."""
         shape = self.shape
         size, heads = shape.block_size, shape.num_kv_heads
-        assert narrow.keys.shape[1:] == (size, heads, shape.key_size)
-        assert narrow.values.shape[1:] == (size, heads, shape.value_size)
-        assert narrow.exponents.shape[1:] == (heads, 2, size) and narrow.exponents.is_contiguous()
-        assert narrow.keys.stride(-1) == narrow.values.stride(-1) == 1
+        assert fp8.keys.shape[1:] == (size, heads, shape.key_size)
+        assert fp8.values.shape[1:] == (size, heads, shape.value_size)
+        assert fp8.exponents.shape[1:] == (heads, 2, size) and fp8.exponents.is_contiguous()
+        assert fp8.keys.stride(-1) == fp8.values.stride(-1) == 1
 
     def _choose_tile(self, layout: SharedLayout) -> None:
         """Set the tile by the rows and the shared tokens of an average one."""
@@ -192,7 +192,7 @@ class Plan:
         self._many |= are_many(len(layout.order), self.shape)
         if self._many:
             tile = many_tile(
-                self.shape, self.shared_memory, long=self._long, narrow=self._narrow_suffixes
+                self.shape, self.shared_memory, long=self._long, fp8=self._fp8_suffixes
             )
         else:
             tile = (shared_tile if self._long else beside_tile)(self.shape, self.shared_memory)
@@ -313,7 +313,7 @@ def work_list(
     segments[:, 4] = layout.position[node]
     segments[:, 5] = _first_block(layout)[node]
     segments[:, 6] = layout.contiguous[node]
-    segments[:, 7] = layout.narrow[node]
+    segments[:, 7] = layout.fp8[node]
 
     own = (np.cumsum(splits) - splits)[band] + item
     band, ordinal = _expand(splits)
@@ -362,7 +362,7 @@ def _stretches(
     stretches[:, 0] = layout.length[node]
     stretches[:, 1] = layout.position[node]
     stretches[:, 2] = _first_block(layout)[node]
-    stretches[:, 3] = layout.contiguous[node] + 2 * layout.narrow[node]
+    stretches[:, 3] = layout.contiguous[node] + 2 * layout.fp8[node]
     start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(row, minlength=max_rows), out=start[1:])
     return stretches, start

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 from sharegen.kernels import tiles
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_partials
-from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
     attend,
@@ -212,7 +212,7 @@ def prefill_attention(
     plan: PrefillPlan,
     position: torch.Tensor,
     *,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -223,7 +223,7 @@ def prefill_attention(
     """One prefill step: [T, num_heads, value_size].
 
     q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *], as computed in this step; position: [T]
-    int32, ascending by one within each chunk of the plan. narrow: the narrow blocks, where the
+    int32, ascending by one within each chunk of the plan. fp8: the FP8 blocks, where the
     nodes that are marked so lie in these.
     """
     shape, tile, shared = plan.shape, plan.tile, plan.shared
@@ -233,7 +233,7 @@ def prefill_attention(
     assert position.dtype == torch.int32 and position.is_contiguous()
     if plan.has_shared:
         shared_attention(
-            q, k_cache, v_cache, shared, position, narrow=narrow,
+            q, k_cache, v_cache, shared, position, fp8=fp8,
             scale=scale, window=window, attention_chunk=attention_chunk, softcap=softcap,
         )  # fmt: skip
     limit, limit_kind = limit_of(window, attention_chunk)

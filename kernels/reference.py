@@ -26,8 +26,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels.dense import dense_each, dense_one
+from sharegen.kernels.fp8_blocks import (
+    NAN,
+    FP8Blocks,
+    from_fp8,
+    largest_value,
+    least_exponent,
+    to_fp8,
+)
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.narrow import NAN, NarrowKV, largest_value, least_exponent, narrowed, widened
 from sharegen.kernels.partial import Partial, finish, merge
 
 _SUFFIX_STEP = 32  # suffix tokens read at once
@@ -41,7 +48,7 @@ class Node:
     slots: Tensor | slice  # where the keys lie
     blocks: npt.NDArray[np.int32]  # that hold them
     position: int  # absolute position of the first key
-    narrow: bool  # whether these are narrow blocks
+    fp8: bool  # whether these are FP8 blocks
 
 
 class ReferencePlan:
@@ -63,20 +70,20 @@ class ReferencePlan:
             length = int(layout.length[i])
             needed = -(-length // block_size)  # of a node that is read in part
             slots: Tensor | slice
-            position, narrow = int(layout.position[i]), bool(layout.narrow[i])
+            position, fp8 = int(layout.position[i]), bool(layout.fp8[i])
             if layout.contiguous[i]:
                 block = int(blocks[0])
                 blocks = np.arange(block, block + needed, dtype=np.int32)
                 first = block * block_size
                 slots = slice(first, first + length)
-                if narrow:
+                if fp8:
                     slots = torch.arange(first, first + length, device=device)
             else:
                 blocks = blocks[:needed]
                 table = torch.from_numpy(blocks).to(device, torch.int64)
                 slots = (table[:, None] * block_size + offsets).flatten()[:length]
             rows = slice(start, end)
-            self.nodes.append(Node(len(above), rows, length, slots, blocks, position, narrow))
+            self.nodes.append(Node(len(above), rows, length, slots, blocks, position, fp8))
             above.append(end)
         self.num_levels = max((node.level + 1 for node in self.nodes), default=0)
 
@@ -88,7 +95,7 @@ class ReferencePlan:
         q: Tensor,
         k_cache: Tensor,
         v_cache: Tensor,
-        narrow: NarrowKV | None,
+        fp8: FP8Blocks | None,
         lowest: Tensor | None,
         softcap: float | None,
     ) -> list[Partial]:
@@ -100,7 +107,7 @@ class ReferencePlan:
         for level in range(self.num_levels):
             part = Partial.empty(len(q), q.shape[1], v_cache.shape[-1], q.device)
             for node in self.level(level):
-                part[node.rows] = one_node(q, k_cache, v_cache, narrow, node, lowest, softcap)
+                part[node.rows] = one_node(q, k_cache, v_cache, fp8, node, lowest, softcap)
             of_levels.append(part)
         return of_levels
 
@@ -183,13 +190,13 @@ def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor)
     v_cache.view(-1, *v_cache.shape[2:]).index_copy_(0, slots, v)
 
 
-def store_narrow(k: Tensor, v: Tensor, cache: NarrowKV, slots: Tensor) -> None:
-    """`store` for slots of narrow blocks; a key that is not finite is NaN there, too."""
+def store_fp8(k: Tensor, v: Tensor, cache: FP8Blocks, slots: Tensor) -> None:
+    """`store` for slots of FP8 blocks; a key that is not finite is NaN there, too."""
     k, v, slots = _stored(k, v, slots)
     finite = k.isfinite().all(-1, keepdim=True) & v.isfinite().all(-1, keepdim=True)
     least, largest = least_exponent(k.dtype), largest_value(v.dtype)
-    keys, k_exponents = narrowed(k.where(finite, 0.0), least)
-    values, v_exponents = narrowed(v.where(finite, 0.0).clamp(-largest, largest), least)
+    keys, k_exponents = to_fp8(k.where(finite, 0.0), least)
+    values, v_exponents = to_fp8(v.where(finite, 0.0).clamp(-largest, largest), least)
     k_exponents = k_exponents.masked_fill(~finite[..., 0], NAN)
     for blocks, numbers in ((cache.keys, keys), (cache.values, values)):
         flat = blocks.view(torch.uint8).view(-1, *blocks.shape[2:])
@@ -204,12 +211,14 @@ def _stored(k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, Tensor
     return (k, v, slots) if has.all() else (k[has], v[has], slots[has])
 
 
-def read_narrow(cache: NarrowKV, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values [T, num_kv_heads, *] float32 of slots [T] of narrow blocks."""
+def read_fp8(cache: FP8Blocks, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [T, num_kv_heads, *] float32 of slots [T] of FP8 blocks."""
     size = cache.keys.shape[1]
     exponents = cache.exponents[slots // size, :, :, slots % size]
     keys, values = (
-        widened(blocks.view(torch.uint8).flatten(0, 1)[slots].view(blocks.dtype), exponents[..., i])
+        from_fp8(
+            blocks.view(torch.uint8).flatten(0, 1)[slots].view(blocks.dtype), exponents[..., i]
+        )
         for i, blocks in enumerate((cache.keys, cache.values))
     )
     return keys, values
@@ -222,7 +231,7 @@ def decode_attention(
     plan: ReferencePlan,
     suffix: SuffixPlan,
     *,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -231,14 +240,14 @@ def decode_attention(
 ) -> Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
-    q: [rows, num_heads, key_size]; the step's keys and values are in the caches already. narrow:
-    the narrow blocks, where suffixes and the nodes that are marked so lie in these.
+    q: [rows, num_heads, key_size]; the step's keys and values are in the caches already. fp8:
+    the FP8 blocks, where suffixes and the nodes that are marked so lie in these.
     Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
     ordered = q[plan.order].float() * scale
     lowest = lowest_visible(suffix.position, window, attention_chunk)
-    partial = _shared(ordered, k_cache, v_cache, narrow, plan, lowest, softcap)
-    partial = _suffix(ordered, k_cache, v_cache, narrow, suffix, lowest, softcap, partial)
+    partial = _shared(ordered, k_cache, v_cache, fp8, plan, lowest, softcap)
+    partial = _suffix(ordered, k_cache, v_cache, fp8, suffix, lowest, softcap, partial)
     out = q.new_zeros(len(q), q.shape[1], v_cache.shape[-1])
     out[plan.order] = finish(partial, sinks).to(q.dtype)
     return out
@@ -254,7 +263,7 @@ def prefill_attention(
     chunk_starts: list[int],
     position: Tensor,
     *,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -271,7 +280,7 @@ def prefill_attention(
     above = Partial.empty(len(q), q.shape[1], v.shape[-1], q.device)
     ordered_lowest = None if lowest is None else lowest[plan.order]
     above[plan.order] = _shared(
-        queries[plan.order], k_cache, v_cache, narrow, plan, ordered_lowest, softcap
+        queries[plan.order], k_cache, v_cache, fp8, plan, ordered_lowest, softcap
     )
     out = torch.empty_like(above.out)
     for start, end in itertools.pairwise(chunk_starts):
@@ -290,24 +299,24 @@ def _shared(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    narrow: NarrowKV | None,
+    fp8: FP8Blocks | None,
     plan: ReferencePlan,
     lowest: Tensor | None,
     softcap: float | None,
 ) -> Partial:
     """All shared nodes, merged from the root down."""
-    of_levels = plan.by_level(q, k_cache, v_cache, narrow, lowest, softcap)
+    of_levels = plan.by_level(q, k_cache, v_cache, fp8, lowest, softcap)
     none = Partial.empty(len(q), q.shape[1], v_cache.shape[-1], q.device)
     return functools.reduce(merge, of_levels) if of_levels else none
 
 
 def read_node(
-    k_cache: Tensor, v_cache: Tensor, narrow: NarrowKV | None, node: Node
+    k_cache: Tensor, v_cache: Tensor, fp8: FP8Blocks | None, node: Node
 ) -> tuple[Tensor, Tensor]:
     """Keys and values [length, num_kv_heads, *] of a node."""
-    if node.narrow:
-        assert narrow is not None and isinstance(node.slots, Tensor)
-        return read_narrow(narrow, node.slots)
+    if node.fp8:
+        assert fp8 is not None and isinstance(node.slots, Tensor)
+        return read_fp8(fp8, node.slots)
     return k_cache.flatten(0, 1)[node.slots], v_cache.flatten(0, 1)[node.slots]
 
 
@@ -315,7 +324,7 @@ def one_node(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    narrow: NarrowKV | None,
+    fp8: FP8Blocks | None,
     node: Node,
     lowest: Tensor | None,
     softcap: float | None,
@@ -325,7 +334,7 @@ def one_node(
     if lowest is not None:
         key_position = torch.arange(node.length, device=q.device) + node.position
         visible = key_position[None, :] >= lowest[node.rows, None]
-    keys, values = read_node(k_cache, v_cache, narrow, node)
+    keys, values = read_node(k_cache, v_cache, fp8, node)
     return dense_one(q[node.rows], keys, values, visible, softcap)
 
 
@@ -333,7 +342,7 @@ def _suffix(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    narrow: NarrowKV | None,
+    fp8: FP8Blocks | None,
     suffix: SuffixPlan,
     lowest: Tensor | None,
     softcap: float | None,
@@ -346,12 +355,12 @@ def _suffix(
         if lowest is not None:
             visible = has & (step.position[:, None] + offsets >= lowest[step.rows, None])
         shape = (len(step.seen), suffix.num_keys, *k_cache.shape[2:3], -1)
-        if narrow is None:
+        if fp8 is None:
             k, v = k_cache.index_select(0, step.blocks), v_cache.index_select(0, step.blocks)
         else:
             size = k_cache.shape[1]
             slots = step.blocks.long()[:, None] * size + offsets[:size]
-            k, v = read_narrow(narrow, slots.flatten())
+            k, v = read_fp8(fp8, slots.flatten())
             # Beyond its end a block has what its memory held before, of another dtype maybe.
             v = v.masked_fill(~has.flatten()[:, None, None], 0.0)
         own = dense_each(q[step.rows], k.view(shape), v.view(shape), visible, softcap)

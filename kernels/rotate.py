@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels import narrow
-from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels import fp8_blocks
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.store import (
     NAN,
     bits_of,
@@ -115,7 +115,7 @@ def _rotate_and_store_kernel(
     stride_kb, stride_kt, stride_kc, stride_vb, stride_vt, stride_vc, largest,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, NARROW: tl.constexpr, LEAST: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, FP8: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
@@ -147,7 +147,7 @@ def _rotate_and_store_kernel(
         p_v = v_cache_ptr + block * stride_vb + offset * stride_vt
         p_k += (head * stride_kc)[:, None] + o[None, :]
         p_v += (head * stride_vc)[:, None] + o[None, :]
-        if NARROW:
+        if FP8:
             k_1, k_2 = k_1.to(tl.float32), k_2.to(tl.float32)
             v_1, v_2 = v_1.to(tl.float32), v_2.to(tl.float32)
             odd = odd_numbers(k_1) + odd_numbers(k_2) + odd_numbers(v_1) + odd_numbers(v_2) > 0
@@ -176,18 +176,18 @@ def rotate_and_store(
     v: torch.Tensor,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    cache: tuple[torch.Tensor, torch.Tensor] | NarrowKV,
+    cache: tuple[torch.Tensor, torch.Tensor] | FP8Blocks,
     slots: torch.Tensor,
 ) -> torch.Tensor:
     """`rotate`, of which the keys go into the cache with v, as large as they: q is returned.
 
-    cache: keys and values [blocks, block, heads, D], or narrow blocks; slots: [T] as `store` and
-    `store_narrow` take them, which do the same with what is rotated before.
+    cache: keys and values [blocks, block, heads, D], or FP8 blocks; slots: [T] as `store` and
+    `store_fp8` take them, which do the same with what is rotated before.
     """
     _check(q, k, cos, sin)
     assert v.shape == k.shape and v.stride(-1) == 1 and v.dtype == k.dtype
     assert slots.shape == (len(q),) and slots.is_contiguous()
-    if isinstance(cache, NarrowKV):
+    if isinstance(cache, FP8Blocks):
         exponents = cache.exponents
         keys, values = cache.keys.view(torch.uint8), cache.values.view(torch.uint8)
         assert exponents.is_contiguous() and exponents.shape[1:] == (k.shape[1], 2, keys.shape[1])
@@ -202,9 +202,9 @@ def rotate_and_store(
     _rotate_and_store_kernel[grid](
         q, k, v, cos, sin, out, keys, values, exponents, slots,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], cos.stride(0), sin.stride(0),
-        *keys.stride()[:3], *values.stride()[:3], narrow.largest_value(k.dtype),
-        **sizes, BLOCK_SIZE=keys.shape[1], NARROW=isinstance(cache, NarrowKV),
-        LEAST=narrow.least_exponent(k.dtype), num_warps=4,
+        *keys.stride()[:3], *values.stride()[:3], fp8_blocks.largest_value(k.dtype),
+        **sizes, BLOCK_SIZE=keys.shape[1], FP8=isinstance(cache, FP8Blocks),
+        LEAST=fp8_blocks.least_exponent(k.dtype), num_warps=4,
     )  # fmt: skip
     return out
 

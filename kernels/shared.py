@@ -12,26 +12,26 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.items import item_of
-from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
     attend,
     finish,
+    fp8_scores,
+    from_fp8,
     lowest_visible,
-    narrow_scores,
     scores,
-    widened,
 )
 from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
 from sharegen.kernels.tile_copy import (
     copies_tiles,
     copy_tile,
     descriptors,
+    fp8_pointers,
     gather_scales,
     gather_tile,
     is_flat,
-    narrow_pointers,
 )
 from sharegen.kernels.tiles import padded, precision
 
@@ -46,7 +46,7 @@ def _attend_segment(
     NUM_KV_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    NARROW: tl.constexpr, FLAT: tl.constexpr, TMA: tl.constexpr,
+    FP8: tl.constexpr, FLAT: tl.constexpr, TMA: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The state after tokens [begin, end) of a node.
@@ -69,14 +69,14 @@ def _attend_segment(
                     stride_kt, stride_kt, stride_vt, stride_vt,
                     KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
                 )  # fmt: skip
-            if NARROW:
+            if FP8:
                 at = n + o_n
                 k_scale, v_scale = gather_scales(
                     scales_ptr, kv_head, first_block + at // BLOCK_SIZE, at % BLOCK_SIZE,
                     True, NUM_KV_HEADS, BLOCK_SIZE, True,
                 )  # fmt: skip
-                s, factor = narrow_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP, PRECISION)
-                v = widened(v, v_scale, q.dtype)
+                s, factor = fp8_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP, PRECISION)
+                v = from_fp8(v, v_scale, q.dtype)
             else:
                 s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
             if LIMIT != NO_LIMIT:
@@ -95,12 +95,12 @@ def _attend_segment(
             stride_kb, stride_kt, stride_vb, stride_vt,
             KEY_SIZE, VALUE_SIZE, BLOCK_DK, BLOCK_DV,
         )  # fmt: skip
-        if NARROW:
+        if FP8:
             k_scale, v_scale = gather_scales(
                 scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE, True
             )
-            s, factor = narrow_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP, PRECISION)
-            v = widened(v, v_scale, q.dtype)
+            s, factor = fp8_scores(q, k, k_scale, scale, softcap, HAS_SOFTCAP, PRECISION)
+            v = from_fp8(v, v_scale, q.dtype)
         else:
             s, factor = scores(q, k, scale, softcap, HAS_SOFTCAP, PRECISION)
         seen = real[None, :] & under[:, None]
@@ -114,7 +114,7 @@ def _attend_segment(
 @triton.jit
 def _shared_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
-    narrow_k_ptr, narrow_v_ptr, scales_ptr, narrow_k_desc, narrow_v_desc,
+    fp8_k_ptr, fp8_v_ptr, scales_ptr, fp8_k_desc, fp8_v_desc,
     counts_ptr, order_ptr, partial_start_ptr, items_ptr, segments_ptr, blocks_ptr, position_ptr,
     out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
@@ -124,7 +124,7 @@ def _shared_kernel(
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
-    NARROW: tl.constexpr, FLAT: tl.constexpr, TMA: tl.constexpr,
+    FP8: tl.constexpr, FLAT: tl.constexpr, TMA: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
@@ -168,11 +168,11 @@ def _shared_kernel(
                 unseen = tl.maximum(tl.min(lowest) - begin, 0)
                 begin = tl.minimum(begin + unseen // BLOCK_N * BLOCK_N, end)
             in_band = tl.minimum(BLOCK_M // GROUP, num_rows - first_row)
-            if NARROW and tl.load(segment_ptr + 7) != 0:
+            if FP8 and tl.load(segment_ptr + 7) != 0:
                 acc, m, total = _attend_segment(
-                    acc, m, total, q, narrow_k_desc, narrow_v_desc,
-                    narrow_k_ptr + kv_head.to(tl.int64) * stride_nkh,
-                    narrow_v_ptr + kv_head.to(tl.int64) * stride_nvh, scales_ptr, blocks_ptr,
+                    acc, m, total, q, fp8_k_desc, fp8_v_desc,
+                    fp8_k_ptr + kv_head.to(tl.int64) * stride_nkh,
+                    fp8_v_ptr + kv_head.to(tl.int64) * stride_nvh, scales_ptr, blocks_ptr,
                     kv_head, o_n, first_block, in_a_run, begin, end,
                     band_row, row_begin, row_end, in_band, lowest,
                     stride_nkb, stride_nkt, stride_nvb, stride_nvt, scale, softcap,
@@ -204,7 +204,7 @@ def shared_attention(
     plan: Plan,
     position: torch.Tensor,
     *,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -214,20 +214,20 @@ def shared_attention(
 
     q: [rows, num_heads, key_size]; k_cache, v_cache: [blocks, block_size, num_kv_heads, *];
     position: [rows] int32, absolute, of each query. Last dimensions are dense, the others any.
-    narrow: the narrow blocks, where the nodes that are marked so lie in these.
+    fp8: the FP8 blocks, where the nodes that are marked so lie in these.
     """
     shape, tile = plan.shape, plan.tile
     plan.check(q, k_cache, v_cache)
-    if not plan.narrow:  # no node is, and the kernel that knows of them takes more registers
-        narrow = None
+    if not plan.fp8:  # no node is, and the kernel that knows of them takes more registers
+        fp8 = None
     assert position.dtype == torch.int32 and position.is_contiguous()
     limit, limit_kind = limit_of(window, attention_chunk)
     caches = [k_cache, v_cache]
-    if narrow is not None:
-        plan.check_narrow(narrow)
-        caches += [narrow.keys, narrow.values]
+    if fp8 is not None:
+        plan.check_fp8(fp8)
+        caches += [fp8.keys, fp8.values]
     flat, tma = all(map(is_flat, caches)), all(map(copies_tiles, caches))
-    if tma and narrow is None and limit_kind == NO_LIMIT.value and softcap is None:
+    if tma and fp8 is None and limit_kind == NO_LIMIT.value and softcap is None:
         # Here, for Gluon comes with it, which no other card needs.
         from sharegen.kernels.shared_hopper import launch_on_hopper, suits_hopper
 
@@ -237,18 +237,18 @@ def shared_attention(
     _shared_kernel[(plan.num_programs,)](
         q, k_cache, v_cache,
         *descriptors((k_cache, v_cache), tile.keys, tma),
-        *narrow_pointers(narrow, tile.keys, tma),
+        *fp8_pointers(fp8, tile.keys, tma),
         plan.counts, plan.order, plan.partial_start, plan.items, plan.segments, plan.blocks,
         position,
         plan.partial_out, plan.partial_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        *((0,) * 6 if narrow is None else narrow.strides),
+        *((0,) * 6 if fp8 is None else fp8.strides),
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
         KEY_SIZE=shape.key_size, VALUE_SIZE=shape.value_size, BLOCK_SIZE=shape.block_size,
         BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
-        NARROW=narrow is not None, FLAT=flat, TMA=tma, LIMIT=limit_kind,
+        FP8=fp8 is not None, FLAT=flat, TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.max_registers,
     )  # fmt: skip

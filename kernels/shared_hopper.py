@@ -443,7 +443,7 @@ def _hopper_shared_kernel(
 def launch_on_hopper(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, plan: Plan, scale: float
 ) -> None:
-    """The partials of all rows over all shared nodes, none of which is narrow, without limits."""
+    """The partials of all rows over all shared nodes, none of which is in FP8, without limits."""
     shape, tile = plan.shape, plan.tile
     size = padded(shape.key_size)
     tiles = [descriptor(cache, tile.keys) for cache in (k_cache, v_cache)]

@@ -7,14 +7,14 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels import narrow
-from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels import fp8_blocks
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.tiles import padded
 
-NAN = tl.constexpr(narrow.NAN)
-_ABOVE = tl.constexpr(narrow.ABOVE)
-_LESS = tl.constexpr(narrow.LESS)
-_HEADS = 8  # of a program that stores narrow keys and values: one each are too many programs
+NAN = tl.constexpr(fp8_blocks.NAN)
+_ABOVE = tl.constexpr(fp8_blocks.ABOVE)
+_LESS = tl.constexpr(fp8_blocks.LESS)
+_HEADS = 8  # of a program that stores FP8 keys and values: one each are too many programs
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def odd_numbers(x):
 
 @triton.jit
 def bounded(k, v, odd, largest):
-    """k, v [heads, D] in float32, without what a narrow cache does not hold; odd: [heads]."""
+    """k, v [heads, D] in float32, without what an FP8 cache does not hold; odd: [heads]."""
     k = tl.where(odd[:, None], 0.0, k)
     return k, tl.where(odd[:, None], 0.0, tl.minimum(tl.maximum(v, -largest), largest))
 
@@ -119,7 +119,7 @@ def bits_of(x, exponents):
 
 
 @triton.jit
-def _store_narrow_kernel(
+def _store_fp8_kernel(
     k_ptr, v_ptr, keys_ptr, values_ptr, exponents_ptr, slots_ptr,
     stride_kr, stride_kh, stride_vr, stride_vh,
     stride_kb, stride_kt, stride_kc, stride_vb, stride_vt, stride_vc, largest,
@@ -154,11 +154,11 @@ def _store_narrow_kernel(
     tl.store(p_exponents + BLOCK_SIZE, v_exponents.to(tl.uint8), mask=real)
 
 
-def store_narrow(k: torch.Tensor, v: torch.Tensor, cache: NarrowKV, slots: torch.Tensor) -> None:
-    """Put k, v [T, num_kv_heads, *] into their slots [T] of narrow blocks.
+def store_fp8(k: torch.Tensor, v: torch.Tensor, cache: FP8Blocks, slots: torch.Tensor) -> None:
+    """Put k, v [T, num_kv_heads, *] into their slots [T] of FP8 blocks.
 
     slots: int32 or int64; a row with a negative slot is left out. A head with a number that is not
-    finite has a key of NaN, and 0 as its values (see `reference.store_narrow`).
+    finite has a key of NaN, and 0 as its values (see `reference.store_fp8`).
     """
     num_rows, num_heads, key_size = k.shape
     value_size = v.shape[-1]
@@ -169,12 +169,12 @@ def store_narrow(k: torch.Tensor, v: torch.Tensor, cache: NarrowKV, slots: torch
     for tensor in (k, v, cache.keys, cache.values):
         assert tensor.stride(-1) == 1
     block_h = min(_HEADS, 1 << (num_heads - 1).bit_length())
-    _store_narrow_kernel[(num_rows, triton.cdiv(num_heads, block_h))](
+    _store_fp8_kernel[(num_rows, triton.cdiv(num_heads, block_h))](
         k, v, cache.keys.view(torch.uint8), cache.values.view(torch.uint8), cache.exponents, slots,
         *k.stride()[:2], *v.stride()[:2], *cache.keys.stride()[:3], *cache.values.stride()[:3],
-        narrow.largest_value(k.dtype),
+        fp8_blocks.largest_value(k.dtype),
         NUM_HEADS=num_heads, KEY_SIZE=key_size, VALUE_SIZE=value_size,
         BLOCK_SIZE=cache.keys.shape[1], BLOCK_H=block_h,
         BLOCK_DK=padded(key_size), BLOCK_DV=padded(value_size),
-        LEAST=narrow.least_exponent(k.dtype), num_warps=max(1, block_h // 2),
+        LEAST=fp8_blocks.least_exponent(k.dtype), num_warps=max(1, block_h // 2),
     )  # fmt: skip

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.merge import merge_into_rows, merge_partials
-from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
     attend_transposed,
@@ -33,9 +33,9 @@ from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import (
     copies_tiles,
     descriptors,
+    fp8_pointers,
     gather_scales,
     gather_tile,
-    narrow_pointers,
 )
 from sharegen.kernels.tiles import Tile, padded, precision, resident_programs, suffix_tile
 
@@ -48,14 +48,14 @@ _STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
 @triton.jit
 def _attend_tile(
     acc, m, total, unit, q, k, v, k_scale, v_scale, seen, scale, softcap,
-    NARROW: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
+    FP8: tl.constexpr, MAY_BE_EMPTY: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The state after the keys k [N, D], of which the row sees those that are `seen` [N].
 
     No value v [N, Dv] may be NaN, seen or not.
     """
-    if NARROW:
+    if FP8:
         s = tl.dot(k.to(q.dtype), q, input_precision=PRECISION) * k_scale[:, None]
         v = v.to(q.dtype)
     else:
@@ -63,7 +63,7 @@ def _attend_tile(
     s, factor = in_log2(s, scale, softcap, HAS_SOFTCAP)
     s = tl.where(seen[:, None], s, float("-inf"))
     return attend_transposed(
-        acc, m, total, s, factor, v, v_scale if NARROW else None, unit, MAY_BE_EMPTY, PRECISION
+        acc, m, total, s, factor, v, v_scale if FP8 else None, unit, MAY_BE_EMPTY, PRECISION
     )
 
 
@@ -129,13 +129,13 @@ def _part(length, lowest, split, num_splits, LIMIT: tl.constexpr, SPLIT: tl.cons
 def _scales_of_tile(
     scales_ptr, kv_head, i_block, blocks, n, last, end,
     NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-    NARROW: tl.constexpr,
+    FP8: tl.constexpr,
 ):  # fmt: skip
     """Scales of the keys and values of the tile from n on, as `_attend_tokens` reads it."""
     offset = n % BLOCK_SIZE - tl.maximum(n + BLOCK_N - end, 0) + tl.arange(0, BLOCK_N)
     block = tl.sum(tl.where(i_block == n // BLOCK_SIZE, blocks, 0), 0)
     real = (offset >= 0) & (n < last)
-    return gather_scales(scales_ptr, kv_head, block, offset, real, NUM_KV_HEADS, BLOCK_SIZE, NARROW)
+    return gather_scales(scales_ptr, kv_head, block, offset, real, NUM_KV_HEADS, BLOCK_SIZE, FP8)
 
 
 @triton.jit
@@ -145,18 +145,18 @@ def _attend_tokens(
     stride_kb, stride_kt, stride_vb, stride_vt, scale, softcap,
     NUM_KV_HEADS: tl.constexpr, KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr,
-    BLOCK_DV: tl.constexpr, NARROW: tl.constexpr, NUM_STAGES: tl.constexpr, TMA: tl.constexpr,
+    BLOCK_DV: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr, TMA: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The state after tokens [begin, end) of a stretch, or of the row's own.
 
     table: where the copy engine reads, the first _TABLE blocks that the tokens lie in.
-    Narrow ones are multiplied in float16, of which each of their numbers is one (but in float32
+    FP8 ones are multiplied in float16, of which each of their numbers is one (but in float32
     where that is the model's), so q comes in units of q_unit then.
     """
     o_n = tl.arange(0, BLOCK_N)
     unit = 1.0
-    if NARROW:
+    if FP8:
         unit = tl.where(tl.max(total, 0) > 0.0, 1.0, _SMALL)  # that of acc
         scale *= q_unit
     if TMA:  # tiles lie inside one block each
@@ -168,7 +168,7 @@ def _attend_tokens(
             last = tl.minimum(first + SPAN, end)
             k_scale, v_scale = _scales_of_tile(
                 scales_ptr, kv_head, i_block, blocks, first, last, end,
-                NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, NARROW,
+                NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, FP8,
             )  # fmt: skip
             for n in tl.range(first, last, BLOCK_N, num_stages=NUM_STAGES):
                 # The last tile ends with the last token: it begins with tokens that were there
@@ -179,16 +179,16 @@ def _attend_tokens(
                 offset = n % BLOCK_SIZE - tl.maximum(n + BLOCK_N - end, 0)
                 k = k_desc.load([kv_head, block, offset, 0]).reshape(BLOCK_N, BLOCK_DK)
                 v = v_desc.load([kv_head, block, offset, 0]).reshape(BLOCK_N, BLOCK_DV)
-                if NARROW:  # a tile ahead: the copy engine takes nothing so small
+                if FP8:  # a tile ahead: the copy engine takes nothing so small
                     next_scales = _scales_of_tile(
                         scales_ptr, kv_head, i_block, blocks, n + BLOCK_N, last, end,
-                        NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, NARROW,
+                        NUM_KV_HEADS, BLOCK_SIZE, BLOCK_N, FP8,
                     )  # fmt: skip
                 acc, m, total, unit = _attend_tile(
                     acc, m, total, unit, q, k, v, k_scale, v_scale, token >= tl.maximum(n, lowest),
-                    scale, softcap, NARROW, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+                    scale, softcap, FP8, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
                 )  # fmt: skip
-                if NARROW:
+                if FP8:
                     k_scale, v_scale = next_scales
             i_block = last // BLOCK_SIZE + o_table
             used = (i_block * BLOCK_SIZE < end) & (last < end)
@@ -206,13 +206,13 @@ def _attend_tokens(
             )  # fmt: skip
             k_scale, v_scale = gather_scales(
                 scales_ptr, kv_head, block, token % BLOCK_SIZE, real, NUM_KV_HEADS, BLOCK_SIZE,
-                NARROW,
+                FP8,
             )  # fmt: skip
             acc, m, total, unit = _attend_tile(
                 acc, m, total, unit, q, k, v, k_scale, v_scale, real & (token >= lowest),
-                scale, softcap, NARROW, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
+                scale, softcap, FP8, LIMIT != NO_LIMIT, HAS_SOFTCAP, PRECISION,
             )  # fmt: skip
-    if NARROW:
+    if FP8:
         acc *= unit
     return acc, m, total
 
@@ -220,7 +220,7 @@ def _attend_tokens(
 @triton.jit(do_not_specialize=["num_splits", "stride_tr", "table_width"])
 def _suffix_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
-    narrow_k_ptr, narrow_v_ptr, scales_ptr, narrow_k_desc, narrow_v_desc,
+    fp8_k_ptr, fp8_v_ptr, scales_ptr, fp8_k_desc, fp8_v_desc,
     tables_ptr, prefix_length_ptr, position_ptr,
     stretch_start_ptr, stretches_ptr, blocks_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
@@ -233,7 +233,7 @@ def _suffix_kernel(
     LINES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     SPLIT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
-    HAS_STRETCHES: tl.constexpr, NARROW: tl.constexpr, NUM_STAGES: tl.constexpr,
+    HAS_STRETCHES: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr,
     TMA: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
@@ -259,9 +259,9 @@ def _suffix_kernel(
     written = alive[:, None] & (o_dv < VALUE_SIZE)[None, :]
     p_q = q_ptr + row * stride_qr + kv_head * GROUP * stride_qh
     q = _queries(p_q, stride_qh, GROUP, KEY_SIZE, LINES, BLOCK_DK)
-    if NARROW:
-        narrow_q, q_unit = _in_float16(q)
-        narrow_q = _repeated(narrow_q, BLOCK_M)
+    if FP8:
+        fp8_q, q_unit = _in_float16(q)
+        fp8_q = _repeated(fp8_q, BLOCK_M)
     q = _repeated(q, BLOCK_M)
     acc = tl.zeros([BLOCK_DV, BLOCK_M], tl.float32)
     m = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -280,7 +280,7 @@ def _suffix_kernel(
         start = prefix_length
         first_block = 0
         listed = True
-        narrow = True
+        fp8 = True
         list_ptr = tables_ptr + row * stride_tr
         if stretch < own:
             stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
@@ -288,8 +288,8 @@ def _suffix_kernel(
             start = tl.load(stretch_ptr + 1)
             first_block = tl.load(stretch_ptr + 2)
             listed = tl.load(stretch_ptr + 3) == 0
-            if NARROW:
-                narrow = tl.load(stretch_ptr + 3) >= 2
+            if FP8:
+                fp8 = tl.load(stretch_ptr + 3) >= 2
                 listed = tl.load(stretch_ptr + 3) % 2 == 0
             list_ptr = blocks_ptr
         lowest = seen_from - start
@@ -298,10 +298,10 @@ def _suffix_kernel(
         if TMA and not FROM_FIRST:
             i_block = begin // BLOCK_SIZE + tl.arange(0, _TABLE)
             table = _listed(list_ptr, first_block + i_block, listed, i_block * BLOCK_SIZE < end)
-        if NARROW and (not HAS_STRETCHES or narrow):
+        if FP8 and (not HAS_STRETCHES or fp8):
             acc, m, total = _attend_tokens(
-                acc, m, total, narrow_q, q_unit, narrow_k_desc, narrow_v_desc,
-                narrow_k_ptr + kv_head * stride_nkh, narrow_v_ptr + kv_head * stride_nvh,
+                acc, m, total, fp8_q, q_unit, fp8_k_desc, fp8_v_desc,
+                fp8_k_ptr + kv_head * stride_nkh, fp8_v_ptr + kv_head * stride_nvh,
                 scales_ptr, kv_head, list_ptr, table, first_block, listed, begin, end, lowest,
                 stride_nkb, stride_nkt, stride_nvb, stride_nvt, scale, softcap,
                 NUM_KV_HEADS, KEY_SIZE, VALUE_SIZE, BLOCK_SIZE, BLOCK_N, BLOCK_DK, BLOCK_DV,
@@ -346,7 +346,7 @@ def suffix_attention(
     prefix_length: torch.Tensor,
     position: torch.Tensor,
     *,
-    narrow: NarrowKV | None = None,
+    fp8: FP8Blocks | None = None,
     scale: float,
     window: int | None = None,
     attention_chunk: int | None = None,
@@ -364,8 +364,8 @@ def suffix_attention(
 
     q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
     prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
-    whose own key is in the cache. A row with position = prefix_length - 1 has no suffix. narrow:
-    the narrow blocks, where the suffixes, and the stretches that are marked so, lie in these.
+    whose own key is in the cache. A row with position = prefix_length - 1 has no suffix. fp8:
+    the FP8 blocks, where the suffixes, and the stretches that are marked so, lie in these.
     beside: the stream on which the shared phase runs meanwhile; it is waited for before merging.
     """
     shape = plan.shape
@@ -375,13 +375,13 @@ def suffix_attention(
         assert indices.dtype == torch.int32 and indices.stride(-1) == 1
         assert indices.shape[0] >= num_rows
     tile = tile or suffix_tile(
-        shape, plan.shared_memory, narrow=narrow is not None, beside=beside is not None
+        shape, plan.shared_memory, fp8=fp8 is not None, beside=beside is not None
     )
-    if narrow is not None:
-        plan.check_narrow(narrow)
+    if fp8 is not None:
+        plan.check_fp8(fp8)
     tma = shape.block_size % tile.keys == 0 and all(
         copies_tiles(cache)
-        for cache in (k_cache, v_cache, *(() if narrow is None else (narrow.keys, narrow.values)))
+        for cache in (k_cache, v_cache, *(() if fp8 is None else (fp8.keys, fp8.values)))
     )
     splits = num_splits or _num_splits(num_rows * shape.num_kv_heads, plan.device, tile)
     partial = splits > 1 or beside is not None or rows is not None
@@ -398,13 +398,13 @@ def suffix_attention(
     _suffix_kernel[(num_rows * shape.num_kv_heads, splits)](
         q, k_cache, v_cache,
         *descriptors((k_cache, v_cache), tile.keys, tma, within_blocks=True),
-        *narrow_pointers(narrow, tile.keys, tma, within_blocks=True),
+        *fp8_pointers(fp8, tile.keys, tma, within_blocks=True),
         block_tables, prefix_length, position,
         plan.stretch_start, plan.stretches, plan.blocks,
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        *((0,) * 6 if narrow is None else narrow.strides),
+        *((0,) * 6 if fp8 is None else fp8.strides),
         block_tables.stride(0), block_tables.shape[1], *own_out.stride()[:3], splits,
         scale, softcap or 1.0, limit,
         NUM_KV_HEADS=shape.num_kv_heads, GROUP=shape.group,
@@ -412,7 +412,7 @@ def suffix_attention(
         LINES=1 << (shape.group - 1).bit_length(), BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         SPLIT=splits > 1, PARTIAL=partial, HAS_SINKS=sinks is not None,
-        HAS_STRETCHES=plan.stretching, NARROW=narrow is not None, NUM_STAGES=tile.num_stages,
+        HAS_STRETCHES=plan.stretching, FP8=fp8 is not None, NUM_STAGES=tile.num_stages,
         TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.max_registers,

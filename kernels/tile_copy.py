@@ -1,4 +1,4 @@
-"""Tiles of keys and values, and of narrow ones' scales, out of the KV cache: gathered or copied.
+"""Tiles of keys and values, and of FP8 ones' scales, out of the KV cache: gathered or copied.
 
 The copy engine (TMA, from Hopper on) takes one instruction for a tile of consecutive slots.
 """
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.tiles import padded
 
 
@@ -38,14 +38,14 @@ def descriptors(
     return tuple(make(cache, keys) if tma else None for cache in caches)
 
 
-def narrow_pointers(
-    narrow: NarrowKV | None, keys: int, tma: bool, within_blocks: bool = False
+def fp8_pointers(
+    fp8: FP8Blocks | None, keys: int, tma: bool, within_blocks: bool = False
 ) -> tuple[object, ...]:
-    """Keys, values and exponents of narrow blocks, and descriptors of the first two; else Nones."""
-    if narrow is None:
+    """Keys, values and exponents of FP8 blocks, and descriptors of the first two; else Nones."""
+    if fp8 is None:
         return (None,) * 5
-    numbers = (narrow.keys, narrow.values)
-    return *numbers, narrow.exponents, *descriptors(numbers, keys, tma, within_blocks)
+    numbers = (fp8.keys, fp8.values)
+    return *numbers, fp8.exponents, *descriptors(numbers, keys, tma, within_blocks)
 
 
 def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
@@ -112,10 +112,10 @@ def _scale(exponent):
 @triton.jit
 def gather_scales(
     scales_ptr, kv_head, block, offset, real,
-    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, NARROW: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
-    """Scales of the keys and of the values of narrow tokens wherever they lie, [N]; of others 1."""
-    if NARROW:
+    """Scales of the keys and of the values of FP8 tokens wherever they lie, [N]; of others 1."""
+    if FP8:
         row = (tl.cast(block, tl.int64) * NUM_KV_HEADS + kv_head) * 2
         p_scales = scales_ptr + row * BLOCK_SIZE + offset
         k = tl.load(p_scales, mask=real, other=0)

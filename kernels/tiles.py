@@ -151,17 +151,17 @@ def beside_tile(shape: AttentionShape, limit: int) -> Tile:
     return _within(limit, shape, Tile(64, 32, 4, 3, registers), padded(shape.group))
 
 
-def many_tile(shape: AttentionShape, limit: int, *, long: bool, narrow: bool = False) -> Tile:
+def many_tile(shape: AttentionShape, limit: int, *, long: bool, fp8: bool = False) -> Tile:
     """For many rows, `are_many`: two warp groups read the same keys, and leave the suffix phase
     room.
 
-    long: many keys. narrow: suffixes of 8 bits. Where each row has KV heads of its own, of 16 bits,
+    long: many keys. fp8: suffixes of 8 bits. Where each row has KV heads of its own, of 16 bits,
     its suffix takes longer than few keys, and is left more room. Of other cards than Hopper, and
     other heads, none was better than those for fewer rows.
     """
     if limit < HOPPER_SHARED_MEMORY or _weight(shape) > 1 or shape.dtype.itemsize > 2:
         return shared_tile(shape, limit) if long else beside_tile(shape, limit)
-    if shape.group == 1 and not (long or narrow):
+    if shape.group == 1 and not (long or fp8):
         return Tile(128, 32, 8, 3, 144)
     return Tile(128, 64, 8, 3, 184)
 
@@ -172,16 +172,16 @@ def are_many(rows: int, shape: AttentionShape) -> bool:
 
 
 def suffix_tile(
-    shape: AttentionShape, limit: int, *, narrow: bool = False, beside: bool = False
+    shape: AttentionShape, limit: int, *, fp8: bool = False, beside: bool = False
 ) -> Tile:
     """For one row against its own keys: memory-bound, small tiles, many programs at a time.
 
-    narrow: keys of 8 bits, whose programs would take half as many registers again. They are kept
+    fp8: keys of 8 bits, whose programs would take half as many registers again. They are kept
     to fewer `beside` the shared phase, and where each row has KV heads of its own.
     """
     lines = max(8, 1 << (shape.group - 1).bit_length())
     tile = Tile(lines, 16, 1 if _weight(shape) == 1 else 2, 3)
-    if narrow and (beside or shape.group == 1) and _weight(shape) == 1:
+    if fp8 and (beside or shape.group == 1) and _weight(shape) == 1:
         tile = replace(tile, max_registers=112)
     if shape.dtype == torch.float32 or lines > 16:
         tile = Tile(lines, 16, 4, 2)

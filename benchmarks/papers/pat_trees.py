@@ -54,7 +54,7 @@ class Levels(Tree):
     tokens: tuple[int, ...]
     suffix: int
     head_size: int = 128
-    narrow: bool = False
+    fp8: bool = False
 
     @property
     def rows(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sharegen.bench.attention_case import NARROW, TABLE, Case, parse_case
+from sharegen.bench.attention_case import FP8, TABLE, Case, parse_case
 from sharegen.bench.attention_tensors import shape_of
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.peer import FlashInfer
@@ -66,7 +66,7 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
             _print_entry(case, found[-1], HEADINGS)
         return found
 
-    result["table"], result["fp8"] = measured(TABLE), measured(NARROW)
+    result["table"], result["fp8"] = measured(TABLE), measured(FP8)
     result["sweeps"] = {}
     for sweep, cases in SWEEPS.items() if sweeps else ():
         print(f"{sweep}:", file=sys.stderr)
@@ -175,7 +175,7 @@ def _measure(
     times["flashinfer"] = _timed(timer, peer.step(layer))
     if as_engine:
         times[_EACH] = timer(layer.read_by_each())
-    if not case.narrow:
+    if not case.fp8:
         apart = nothing_shared(case, device, dtype)
         if apart is None:
             print(f"{case}: no room for each row's own copy, so torch is left out", file=sys.stderr)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 from sharegen.errors import UsageError
-from sharegen.kernels.narrow import exponent_bytes
+from sharegen.kernels.fp8_blocks import exponent_bytes
 
 BANDWIDTH = 4.2e12  # bytes a second that a copy reaches on the card of the table
 MATRIX_RATE = 790e12  # operations a second that a matrix product in bf16 reaches there
@@ -20,14 +20,14 @@ _PATTERN = re.sub("[A-Z]+", r"(-?\\d{1,12})", _FORM)
 class Tree(ABC):
     """Rows under the nodes of a tree, each with a suffix of its own.
 
-    narrow: whether suffixes are FP8 with their scales.
+    fp8: whether suffixes are FP8 with their scales.
     """
 
     num_heads: int
     num_kv_heads: int
     suffix: int
     head_size: int
-    narrow: bool
+    fp8: bool
 
     @property
     @abstractmethod
@@ -53,8 +53,8 @@ class Tree(ABC):
         """Bytes of all keys and values, each counted once. itemsize: of one number."""
         shared = sum(nodes * tokens for nodes, tokens in self.levels)
         wide = 2 * itemsize * self.head_size
-        narrow = 2 * self.head_size + exponent_bytes(1)
-        own = self.suffix * self.rows * (narrow if self.narrow else wide)
+        fp8 = 2 * self.head_size + exponent_bytes(1)
+        own = self.suffix * self.rows * (fp8 if self.fp8 else wide)
         return self.num_kv_heads * (shared * wide + own)
 
     def moved_bytes(self, itemsize: int) -> int:
@@ -94,7 +94,7 @@ class Case(Tree):
     suffix: int
     aim: float | None = None
     head_size: int = 128
-    narrow: bool = False
+    fp8: bool = False
 
     @property
     def rows(self) -> int:
@@ -109,7 +109,7 @@ class Case(Tree):
         problem = self.problem or "-"
         return (
             f"{self.num_heads}/{self.num_kv_heads} {self.few}/{problem} "
-            f"{self.problems}x{self.samples} +{self.suffix}{' fp8' if self.narrow else ''}"
+            f"{self.problems}x{self.samples} +{self.suffix}{' fp8' if self.fp8 else ''}"
         )
 
 
@@ -125,7 +125,7 @@ TABLE = (
     Case(32, 32, 4096, 0, 1, 32, 64, aim=50),
 )
 
-NARROW = tuple(replace(TABLE[i], aim=None, narrow=True) for i in (0, 1, 3, 4, 5, 6))
+FP8 = tuple(replace(TABLE[i], aim=None, fp8=True) for i in (0, 1, 3, 4, 5, 6))
 """Those of the table in which samples' own tokens count, with these in FP8."""
 
 

@@ -7,10 +7,10 @@ import numpy.typing as npt
 import torch
 
 from sharegen.bench.attention_case import Tree
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.narrow import NarrowKV
 from sharegen.kernels.plan import Plan
-from sharegen.kernels.reference import read_narrow, store_narrow
+from sharegen.kernels.reference import read_fp8, store_fp8
 from sharegen.kernels.tiles import AttentionShape
 
 _STORED_AT_ONCE = 4096  # blocks
@@ -52,17 +52,17 @@ class Tensors:
         self.position = self.prefix_length + (case.suffix - 1)
         self.scale = case.head_size**-0.5
         self.out = torch.empty_like(self.q)
-        self.narrow = self._suffixes_narrow() if case.narrow else None
+        self.fp8 = self._fp8_suffixes() if case.fp8 else None
 
-    def _suffixes_narrow(self) -> NarrowKV:
-        """The suffixes as narrow blocks of the same numbers; their caches hold what can be read."""
+    def _fp8_suffixes(self) -> FP8Blocks:
+        """The suffixes as FP8 blocks of the same numbers; their caches hold what can be read."""
         blocks, size, heads, width = self.k_cache.shape
 
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.uint8, device=self.q.device)
 
         keys, values = (zeros(blocks, size, heads, width) for _ in range(2))
-        found = NarrowKV(
+        found = FP8Blocks(
             keys.view(torch.float8_e4m3fn), values.view(torch.float8_e4m3fn),
             zeros(blocks, heads, 2, size),
         )  # fmt: skip
@@ -70,9 +70,9 @@ class Tensors:
         for table in self.block_tables.flatten().long().split(_STORED_AT_ONCE):
             slots = (table[:, None] * size + offsets).flatten()
             k, v = (cache.flatten(0, 1)[slots] for cache in (self.k_cache, self.v_cache))
-            store_narrow(k, v, found, slots)
+            store_fp8(k, v, found, slots)
             for cache, numbers in zip(
-                (self.k_cache, self.v_cache), read_narrow(found, slots), strict=True
+                (self.k_cache, self.v_cache), read_fp8(found, slots), strict=True
             ):
                 cache.flatten(0, 1)[slots] = numbers.to(cache.dtype)
         return found
@@ -137,5 +137,5 @@ def _layout(case: Tree, block_size: int) -> SharedLayout:
         block_start=starts,
         blocks=np.arange(starts[-1], dtype=np.int32),
         contiguous=np.ones(len(length), bool),
-        narrow=np.zeros(len(length), bool),
+        fp8=np.zeros(len(length), bool),
     )

@@ -19,7 +19,7 @@ _NEEDED = _STEADY + _SETTLING + _PROFILED
 _PARTS = {
     "shared": ("_shared_kernel",),
     "suffix": ("_suffix_kernel", "_merge_kernel", "_merge_rows_kernel"),
-    "store": ("_store_kernel", "_store_narrow_kernel", "_rotate_and_store_kernel"),
+    "store": ("_store_kernel", "_store_fp8_kernel", "_rotate_and_store_kernel"),
     "sampling": (
         "_pieces_kernel", "_threshold_kernel", "_survivors_kernel", "_pick_kernel",
         "_penalise_kernel", "_segments_kernel",

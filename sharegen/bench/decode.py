@@ -251,11 +251,11 @@ class Copies:
         self.cache = engine.runner.cache
         if self.cache.device.type == "cuda":
             from sharegen.kernels.rotate import rotate_and_store
-            from sharegen.kernels.store import store, store_narrow
+            from sharegen.kernels.store import store, store_fp8
 
-            self._stores = Stores(store, store_narrow, rotate_and_store)
+            self._stores = Stores(store, store_fp8, rotate_and_store)
         else:
-            self._stores = Stores(reference.store, reference.store_narrow)
+            self._stores = Stores(reference.store, reference.store_fp8)
 
     def update(self, layout: SharedLayout) -> None:
         pass

@@ -61,7 +61,7 @@ class Layer:
 
     def flashinfer(self) -> Step | None:
         is_there = importlib.util.find_spec("flashinfer") is not None
-        if self._device.type != "cuda" or self.case.narrow or not is_there:
+        if self._device.type != "cuda" or self.case.fp8 or not is_there:
             return None
         return cascade_step(self.tensors)
 
@@ -76,11 +76,11 @@ class Layer:
 
             plan = Plan(
                 tensors.shape, self.case.rows, self._device,
-                costs=costs, narrow_suffixes=self.case.narrow,
+                costs=costs, fp8_suffixes=self.case.fp8,
             )  # fmt: skip
             plan.update(tensors.layout)
             return partial(
-                decode_attention, *tensors.inputs(plan), narrow=tensors.narrow,
+                decode_attention, *tensors.inputs(plan), fp8=tensors.fp8,
                 scale=tensors.scale, out=tensors.out,
             )  # fmt: skip
         return self._decode_on_cpu(is_read_once=costs != EACH_ROW)
@@ -96,7 +96,7 @@ class Layer:
         def step() -> None:
             tensors.out = flash.decode_attention(
                 tensors.q, tensors.k_cache, tensors.v_cache, plan, suffix,
-                narrow=tensors.narrow, scale=tensors.scale,
+                fp8=tensors.fp8, scale=tensors.scale,
             )  # fmt: skip
 
         return step

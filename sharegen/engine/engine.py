@@ -346,7 +346,7 @@ class Engine:
 
         The new samples come out of the running `generate` as completions of a request of their
         own, whose prompt is the parent's with those outputs; the key of that request is returned.
-        It hangs on what is forked alone, and further forks of the same text get further sample
+        It depends on what is forked alone, and further forks of the same text get further sample
         indices, so the draws do not depend on when one forks. KV is shared and not computed again
         while the parent runs, and where its request says `keep`, as long as memory lasts after.
 

@@ -126,8 +126,8 @@ class Verification:
     def choose(self, requests: Sequence[Request]) -> list[Request]:
         """The requests of a job, of which the chosen samples ask for what is compared.
 
-        The choice hangs on (seed, request key, sample) alone. A request may come as two of the same
-        key. Greedy samples are computed once and so ask together.
+        The choice depends on (seed, request key, sample) alone. A request may come as two of the
+        same key. Greedy samples are computed once and so ask together.
         """
         places = ((request.key, sample) for request in requests for sample in request.samples)
         self._chosen.update(nsmallest(self.size, places, lambda place: row_key(self._seed, *place)))

@@ -39,7 +39,7 @@ def readings(
         if wanted > 0:
             queries.append(Queries(node, range(seated, seated + wanted), node.length))
             seated += wanted
-    nowhere = {node: NodeKV(narrow=node.alone) for node in tree.nodes()}
+    nowhere = {node: NodeKV(fp8=node.alone) for node in tree.nodes()}
     layout = shared_layout(queries, nowhere)
     tile = tiles.beside_tile(shape, limit)
     apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)

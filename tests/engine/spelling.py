@@ -37,7 +37,7 @@ def texts_of(tokens: Sequence[int]) -> list[Text]:
 
 @cache
 def spelled(prompt: tuple[int, ...], key: int, sample: int, length: int) -> tuple[int, ...]:
-    """The first `length` output tokens of a sample: each hangs on the whole text before it."""
+    """The first `length` output tokens of a sample: each depends on the whole text before it."""
     text, output = texts_of(prompt)[-1], []
     for _ in range(length):
         output.append(FIRST_TOKEN + hash((text, key, sample)) % (VOCAB_SIZE - FIRST_TOKEN))

@@ -63,7 +63,7 @@ What is refused, and what to take instead:
   out of its values. Take llama, qwen3 or another exact one; for the model itself, `generate()`.
 - minimax, recurrent_gemma and xlstm keep states in a cache of their own, or in the module itself,
   where no prompt's state can be shared: take minimax_m2, or one with *states* below.
-- inkling and inkling2 add to every score a bias by distance that hangs on the query, which no
+- inkling and inkling2 add to every score a bias by distance that depends on the query, which no
   attention here takes. In qwen4_exp and glm5_next every query chooses which keys it reads, so that
   rows do not read a shared prefix alike (and transformers has no causal language model of glm5_next
   to load, only one with images). Take qwen3_5, qwen3_next or kimi_linear.

@@ -20,7 +20,7 @@ from sharegen.engine.model.interface import active
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.self_check import DenseContext
 from sharegen.errors import UsageError
-from sharegen.kernels.narrow import narrowed, widened
+from sharegen.kernels.fp8_blocks import from_fp8, to_fp8
 from tests.engine.jobs import (
     CheckedEngine,
     Result,
@@ -59,7 +59,7 @@ def results(name: str = "llama", requests: list[Request] | None = None, **config
     return run(engine(name, **config), job() if requests is None else requests).results
 
 
-# -- what is narrow ---------------------------------------------------------------------------
+# -- what is fp8 ---------------------------------------------------------------------------
 
 
 def test_the_width_of_a_node_is_that_of_the_job() -> None:
@@ -82,7 +82,7 @@ def test_the_width_of_a_node_is_that_of_the_job() -> None:
         assert [leaf.alone for leaf in found] == [marked[i] for i in some]
 
 
-def test_a_prompt_that_one_sample_reads_is_narrow_and_others_are_not() -> None:
+def test_a_prompt_that_one_sample_reads_is_fp8_and_others_are_not() -> None:
     made = engine(block_size=4)
     root = random_tokens(8, random.Random(0))
     own = [root + random_tokens(6, random.Random(i)) for i in (1, 2)]
@@ -91,11 +91,11 @@ def test_a_prompt_that_one_sample_reads_is_narrow_and_others_are_not() -> None:
     made.begin()
     made.add(requests)
     made.step()
-    kinds = {node.length: (kv.narrow, kv.width) for node, kv in made.scheduler.cache.stored.items()}
+    kinds = {node.length: (kv.fp8, kv.width) for node, kv in made.scheduler.cache.stored.items()}
     leaves = [group.leaf for group in made.scheduler._unfinished]
     stored = made.scheduler.cache.stored
     assert kinds[8] == (False, 4)
-    assert {leaf.alone: stored[leaf].narrow for leaf in leaves} == {True: True, False: False}
+    assert {leaf.alone: stored[leaf].fp8 for leaf in leaves} == {True: True, False: False}
     assert made.pool.num_used == 2 * 4 + 2 + 2 * 4  # root, alone, and the other's
     made.end()
 
@@ -104,14 +104,14 @@ def test_of_the_same_memory_more_blocks_and_the_bytes_add_up() -> None:
     model = loaded("llama")
     memory = 1 << 20
     wide = block_format(model.layers, torch.bfloat16, "auto")
-    narrow = block_format(model.layers, torch.bfloat16, "fp8")
-    assert wide.width == 1 and narrow.width == 2
+    fp8 = block_format(model.layers, torch.bfloat16, "fp8")
+    assert wide.width == 1 and fp8.width == 2
     heads = sum(layer.num_kv_heads for layer in model.layers)
-    assert narrow.token_bytes == wide.token_bytes // 2 + 2 * heads
+    assert fp8.token_bytes == wide.token_bytes // 2 + 2 * heads
     config = replace(engine_config(model, kv_cache_dtype="fp8"), kv_cache_memory=memory)
     cache = CheckedEngine(model, None, config).runner.cache
     numbers = sum(t.nbytes for t in (*cache.keys, *cache.values))
-    taken = numbers + sum(narrow.exponents.nbytes for narrow in cache.narrow)
+    taken = numbers + sum(fp8.exponents.nbytes for fp8 in cache.fp8)
     bundle = block_format(model.layers, model.dtype, "fp8").shared_token_bytes * config.block_size
     assert memory - bundle < taken - bundle <= memory  # without what is scratch
 
@@ -245,7 +245,7 @@ class RoundedSuffix(DenseContext):
     def attend(
         self, layer_idx: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: Any = None
     ) -> torch.Tensor:
-        k, v = (torch.cat([x[: self._start], widened(*narrowed(x[self._start :], 1))])
+        k, v = (torch.cat([x[: self._start], from_fp8(*to_fp8(x[self._start :], 1))])
                 for x in (k, v))  # fmt: skip
         return super().attend(layer_idx, q, k, v, sinks)
 
@@ -285,7 +285,7 @@ def test_log_probabilities_are_those_of_the_rounded_numbers(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("blocks", [9, 400])
-def test_forks_go_on_from_narrow_blocks(block_size: int, blocks: int) -> None:
+def test_forks_go_on_from_fp8_blocks(block_size: int, blocks: int) -> None:
     made = engine(block_size=block_size, blocks=blocks * 16 // block_size)
     greedy = SamplingParams(temperature=0, max_tokens=7, ignore_eos=True)
     prompt = random_tokens(30, random.Random(1))
@@ -300,7 +300,7 @@ def test_forks_go_on_from_narrow_blocks(block_size: int, blocks: int) -> None:
             made.fork(completion, replace(greedy, n=2))
             forked = [node for node in made.scheduler.cache.tree.nodes() if node.fork]
             stored = made.scheduler.cache.stored
-            assert forked and all(stored[n].narrow for n in forked if n in stored)
+            assert forked and all(stored[n].fp8 for n in forked if n in stored)
     assert done == 4 + 8
     assert_empty(made)
 

@@ -1,4 +1,4 @@
-"""Jobs of models whose layers keep states: what a journal has hangs on no interruption."""
+"""Jobs of models whose layers keep states: what a journal has depends on no interruption."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_edited_tests_are_refused(place: Path, tmp_path: Path) -> None:
     write(place / "programs.jsonl", [row])
     run_job(job(), tmp_path / "a.jsonl")
     write(place / "programs.jsonl", [row | {"canonical_solution": "    return 1"}])
-    assert run_job(job(), tmp_path / "a.jsonl").drawn == 0  # nothing that the samples hang on
+    assert run_job(job(), tmp_path / "a.jsonl").drawn == 0  # nothing that the samples depend on
     write(place / "programs.jsonl", [row | {"test": "def check(f): assert f()"}])
     with pytest.raises(JournalError, match=r"problem 't': its prompt or tests"):
         run_job(job(), tmp_path / "a.jsonl")

@@ -29,7 +29,7 @@ from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate, rotate_and_store
 from sharegen.kernels.rows import Rows, gated_rows, rows_of
-from sharegen.kernels.store import store, store_narrow
+from sharegen.kernels.store import store, store_fp8
 
 TARGET = GPUTarget("cuda", 90, 32)
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, 
         plan.update(tensors.layout)
         where = Rows.empty(case.rows, case.num_heads * case.head_size, CPU, LEAST)
         decode_attention(
-            *tensors.inputs(plan), narrow=tensors.narrow, scale=tensors.scale,
+            *tensors.inputs(plan), fp8=tensors.fp8, scale=tensors.scale,
             rows=where if rows else None, **how,
         )  # fmt: skip
 
@@ -89,17 +89,17 @@ def prefill(**how: Any) -> None:
 
 def between() -> None:
     """What stands around attention."""
-    tensors = Tensors(replace(CASE, narrow=True), CPU)
+    tensors = Tensors(replace(CASE, fp8=True), CPU)
     q, k = tensors.q, tensors.q[:, :2]
     angles = torch.zeros(2, len(q), 128, dtype=q.dtype)
     slots = torch.arange(len(q))
-    assert tensors.narrow is not None
+    assert tensors.fp8 is not None
     caches = tensors.k_cache, tensors.v_cache
     rotate(q, k, *angles)
     rotate_and_store(q, k, k, *angles, caches, slots)
-    rotate_and_store(q, k, k, *angles, tensors.narrow, slots)
+    rotate_and_store(q, k, k, *angles, tensors.fp8, slots)
     store(k, k, *caches, slots)
-    store_narrow(k, k, tensors.narrow, slots)
+    store_fp8(k, k, tensors.fp8, slots)
     rows_of(q.flatten(1), LEAST)
     gated_rows(q.flatten(1), q.flatten(1), LEAST)
 
@@ -125,11 +125,11 @@ CASES: dict[str, Callable[[], None]] = {
     "gate": gate,
     "between": between,
     "prefill": prefill,
-    "narrow into rows": lambda: decode(replace(CASE, narrow=True), rows=True),
+    "fp8 into rows": lambda: decode(replace(CASE, fp8=True), rows=True),
 }
 for _name, _how in HOW.items():
     CASES[_name] = lambda how=_how: decode(CASE, **how)  # type: ignore[misc]
-    CASES[f"narrow, {_name}"] = lambda how=_how: decode(replace(CASE, narrow=True), **how)  # type: ignore[misc]
+    CASES[f"fp8, {_name}"] = lambda how=_how: decode(replace(CASE, fp8=True), **how)  # type: ignore[misc]
 
 if __name__ == "__main__":
     JITFunction.run = launch

@@ -61,7 +61,7 @@ def dense(
         row_end=np.array([rows.stop for rows, *_ in nodes], np.int32),
         block_start=np.cumsum([0, *map(len, blocks)], dtype=np.int32),
         blocks=np.concatenate(blocks).astype(np.int32), contiguous=contiguous,
-        narrow=np.zeros(count, np.bool_),
+        fp8=np.zeros(count, np.bool_),
     )  # fmt: skip
     [part] = kind(layout, size, q.device).by_level(q, *caches, None, lowest, softcap)
     return part
@@ -160,7 +160,7 @@ def test_a_row_of_a_step_is_computed_as_among_others() -> None:
             row_start=np.zeros(len(path), np.int32), row_end=np.ones(len(path), np.int32),
             block_start=np.cumsum([0, *map(len, blocks)]).astype(np.int32),
             blocks=np.concatenate(blocks), contiguous=layout.contiguous[path],
-            narrow=layout.narrow[path],
+            fp8=layout.fp8[path],
         )  # fmt: skip
         place = int(layout.order[row])
         assert torch.equal(decode(flash, replace(batch, layout=alone))[place], whole[place])

@@ -37,7 +37,7 @@ def layout_of(
         block_start=starts,
         blocks=np.arange(starts[-1], dtype=np.int32),
         contiguous=np.ones(len(nodes), bool),
-        narrow=np.zeros(len(nodes), bool),
+        fp8=np.zeros(len(nodes), bool),
     )
 
 

@@ -7,9 +7,9 @@ import torch
 
 from sharegen.engine.model import interface
 from sharegen.engine.model.fp8.products import E4M3
-from sharegen.kernels.narrow import NarrowKV
+from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.rotate import rotate, rotate_and_store
-from sharegen.kernels.store import store, store_narrow
+from sharegen.kernels.store import store, store_fp8
 from tests.kernels.trees import DEVICE, assert_close, each_dtype
 
 
@@ -70,17 +70,17 @@ def test_keys_are_rotated_into_their_slots(dtype: torch.dtype) -> None:
 
 
 @each_dtype
-def test_keys_are_rotated_into_narrow_slots(dtype: torch.dtype) -> None:
+def test_keys_are_rotated_into_fp8_slots(dtype: torch.dtype) -> None:
     q, k, v, cos, sin = rotated_and_stored(dtype)
     slots = caches(9, 3, 80, dtype)[2]
     pools = [torch.zeros(4, 4, 3, 160, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
     exponents = [torch.zeros(4, 3, 2, 4, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
     mine, theirs = (
-        NarrowKV(pool[..., :80].view(E4M3), pool[..., 80:].view(E4M3), scales)
+        FP8Blocks(pool[..., :80].view(E4M3), pool[..., 80:].view(E4M3), scales)
         for pool, scales in zip(pools, exponents, strict=True)
     )
     out = rotate_and_store(q, k, v, cos, sin, mine, slots)
     expected, k = rotate(q, k, cos, sin)
-    store_narrow(k, v, theirs, slots)
+    store_fp8(k, v, theirs, slots)
     assert torch.equal(out, expected)
     assert torch.equal(*pools) and torch.equal(*exponents)

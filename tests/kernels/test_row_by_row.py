@@ -17,7 +17,7 @@ def paths(layout: SharedLayout) -> dict[int, list[tuple]]:
     for i in range(layout.num_nodes):
         blocks = layout.blocks[layout.block_start[i] : layout.block_start[i + 1]]
         node = (layout.position[i], layout.level[i], layout.length[i], *blocks,
-                layout.contiguous[i], layout.narrow[i])  # fmt: skip
+                layout.contiguous[i], layout.fp8[i])  # fmt: skip
         for row in layout.order[layout.row_start[i] : layout.row_end[i]]:
             found[int(row)].append(node)
     return found
@@ -35,7 +35,7 @@ def test_every_row_reads_what_it_read() -> None:
         block_start=ints(0, 2, 3, 4, 6),
         blocks=ints(7, 8, 3, 1, 9, 4),
         contiguous=np.array([True, True, True, False]),
-        narrow=np.array([False, False, True, False]),
+        fp8=np.array([False, False, True, False]),
     )
     apart = layout.row_by_row()
     assert paths(apart) == paths(layout)

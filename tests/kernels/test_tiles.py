@@ -110,7 +110,7 @@ def test_the_tiles_of_hopper_are_those_that_were_measured() -> None:
     ]  # fmt: skip
     each_its_own = replace(llama, num_kv_heads=32)
     assert many_tile(each_its_own, LIMITS["sm_90"], long=False) == Tile(128, 32, 8, 3, 144)
-    for how in ({"long": True}, {"long": False, "narrow": True}):
+    for how in ({"long": True}, {"long": False, "fp8": True}):
         assert many_tile(each_its_own, LIMITS["sm_90"], **how) == Tile(128, 64, 8, 3, 184)
     for limit in (LIMITS["sm_80"], LIMITS["sm_86"]):
         assert many_tile(llama, limit, long=True) == shared_tile(llama, limit)
@@ -136,12 +136,12 @@ def test_programs_that_a_gpu_has_room_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert programs_with_room(torch.device("cuda"), wide, large) == 132  # at least one a processor
 
 
-def test_narrow_suffixes_are_kept_to_fewer_registers_where_each_row_has_kv_heads() -> None:
+def test_fp8_suffixes_are_kept_to_fewer_registers_where_each_row_has_kv_heads() -> None:
     limit = LIMITS["sm_90"]
     for heads, kv_heads, registers in ((32, 32, 112), (32, 8, None)):
         shape = AttentionShape(heads, kv_heads, 128, 128, 16, torch.bfloat16)
         wide = suffix_tile(shape, limit, beside=True)
         assert wide.max_registers is None
-        assert suffix_tile(shape, limit, narrow=True) == replace(wide, max_registers=registers)
-        beside = suffix_tile(shape, limit, narrow=True, beside=True)
+        assert suffix_tile(shape, limit, fp8=True) == replace(wide, max_registers=registers)
+        beside = suffix_tile(shape, limit, fp8=True, beside=True)
         assert beside == replace(wide, max_registers=112)

@@ -121,7 +121,7 @@ def random_batch(
         block_start=np.cumsum([0, *per_node]).astype(np.int32),
         blocks=np.array(blocks, np.int32),
         contiguous=np.array([i not in scattered for i in range(len(nodes))], bool),
-        narrow=np.zeros(len(nodes), bool),
+        fp8=np.zeros(len(nodes), bool),
     )
 
     num_rows = num_live + padding
@@ -184,7 +184,7 @@ def prompt_layout(
         block_start=block_start.astype(np.int32),
         blocks=blocks[::-1].copy() if scattered else blocks,
         contiguous=np.full(len(nodes), not scattered),
-        narrow=np.zeros(len(nodes), bool),
+        fp8=np.zeros(len(nodes), bool),
     )
     return layout, starts
 

@@ -5,12 +5,12 @@ Numbers only; the tensors live in the runner. Shared nodes take contiguous runs 
 from the high end, so that the two do not fragment each other. A block that a sequence and a
 fork's node share is counted once per owner and freed with the last.
 
-Where the KV of one sample alone is narrower than what several read, a block is one of the narrow
+Where the KV of one sample alone is narrower than what several read, a block is one of the FP8
 kind, and `width` neighbours of them, a *bundle*, are one of full width. There is one pool of both:
 bundles that are free and blocks that are free are counted apart, and a sequence takes what is left
 of a broken bundle before it breaks another.
 
-A block has `block_size` places, one for each token of the narrow kind. Places that nobody is going
+A block has `block_size` places, one for each token of the FP8 kind. Places that nobody is going
 to fill are noted with their block, and forgotten when it is free.
 """
 

@@ -4,9 +4,9 @@ A prefix tree splits prompts where they part among themselves. What is read late
 window or the next call, would part a token earlier or later and find no node of its own. So its
 paths fall on the places where those of earlier prompts were split, and part as they like below.
 
-Splits decide the very bits of the numbers. They hang on the prompts that were read, in their order,
-and on nothing else: not on what has finished, nor on what the memory still holds. So a job that
-reads the same prompts again, with some of its samples on record, splits them the same.
+Splits decide the very bits of the numbers. They depend on the prompts that were read, in their
+order, and on nothing else: not on what has finished, nor on what the memory still holds. So a job
+that reads the same prompts again, with some of its samples on record, splits them the same.
 """
 
 from __future__ import annotations

@@ -167,9 +167,9 @@ class PrefixCache(Generic[Kept]):
         return all(self.stored[node].computed == node.length for node in leaf.path())
 
     def _unplaced(self, node: Node) -> NodeKV:
-        """What one sample alone reads is narrow where that is narrower than what several do."""
-        narrow = self.pool.width > 1 and (node.alone or node.fork)
-        return NodeKV(1 if narrow else self.pool.width, narrow)
+        """What one sample alone reads is in FP8 where the cache has such blocks."""
+        fp8 = self.pool.width > 1 and (node.alone or node.fork)
+        return NodeKV(1 if fp8 else self.pool.width, fp8)
 
     def room_for(self, nodes: Iterable[Node]) -> Room:
         """What the nodes take: each begins a block of its own."""
@@ -177,8 +177,8 @@ class PrefixCache(Generic[Kept]):
         for node in nodes:
             kv = self.stored.get(node) or self._unplaced(node)
             count = self.pool.blocks_for(node.length)
-            blocks += count if kv.narrow else 0
-            bundles += 0 if kv.narrow else count
+            blocks += count if kv.fp8 else 0
+            bundles += 0 if kv.fp8 else count
         return Room(bundles, blocks)
 
     def missing(self, leaf: Node) -> Room:
@@ -189,7 +189,7 @@ class PrefixCache(Generic[Kept]):
         """Give a node its blocks, which must be free, unless it has them."""
         if node not in self._placed:
             kv = self.stored[node]
-            allocate = self.pool.allocate_node if kv.narrow else self.pool.allocate_bundles
+            allocate = self.pool.allocate_node if kv.fp8 else self.pool.allocate_bundles
             count = self.pool.blocks_for(node.length)
             found = allocate(count)
             assert found is not None, "a checked request does not fit the empty pool"
@@ -376,7 +376,7 @@ class PrefixCache(Generic[Kept]):
         assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
         for node, kv in self.stored.items():
             assert (kv.users == 0) == (node in self.idle)
-            assert kv.users > 0 or (kv.computed == node.length and not kv.narrow)
+            assert kv.users > 0 or (kv.computed == node.length and not kv.fp8)
             assert len(kv.blocks) in (0, self.pool.blocks_for(node.length) * kv.width)
-            assert kv.width == (1 if kv.narrow else self.pool.width)
+            assert kv.width == (1 if kv.fp8 else self.pool.width)
             assert not node.children or node.forked or node.length >= self.pool.block_size

@@ -15,7 +15,7 @@ _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 class NodeKV:
     """The KV of one node, as long as someone uses it.
 
-    width: pool blocks that one of its own takes, which is of full width; narrow: whether its KV is
+    width: pool blocks that one of its own takes, which is of full width; fp8: whether its KV is
     narrower than the model's, as one sample's own tokens are.
     users: requests with unfinished samples, and kept sequences, whose path passes through the node.
     blocks: of the pool, where it lies, none before it is placed; contiguous: whether they are one
@@ -25,12 +25,12 @@ class NodeKV:
     logprobs: of the node's tokens, where a request wants them.
     """
 
-    __slots__ = ("blocks", "computed", "contiguous", "logprobs", "lost", "narrow", "state", "users",
+    __slots__ = ("blocks", "computed", "contiguous", "fp8", "logprobs", "lost", "state", "users",
                  "width")  # fmt: skip
 
-    def __init__(self, width: int = 1, narrow: bool = False) -> None:
+    def __init__(self, width: int = 1, fp8: bool = False) -> None:
         self.width = width
-        self.narrow = narrow
+        self.fp8 = fp8
         self.users = 0
         self.blocks = _NO_BLOCKS
         self.contiguous = True

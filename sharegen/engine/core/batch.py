@@ -89,8 +89,8 @@ class Swaps:
 class PrefillBatch:
     """Packed chunks of prompt nodes, parents before children.
 
-    token_ids, positions, slots: [T] the tokens, their positions and where their KV goes; narrow:
-    [T] whether that is a slot of narrow blocks.
+    token_ids, positions, slots: [T] the tokens, their positions and where their KV goes; fp8:
+    [T] whether that is a slot of FP8 blocks.
     chunk_starts: [num_chunks + 1] rows of the chunks. layout: what the rows attend to besides
     their own chunk.
     logit_rows: [num_prompts] rows of the last tokens of prompts. drawings: [num_samples] the
@@ -105,7 +105,7 @@ class PrefillBatch:
     token_ids: Int64
     positions: Int64
     slots: Int64
-    narrow: npt.NDArray[np.bool_]
+    fp8: npt.NDArray[np.bool_]
     chunk_starts: list[int]
     layout: SharedLayout
     logit_rows: Int64

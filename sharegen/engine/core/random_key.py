@@ -1,6 +1,6 @@
 """The key of one sample's random stream: plain Python, for those that know no torch.
 
-A sample's numbers hang on (seed, request, sample, position) and on nothing else. The mixing is
+A sample's numbers depend on (seed, request, sample, position) and on nothing else. The mixing is
 SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014);
 `sample/draws.py` turns keys and positions into numbers.
 """

@@ -200,7 +200,7 @@ class SamplingParams:
 
     @property
     def reads_prompt(self) -> bool:
-        """Whether the draws hang on the prompt's tokens beside its logits."""
+        """Whether the draws depend on the prompt's tokens beside its logits."""
         return self.repetition_penalty != 1 or bool(self.bad_words)
 
 
@@ -283,7 +283,7 @@ Params = SamplingParams | BeamSearchParams
 class Request:
     """One prompt and the samples wanted of it.
 
-    key: what the random stream hangs on, together with the seed, the sample's index and the
+    key: what the random stream depends on, together with the seed, the sample's index and the
         position (a row's id, hashed, or the request's index in the call): the draws of a request
         never depend on what else runs.
     samples: the indices of the samples to draw; a resumed job leaves out those it has.

@@ -52,7 +52,7 @@ class Agreement:
 
 
 def digest(value: Any) -> str:
-    """Of a batch, or what else a step hangs on, by its content alone."""
+    """Of a batch, or what else a step depends on, by its content alone."""
     hashed = hashlib.blake2b(digest_size=4)
     for part in _parts(value):
         hashed.update(part)

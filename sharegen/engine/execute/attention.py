@@ -150,7 +150,7 @@ class ReferenceAttention:
         return self._context(slots, attend)
 
     def _context(self, slots: Slots, attend: Callable[..., torch.Tensor]) -> AttentionContext:
-        stores = Stores(reference.store, reference.store_narrow)
+        stores = Stores(reference.store, reference.store_fp8)
         return StoreAndAttend(self.layers, self.cache, slots, stores, attend)
 
     def _plan_of(self, layout: SharedLayout) -> reference.ReferencePlan:

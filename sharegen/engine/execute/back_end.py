@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from sharegen.engine.execute.kv_cache import KVCache
-from sharegen.engine.model.fp8 import products as fp8
+from sharegen.engine.model.fp8 import products as fp8_products
 from sharegen.engine.model.interface import Angles, AttentionContext, rotate
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels.layout import SharedLayout
@@ -19,11 +19,11 @@ from sharegen.kernels.layout import SharedLayout
 class Slots:
     """Where the KV of a step's tokens goes: [T] int64, -1 where it goes to the other kind.
 
-    full, narrow: slots of blocks in the model's dtype and of narrow ones; None for no token at all.
+    full, fp8: slots of blocks in the model's dtype and of FP8 ones; None for no token at all.
     """
 
     full: torch.Tensor | None
-    narrow: torch.Tensor | None = None
+    fp8: torch.Tensor | None = None
 
 
 Put = Callable[[], None]
@@ -85,13 +85,13 @@ class Attention(Protocol):
 class Stores:
     """What puts keys and values where they belong.
 
-    full(k, v, keys, values, slots); narrow(k, v, narrow, slots). rotated(q, k, v, cos, sin, cache,
-    slots) -> q: both, (keys, values) or narrow, after rotating q and k; None where attention wants
+    full(k, v, keys, values, slots); fp8(k, v, fp8, slots). rotated(q, k, v, cos, sin, cache,
+    slots) -> q: both, (keys, values) or fp8, after rotating q and k; None where attention wants
     what is stored, too.
     """
 
     full: Callable[..., None]
-    narrow: Callable[..., None]
+    fp8: Callable[..., None]
     rotated: Callable[..., torch.Tensor] | None = None
 
 
@@ -99,7 +99,7 @@ class Stores:
 class StoreAndAttend:
     """A step's context: keys and values go to their slots before a row reads them.
 
-    attention(q, k, v, keys, values, put, narrow=, scale=, window=, attention_chunk=, softcap=,
+    attention(q, k, v, keys, values, put, fp8=, scale=, window=, attention_chunk=, softcap=,
     sinks=) -> [T, num_heads, value_size], which calls put() once, before it reads the step's own
     tokens. gives_rows: given rows=, it writes these instead.
     """
@@ -132,10 +132,10 @@ class StoreAndAttend:
         angles: Angles | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.gives_rows:
-            return fp8.rows_of(self.attend(layer_idx, q, k, v, sinks, angles).flatten(1))
+            return fp8_products.rows_of(self.attend(layer_idx, q, k, v, sinks, angles).flatten(1))
         from sharegen.kernels.rows import Rows  # which needs Triton
 
-        rows = Rows.empty(len(q), q.shape[1] * v.shape[2], q.device, fp8.LEAST)
+        rows = Rows.empty(len(q), q.shape[1] * v.shape[2], q.device, fp8_products.LEAST)
         self._attend(layer_idx, q, k, v, angles, sinks=sinks, rows=rows)
         return rows.numbers, rows.scales
 
@@ -150,23 +150,23 @@ class StoreAndAttend:
     ) -> torch.Tensor:
         spec = self.layers[layer_idx]
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
-        narrow = self.cache.narrow[layer_idx] if self.cache.narrow else None
+        fp8 = self.cache.fp8[layer_idx] if self.cache.fp8 else None
 
         def put() -> None:
             if self.slots.full is not None:
                 self.stores.full(k, v, keys, values, self.slots.full)
-            if self.slots.narrow is not None:
-                self.stores.narrow(k, v, narrow, self.slots.narrow)
+            if self.slots.fp8 is not None:
+                self.stores.fp8(k, v, fp8, self.slots.fp8)
 
         if angles is not None and self.stores.rotated is not None and k.shape == v.shape:
-            place = (keys, values) if self.slots.full is not None else narrow
-            slots = self.slots.full if self.slots.full is not None else self.slots.narrow
+            place = (keys, values) if self.slots.full is not None else fp8
+            slots = self.slots.full if self.slots.full is not None else self.slots.fp8
             q = self.stores.rotated(q, k, v, *angles, place, slots)
             put = _nothing
         elif angles is not None:
             q, k = rotate(q, k, angles)
         return self.attention(
-            q, k, v, keys, values, put, narrow=narrow, scale=spec.scaling, window=spec.window,
+            q, k, v, keys, values, put, fp8=fp8, scale=spec.scaling, window=spec.window,
             attention_chunk=spec.attention_chunk,
             softcap=spec.softcap, **how,
         )  # fmt: skip

@@ -18,10 +18,10 @@ from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate_and_store
-from sharegen.kernels.store import store, store_narrow
+from sharegen.kernels.store import store, store_fp8
 
-_STORES = Stores(store, store_narrow)
-_OF_DECODING = Stores(store, store_narrow, rotate_and_store)
+_STORES = Stores(store, store_fp8)
+_OF_DECODING = Stores(store, store_fp8, rotate_and_store)
 
 
 def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
@@ -59,9 +59,9 @@ class KernelAttention:
         self.cache = cache
         shapes = dict.fromkeys(shape_of(spec, cache) for spec in layers)
         costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
-        narrow = bool(cache.narrow)
+        fp8 = bool(cache.fp8)
         self._plans = {
-            shape: Plan(shape, max_rows, cache.device, costs=costs, narrow_suffixes=narrow)
+            shape: Plan(shape, max_rows, cache.device, costs=costs, fp8_suffixes=fp8)
             for shape in shapes
         }
         self._prefill_plans = {

@@ -11,7 +11,7 @@ import torch
 
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.errors import UsageError
-from sharegen.kernels.narrow import NarrowKV, exponent_bytes
+from sharegen.kernels.fp8_blocks import FP8Blocks, exponent_bytes
 
 _FP8_CAPABILITY = (8, 9)
 
@@ -63,8 +63,8 @@ def block_format(
 class KVCache:
     """keys[layer]: [bundles + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
 
-    A bundle is `width` of the pool's blocks; where these are narrow, narrow[layer] is the same
-    memory as narrow blocks (`kernels/narrow.py`), with scales beside it.
+    A bundle is `width` of the pool's blocks; where these are fp8, fp8[layer] is the same
+    memory as FP8 blocks (`kernels/fp8_blocks.py`), with scales beside it.
     tokens: int32 [blocks + width, block_size], of outputs, where a penalty looks back at them.
     by_block: [blocks + width, numbers] of each layer and of the tokens, the same memory as plain
     bits: what a sample's own block is, with its scales.
@@ -93,9 +93,9 @@ class KVCache:
         self.values = [
             _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device) for spec in layers
         ]
-        self.narrow: list[NarrowKV] = []
+        self.fp8: list[FP8Blocks] = []
         if width > 1:
-            self.narrow = [self._narrow(*both) for both in zip(self.keys, self.values, strict=True)]
+            self.fp8 = [self._as_fp8(*both) for both in zip(self.keys, self.values, strict=True)]
         self.tokens = _zeros((num_blocks + width, block_size), torch.int32, device)
         self.by_block = _as_bits([*self._own_blocks(), self.tokens])
 
@@ -113,14 +113,14 @@ class KVCache:
         """The tensors in which samples' own blocks lie."""
         if self.width == 1:
             return [*self.keys, *self.values]
-        kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.narrow]
+        kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.fp8]
         return [tensor for kind in kinds for tensor in kind]
 
-    def _narrow(self, keys: torch.Tensor, values: torch.Tensor) -> NarrowKV:
+    def _as_fp8(self, keys: torch.Tensor, values: torch.Tensor) -> FP8Blocks:
         blocks = len(keys) * self.width
         heads = keys.shape[2]
         exponents = _zeros((blocks, heads, 2, self.block_size), torch.uint8, self.device)
-        return NarrowKV(
+        return FP8Blocks(
             keys.view(-1).view(torch.float8_e4m3fn).view(blocks, *keys.shape[1:]),
             values.view(-1).view(torch.float8_e4m3fn).view(blocks, *values.shape[1:]),
             exponents,

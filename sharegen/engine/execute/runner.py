@@ -114,14 +114,14 @@ class Runner:
         if batch.logprobs is not None:
             wanted = np.concatenate([wanted, batch.logprobs.rows])
         missing = max(_LEAST_COMPILED, self.padded(len(wanted))) - len(wanted)
-        full = np.where(batch.narrow, -1, batch.slots)
-        narrow = np.where(batch.narrow, batch.slots, -1)
+        full = np.where(batch.fp8, -1, batch.slots)
+        fp8 = np.where(batch.fp8, batch.slots, -1)
         ids, position, logit_rows, *slots = self._send(
             np.pad(batch.token_ids, (0, padding)),
             np.pad(batch.positions, (0, padding)).astype(np.int32),
             np.pad(wanted, (0, missing)),
             np.pad(full, (0, padding), constant_values=self.cache.scratch_slot),
-            *([np.pad(narrow, (0, padding), constant_values=-1)] if batch.narrow.any() else []),
+            *([np.pad(fp8, (0, padding), constant_values=-1)] if batch.fp8.any() else []),
         )
         chunk_starts = batch.chunk_starts + [count + padding] * (padding > 0)
         context = self.attention.prefill(batch.layout, chunk_starts, position, Slots(*slots))
@@ -184,7 +184,7 @@ class Runner:
         size = self.cache.block_size
         blocks = block_tables.gather(1, (output // size)[:, None])[:, 0]
         slots = torch.where(position >= 0, blocks * size + output % size, self._scratch_slot)
-        where = Slots(None, slots) if self.cache.narrow else Slots(slots)
+        where = Slots(None, slots) if self.cache.fp8 else Slots(slots)
         context = self.attention.decode(where, block_tables, prefix_length, position)
         every = torch.arange(count, device=self.device)
         states = None

@@ -1,8 +1,8 @@
 """Forks: which sample is gone on from, and the request that goes on from it.
 
 A fork is a request of its own, whose prompt is its parent's with some of the parent's outputs. Its
-key hangs on what is forked alone, and further forks of the same text get further sample indices, so
-that no draw depends on when somebody forks.
+key depends on what is forked alone, and further forks of the same text get further sample indices,
+so that no draw depends on when somebody forks.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Observer:
     def _weigh_swaps(self) -> None:
         """See what a token costs that is computed again.
 
-        What the ranks do hangs on the times of rank 0 alone, which tells them their batches.
+        What the ranks do depends on the times of rank 0 alone, which tells them their batches.
         """
         swapping, stats = self._scheduler.swapping, self.stats
         seconds, tokens = stats.decode_seconds, self._scheduler.row_steps

@@ -1,4 +1,4 @@
-"""Experts on a CPU: the arithmetic of a token must not hang on how many others share its expert.
+"""Experts on a CPU: the arithmetic of a token must not depend on how many others share its expert.
 
 Some processors multiply one, two or three rows otherwise than more, with other last bits, and of a
 vector's numbers an odd end is rounded apart. So each expert that has tokens computes four rows,

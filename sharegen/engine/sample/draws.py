@@ -1,6 +1,6 @@
 """One uniform number a token, from a counter: the same on every device, in every order.
 
-A sample's numbers hang on (seed, request, sample, position) and on nothing else, so neither the
+A sample's numbers depend on (seed, request, sample, position) and on nothing else, so neither the
 batch, nor preemption, nor resuming can change them. The generator is SplitMix64 (Steele, Lea and
 Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): the row's key is the state,
 the token's position the counter. It needs only 64-bit integer arithmetic that wraps around, which

@@ -64,7 +64,7 @@ class Features:
 
     @property
     def looks_back(self) -> bool:
-        """Whether that hangs on the tokens before."""
+        """Whether that depends on the tokens before."""
         return self.penalised or self.edit_slots > 0
 
 

@@ -2,7 +2,7 @@
 
 Nothing is reserved for a limit that samples hardly ever meet. What the running ones are going to
 hold is forecast from the lengths of those that ended and the ages of those that run; where that
-turns out too little, the youngest are preempted. Tokens never hang on it.
+turns out too little, the youngest are preempted. Tokens never depend on it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Capacity:
             )
         limit = self._asked(request)
         prompt = len(request.prompt_token_ids)
-        # Of full width: what is narrow, the tree says.
+        # Of full width: what is fp8, the tree says.
         own = self.blocks_at_end(limit) * request.rows
         need = self._pool.blocks_for(prompt) * self._pool.width + own
         if need > self._pool.num_blocks:

@@ -38,7 +38,7 @@ def prefill_step(
     mixed: how mixers take them.
     """
     starts = np.cumsum([0] + [chunk.end - chunk.start for chunk in chunks])
-    tokens, positions, slots, narrow = [], [], [], []
+    tokens, positions, slots, fp8 = [], [], [], []
     queries = []
     last_row: dict[Node, int] = {}
     asked: list[Asked] = []
@@ -50,7 +50,7 @@ def prefill_step(
         positions.append(within + node.position)
         slots.append(kv.places[within // block_size].astype(np.int64) * block_size
                      + within % block_size)  # fmt: skip
-        narrow.append(np.full(len(within), kv.narrow))
+        fp8.append(np.full(len(within), kv.fp8))
         rows = range(first, first + len(within))
         queries.append(Queries(node, rows, chunk.start))
         last_row[node] = rows[-1]
@@ -64,7 +64,7 @@ def prefill_step(
         token_ids=np.concatenate(tokens).astype(np.int64),
         positions=np.concatenate(positions),
         slots=np.concatenate(slots),
-        narrow=np.concatenate(narrow),
+        fp8=np.concatenate(fp8),
         chunk_starts=starts.tolist(),
         layout=shared_layout(queries, stored),
         logit_rows=np.array([last_row[group.leaf] for group in groups], dtype=np.int64),
@@ -94,7 +94,7 @@ def fill_step(
         token_ids=np.concatenate(tokens),
         positions=np.concatenate(positions),
         slots=np.concatenate(slots),
-        narrow=np.zeros(starts[-1], dtype=np.bool_),
+        fp8=np.zeros(starts[-1], dtype=np.bool_),
         chunk_starts=starts.tolist(),
         layout=shared_layout(queries, stored),
         logit_rows=nothing,
@@ -216,5 +216,5 @@ def _as_arrays(
         block_start=np.cumsum([0, *map(len, blocks)], dtype=np.int32),
         blocks=np.concatenate([np.empty(0, dtype=np.int32), *blocks]),
         contiguous=np.array([kv.contiguous for kv in placed], dtype=np.bool_),
-        narrow=np.array([kv.narrow for kv in placed], dtype=np.bool_),
+        fp8=np.array([kv.fp8 for kv in placed], dtype=np.bool_),
     )

@@ -299,7 +299,7 @@ class Rows:
                 resting.append(row)
                 continue
             if sequence.structured and fed == len(sequence.tokens):
-                # Its input is still on the device, and what it may draw hangs on that.
+                # Its input is still on the device, and what it may draw depends on that.
                 resting.append(row)
                 continue
             if sequence.structured or fed < sequence.replay:

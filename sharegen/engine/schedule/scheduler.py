@@ -314,7 +314,7 @@ class Scheduler:
     def wants_rest(self) -> bool:
         """Whether what is next waits for the steps in flight.
 
-        Rows may move only while there is none, and which beams go on hangs on what they drew; so
+        Rows may move only while there is none, and which beams go on depends on what they drew; so
         does what most rows may draw. Where few rows wait for their tokens, these sit out every
         other step instead, and the others keep their pace.
         """
@@ -325,7 +325,7 @@ class Scheduler:
     def turns_over(self) -> bool:
         """Whether most rows leave now, at their limits, and those who take them are ready.
 
-        To seat these takes the host longer than a step, and hangs on no token: unless one of them
+        To seat these takes the host longer than a step, and depends on no token: unless one of them
         was preempted, and replays its own.
         """
         leaving = self.rows.num_leaving(0)

@@ -8,7 +8,7 @@ A prior says what is thought where none has come so far: that one sample goes on
 half as long again as it has, and half of `_SCALE` tokens (a Lomax distribution of shape 3). It
 counts as one sample at risk in every age class, which is Hjort's posterior mean under a beta
 process ("Nonparametric Bayes estimators based on beta processes in models for life history data",
-1990). So nothing hangs on the limit as long as samples end before it.
+1990). So nothing depends on the limit as long as samples end before it.
 """
 
 from __future__ import annotations

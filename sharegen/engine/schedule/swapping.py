@@ -3,8 +3,8 @@
 A preempted sample whose blocks are saved goes on where it was. One whose blocks are lost feeds its
 tokens again, one a step; or, where last bits may differ, all of them in one prefill pass. Which is
 cheaper a cost model says: seconds for the copies there and back against seconds of tokens that are
-given to the model for nothing new. Tokens do not hang on it: what comes back are the bits that went
-out, and what is fed again gives them once more.
+given to the model for nothing new. Tokens do not depend on it: what comes back are the bits that
+went out, and what is fed again gives them once more.
 """
 
 from __future__ import annotations

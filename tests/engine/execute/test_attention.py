@@ -82,7 +82,7 @@ def layout(length: int, blocks: list[int], rows: int) -> SharedLayout:
         block_start=np.array([0, len(blocks)] if length else [0], np.int32),
         blocks=np.array(blocks, np.int32),
         contiguous=some == -1,
-        narrow=some == -1,
+        fp8=some == -1,
     )
 
 

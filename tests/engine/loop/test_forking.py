@@ -214,7 +214,7 @@ def test_what_cannot_be_forked_is_said_in_one_line() -> None:
 
 
 def test_a_finished_sample_is_forked_by_its_completion_alone() -> None:
-    """Whether its KV is still kept hangs on memory, and must not decide that."""
+    """Whether its KV is still kept depends on memory, and must not decide that."""
     engine = make_engine(loaded("llama"))
     finished = 0
     for completion in engine.generate(kept([PROMPT, PROMPT[:9]], SAMPLED)):

@@ -1,4 +1,4 @@
-"""A token's last bits hang on no other token of its batch, where experts multiply few rows."""
+"""A token's last bits depend on no other token of its batch, where experts multiply few rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Narrow keys and values: their numbers, how they are stored, and attention that reads them."""
+"""FP8 keys and values: their numbers, how they are stored, and attention that reads them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from sharegen.kernels import reference
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
-from sharegen.kernels.narrow import NAN, NarrowKV, least_exponent, narrowed, widened
+from sharegen.kernels.fp8_blocks import NAN, FP8Blocks, from_fp8, least_exponent, to_fp8
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.shared import shared_attention
-from sharegen.kernels.store import store_narrow
+from sharegen.kernels.store import store_fp8
 from sharegen.kernels.suffix import suffix_attention
 from sharegen.kernels.tiles import AttentionShape, Tile
 from tests.kernels.trees import (
@@ -38,7 +38,7 @@ SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)
 READINGS = {"shared": None, "apart": Decided(every=1), "some apart": Decided(every=2)}
 each_reading = pytest.mark.parametrize("costs", READINGS.values(), ids=READINGS)
 each_store = pytest.mark.parametrize(
-    "put", [store_narrow, reference.store_narrow], ids=["kernel", "reference"]
+    "put", [store_fp8, reference.store_fp8], ids=["kernel", "reference"]
 )
 
 
@@ -56,23 +56,23 @@ def test_a_number_is_off_by_a_sixteenth_at_most(size: float) -> None:
     x = torch.randn(50, 97, generator=torch.Generator().manual_seed(0))
     x = x / x.abs().amax(-1, keepdim=True) * size
     x[0, ::2], x[1] = 0.0, size
-    numbers, exponents = narrowed(x, 1)
-    error = (widened(numbers, exponents) - x).abs()
+    numbers, exponents = to_fp8(x, 1)
+    error = (from_fp8(numbers, exponents) - x).abs()
     assert (error <= torch.maximum(x.abs() / 16, torch.tensor(size / 448 / 512))).all()
-    assert (widened(numbers, exponents)[x == 0] == 0).all()
+    assert (from_fp8(numbers, exponents)[x == 0] == 0).all()
 
 
 def test_rows_of_zeros_and_of_powers_of_two_are_exact() -> None:
     x = torch.zeros(3, 8)
     x[1] = 2.0 ** torch.arange(-10, -2)
     x[2] = torch.tensor([448.0, -416.0, 0.0, 1.75, 0.125, -1.0, 3.25, 2.0**-6])
-    assert torch.equal(widened(*narrowed(x, 1)), x)
+    assert torch.equal(from_fp8(*to_fp8(x, 1)), x)
 
 
 # -- storing ----------------------------------------------------------------------------------
 
 
-def empty(blocks: int, shape: AttentionShape) -> NarrowKV:
+def empty(blocks: int, shape: AttentionShape) -> FP8Blocks:
     """Blocks that hold no number: whoever reads one of them finds a NaN."""
     size, heads = shape.block_size, shape.num_kv_heads
 
@@ -81,7 +81,7 @@ def empty(blocks: int, shape: AttentionShape) -> NarrowKV:
         return bytes_.view(torch.float8_e4m3fn)
 
     scales = torch.full((blocks, heads, 2, size), NAN, dtype=torch.uint8, device=DEVICE)
-    return NarrowKV(nans(shape.key_size), nans(shape.value_size), scales)
+    return FP8Blocks(nans(shape.key_size), nans(shape.value_size), scales)
 
 
 @each_dtype
@@ -103,8 +103,8 @@ def test_the_kernel_stores_what_the_reference_does(
     v[8] = torch.finfo(dtype).max
     slots = torch.tensor([3, 17, -1, 40, 5, 16, 33, 1, 0], device=DEVICE)
     mine, theirs = empty(4, shape), empty(4, shape)
-    store_narrow(k, v, mine, slots)
-    reference.store_narrow(k, v, theirs, slots)
+    store_fp8(k, v, mine, slots)
+    reference.store_fp8(k, v, theirs, slots)
     for a, b in zip(vars(mine).values(), vars(theirs).values(), strict=True):
         assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
@@ -117,7 +117,7 @@ def test_what_is_not_finite_is_a_key_of_nan(put: Callable[..., None]) -> None:
     k[0, 0, 3], k[1, 1, 0], v[2, 0, 1] = torch.nan, torch.inf, -torch.inf
     cache = empty(1, shape)
     put(k, v, cache, torch.arange(4, device=DEVICE))
-    keys, values = reference.read_narrow(cache, torch.arange(4, device=DEVICE))
+    keys, values = reference.read_fp8(cache, torch.arange(4, device=DEVICE))
     bad = torch.tensor([[True, False], [False, True], [True, False], [False, False]], device=DEVICE)
     assert torch.equal(keys.isnan().any(-1), bad) and torch.equal(keys[~bad], k[~bad])
     assert (values[bad] == 0).all() and torch.equal(values[~bad], v[~bad])
@@ -127,9 +127,9 @@ def test_values_at_the_end_of_float16_stay_finite() -> None:
     v = torch.full((1, 1, 64), torch.finfo(torch.float16).max, dtype=torch.float16)
     cache = empty(1, make_shape(1, 1, torch.float16))
     slots = torch.zeros(1, dtype=torch.int64)
-    on_cpu = NarrowKV(*(tensor.cpu() for tensor in vars(cache).values()))
-    reference.store_narrow(v, v, on_cpu, slots)
-    values = reference.read_narrow(on_cpu, slots)[1]
+    on_cpu = FP8Blocks(*(tensor.cpu() for tensor in vars(cache).values()))
+    reference.store_fp8(v, v, on_cpu, slots)
+    values = reference.read_fp8(on_cpu, slots)[1]
     assert values.half().isfinite().all() and (values == 61_440).all()
     assert least_exponent(torch.float16) == 103 and least_exponent(torch.bfloat16) == 1
 
@@ -138,18 +138,18 @@ def test_values_at_the_end_of_float16_stay_finite() -> None:
 
 
 @dataclass
-class Narrow:
-    """A batch whose suffixes and some of whose nodes are narrow, and the numbers that are read."""
+class WithFP8:
+    """A batch whose suffixes and some of whose nodes are fp8, and the numbers that are read."""
 
     batch: Batch
-    narrow: NarrowKV
+    fp8: FP8Blocks
     read: Batch
 
 
-def some_narrow(batch: Batch, nodes: tuple[int, ...]) -> Narrow:
-    """Move the suffixes and those nodes to narrow blocks; where they were there is NaN."""
+def with_fp8_nodes(batch: Batch, nodes: tuple[int, ...]) -> WithFP8:
+    """Move the suffixes and those nodes to FP8 blocks; where they were there is NaN."""
     layout, size = batch.layout, batch.shape.block_size
-    is_narrow = np.isin(np.arange(layout.num_nodes), nodes)
+    is_fp8 = np.isin(np.arange(layout.num_nodes), nodes)
     own = []
     for row, slots in enumerate(batch.slots):
         own.append(slots[int(batch.prefix_length[row]) :])
@@ -157,22 +157,22 @@ def some_narrow(batch: Batch, nodes: tuple[int, ...]) -> Narrow:
         blocks = layout.blocks[layout.block_start[i] : layout.block_start[i + 1]]
         own.append((blocks[:, None] * size + np.arange(size)).ravel()[: layout.length[i]])
     slots = torch.from_numpy(np.unique(np.concatenate(own).astype(np.int64))).to(DEVICE)
-    narrow = empty(len(batch.k_cache), batch.shape)
+    fp8 = empty(len(batch.k_cache), batch.shape)
     keys, values = (c.view(-1, *c.shape[2:]) for c in (batch.k_cache, batch.v_cache))
-    reference.store_narrow(keys[slots], values[slots], narrow, slots)
+    reference.store_fp8(keys[slots], values[slots], fp8, slots)
     read = [cache.double() for cache in (batch.k_cache, batch.v_cache)]
-    found = reference.read_narrow(narrow, slots)
+    found = reference.read_fp8(fp8, slots)
     for cache, numbers, old in zip(read, found, (keys, values), strict=True):
         cache.view(-1, *cache.shape[2:])[slots] = numbers.double()
         old[slots] = torch.nan
-    layout = replace(layout, narrow=is_narrow)
+    layout = replace(layout, fp8=is_fp8)
     batch = replace(batch, layout=layout)
     q = batch.q.double()
-    return Narrow(batch, narrow, replace(batch, q=q, k_cache=read[0], v_cache=read[1]))
+    return WithFP8(batch, fp8, replace(batch, q=q, k_cache=read[0], v_cache=read[1]))
 
 
 def attend(
-    made: Narrow, tile: Tile | None = SMALL, costs: CostModel | None = None, **options: object
+    made: WithFP8, tile: Tile | None = SMALL, costs: CostModel | None = None, **options: object
 ) -> torch.Tensor:
     """Decode attention into a poisoned, guarded output."""
     batch, shape = made.batch, made.batch.shape
@@ -182,20 +182,20 @@ def attend(
     out, whole = guarded((len(batch.q), shape.num_heads, shape.value_size), shape.dtype)
     decode_attention(
         batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
-        batch.position, out=out, narrow=made.narrow, **options,
+        batch.position, out=out, fp8=made.fp8, **options,
     )  # fmt: skip
     assert_guard(whole)
     return out
 
 
-def by_reference(made: Narrow, **options: object) -> torch.Tensor:
+def by_reference(made: WithFP8, **options: object) -> torch.Tensor:
     batch = made.batch
     plan = reference.ReferencePlan(batch.layout, batch.shape.block_size, DEVICE)
     suffix = reference.SuffixPlan(
         plan, batch.shape.block_size, batch.block_tables, batch.prefix_length, batch.position
     )
     return reference.decode_attention(
-        batch.q, batch.k_cache, batch.v_cache, plan, suffix, narrow=made.narrow, **options
+        batch.q, batch.k_cache, batch.v_cache, plan, suffix, fp8=made.fp8, **options
     )
 
 
@@ -205,7 +205,7 @@ SUFFIXES = [1, 25, 40, 60]
 
 def check_tree(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(4, 2, dtype), NODES, SUFFIXES, padding=2, scattered=(2,))
-    made = some_narrow(batch, nodes)
+    made = with_fp8_nodes(batch, nodes)
     expected = naive_decode(made.read, scale=0.125)
     out = attend(made, costs=costs, scale=0.125)
     assert_close(out, expected)
@@ -236,7 +236,7 @@ LIMITS = [{"window": 1}, {"window": 60}, {"attention_chunk": 32}, {"window": 45,
 @pytest.mark.turn(3)
 def test_limits(options: dict, costs: CostModel | None, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(2, 1, dtype), NODES, SUFFIXES, padding=1, scattered=(2,))
-    made = some_narrow(batch, (1, 3))
+    made = with_fp8_nodes(batch, (1, 3))
     options = options | {"sinks": torch.linspace(-3, 4, 2, device=DEVICE).to(dtype), "scale": 0.125}
     expected = naive_decode(made.read, **options)
     assert_close(attend(made, costs=costs, **options), expected)
@@ -256,7 +256,7 @@ def test_queries_and_values_of_any_size(costs: CostModel | None, dtype: torch.dt
     sizes = torch.tensor([2.0**-12, 2.0, 64.0, 2.0**9], device=DEVICE, dtype=dtype)
     batch.q.mul_(sizes[:, None, None])
     batch.q[2, 1] = 0.0
-    made = some_narrow(batch, (1, 3))
+    made = with_fp8_nodes(batch, (1, 3))
     scale = 2.0**-12  # with which no score is beyond float32's precision
     expected = naive_decode(made.read, scale=scale)
     for found, row in zip(attend(made, costs=costs, scale=scale), expected, strict=True):
@@ -268,7 +268,7 @@ def test_queries_and_values_of_any_size(costs: CostModel | None, dtype: torch.dt
 @pytest.mark.parametrize("heads", [(1, 1), (5, 1), (8, 1), (48, 1)])
 def test_groups_in_the_default_tiles(heads: tuple[int, int], dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
-    made = some_narrow(batch, (1,))
+    made = with_fp8_nodes(batch, (1,))
     out = attend(made, tile=None, costs=READINGS["some apart"], scale=0.125)
     assert_close(out, naive_decode(made.read, scale=0.125))
 
@@ -280,7 +280,7 @@ def test_groups_in_the_default_tiles(heads: tuple[int, int], dtype: torch.dtype)
 @pytest.mark.turn(3)
 def test_head_sizes(sizes: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
     shape = make_shape(2, 1, dtype, key_size=sizes[0], value_size=sizes[1])
-    made = some_narrow(random_batch(shape, [(35, 0, 3), (18, 1, 2)], [1, 3, 37]), (1,))
+    made = with_fp8_nodes(random_batch(shape, [(35, 0, 3), (18, 1, 2)], [1, 3, 37]), (1,))
     scale = sizes[0] ** -0.5
     assert_close(attend(made, costs=costs, scale=scale), naive_decode(made.read, scale=scale))
 
@@ -290,7 +290,7 @@ def test_head_sizes(sizes: tuple[int, int], costs: CostModel | None, dtype: torc
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.turn(3)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
-    """Ragged ones, in blocks of any size, with any of the nodes narrow."""
+    """Ragged ones, in blocks of any size, with any of the nodes fp8."""
     rng = np.random.default_rng(seed)
     num_rows = int(rng.integers(1, 11))
     nodes = random_tree(rng, num_rows)
@@ -303,7 +303,7 @@ def test_random_trees(seed: int, costs: CostModel | None) -> None:
         scattered=tuple(i for i in range(len(nodes)) if rng.random() < 0.3),
         seed=seed,
     )  # fmt: skip
-    made = some_narrow(batch, tuple(i for i in range(len(nodes)) if rng.random() < 0.5))
+    made = with_fp8_nodes(batch, tuple(i for i in range(len(nodes)) if rng.random() < 0.5))
     expected = naive_decode(made.read, scale=0.3)
     assert_close(attend(made, costs=costs, scale=0.3), expected)
     assert_close(by_reference(made, scale=0.3), expected)
@@ -314,29 +314,29 @@ def test_random_trees(seed: int, costs: CostModel | None) -> None:
 @pytest.mark.parametrize("apart", [False, True])
 def test_split_suffixes(apart: bool, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(4, 2, dtype), NODES[:2], [1, 200, 70, 5], padding=1)
-    made = some_narrow(batch, (1,))
+    made = with_fp8_nodes(batch, (1,))
     plan = Plan(batch.shape, len(batch.q), DEVICE, costs=Decided(every=1) if apart else None)
     batch = made.batch
     plan.update(batch.layout)
     tensors = (batch.q, batch.k_cache, batch.v_cache, plan)
-    shared_attention(*tensors, batch.position, narrow=made.narrow, scale=0.125)
+    shared_attention(*tensors, batch.position, fp8=made.fp8, scale=0.125)
     out = suffix_attention(
-        *tensors, batch.block_tables, batch.prefix_length, batch.position, narrow=made.narrow,
+        *tensors, batch.block_tables, batch.prefix_length, batch.position, fp8=made.fp8,
         scale=0.125, num_splits=3,
     )  # fmt: skip
     assert_close(out, naive_decode(made.read, scale=0.125))
 
 
 @slow_in_interpreter
-def test_a_narrow_key_of_nan_is_seen_by_its_rows_alone() -> None:
+def test_a_fp8_key_of_nan_is_seen_by_its_rows_alone() -> None:
     batch = random_batch(make_shape(4, 2, torch.float32), NODES[:1], SUFFIXES, padding=1)
-    made = some_narrow(batch, ())
+    made = with_fp8_nodes(batch, ())
     row = int(batch.layout.order[1])
     before = attend(made, scale=0.125)
     slot = int(batch.slots[row][-2])
     size = batch.shape.block_size
-    made.narrow.exponents[slot // size, :, 0, slot % size] = NAN
-    made.narrow.keys.view(torch.uint8).view(-1, 2, 64)[slot] = 0
+    made.fp8.exponents[slot // size, :, 0, slot % size] = NAN
+    made.fp8.keys.view(torch.uint8).view(-1, 2, 64)[slot] = 0
     for out in (attend(made, scale=0.125), by_reference(made, scale=0.125)):
         assert out[row].isnan().all()
         others = [other for other in range(len(out)) if other != row]
@@ -346,11 +346,11 @@ def test_a_narrow_key_of_nan_is_seen_by_its_rows_alone() -> None:
 @slow_in_interpreter
 @each_dtype
 @pytest.mark.parametrize("scattered", [False, True], ids=["", "scattered"])
-def test_chunks_of_prompts_over_narrow_nodes(scattered: bool, dtype: torch.dtype) -> None:
+def test_chunks_of_prompts_over_fp8_nodes(scattered: bool, dtype: torch.dtype) -> None:
     shape, size = make_shape(4, 2, dtype), 16
     nodes, chunks = [(50, 0, 3), (40, 1, 3)], [([0], 9), ([0, 1], 1), ([0, 1], 18)]
     layout, starts = prompt_layout(nodes, chunks, size, scattered)
-    layout = replace(layout, narrow=np.array([False, True]))
+    layout = replace(layout, fp8=np.array([False, True]))
     generator = torch.Generator().manual_seed(0)
 
     def random(*sizes: int) -> torch.Tensor:
@@ -364,10 +364,10 @@ def test_chunks_of_prompts_over_narrow_nodes(scattered: bool, dtype: torch.dtype
         for a, b, (length, _, _) in zip(layout.block_start, layout.block_start[1:], nodes,
                                         strict=False)
     ]  # fmt: skip
-    narrow = empty(blocks, shape)
+    fp8 = empty(blocks, shape)
     keys, values = (cache.view(-1, 2, 64) for cache in (k_cache, v_cache))
-    reference.store_narrow(keys[slots[1]], values[slots[1]], narrow, slots[1])
-    found = [part.double() for part in reference.read_narrow(narrow, slots[1])]
+    reference.store_fp8(keys[slots[1]], values[slots[1]], fp8, slots[1])
+    found = [part.double() for part in reference.read_fp8(fp8, slots[1])]
     keys[slots[1]] = values[slots[1]] = torch.nan
     q, k, v = random(int(starts[-1]), 4, 64), *(random(int(starts[-1]), 2, 64) for _ in range(2))
     above = [sum(nodes[j][0] for j in path) for path, _ in chunks]
@@ -376,10 +376,10 @@ def test_chunks_of_prompts_over_narrow_nodes(scattered: bool, dtype: torch.dtype
     )
     plan = PrefillPlan(shape, int(starts[-1]) + 5, DEVICE, tile=SMALL, shared_tile=SMALL)
     plan.update(layout, starts)
-    out = prefill_attention(q, k, v, k_cache, v_cache, plan, position, narrow=narrow, scale=0.125)
+    out = prefill_attention(q, k, v, k_cache, v_cache, plan, position, fp8=fp8, scale=0.125)
     of_reference = reference.prefill_attention(
         q, k, v, k_cache, v_cache, reference.ReferencePlan(layout, size, DEVICE), starts.tolist(),
-        position, narrow=narrow, scale=0.125,
+        position, fp8=fp8, scale=0.125,
     )  # fmt: skip
     for c, (path, _) in enumerate(chunks):
         context = [[keys[slots[0]].double(), values[slots[0]].double()], found][: len(path)]

@@ -22,8 +22,8 @@ _LARGEST_FLOAT16 = 61_440.0  # a number of three bits behind the point: rounded,
 
 
 @dataclass(frozen=True)
-class NarrowKV:
-    """One layer's narrow blocks, which lie where the model's own blocks do.
+class FP8Blocks:
+    """One layer's FP8 blocks, which lie where the model's own blocks do.
 
     keys, values: [blocks, block_size, num_kv_heads, *] float8_e4m3fn. exponents: [blocks,
     num_kv_heads, 2, block_size] uint8, of the scales of each token's keys and of its values.
@@ -54,7 +54,7 @@ def largest_value(dtype: torch.dtype) -> float:
     return _LARGEST_FLOAT16 if dtype == torch.float16 else torch.finfo(dtype).max
 
 
-def narrowed(x: Tensor, least: int) -> tuple[Tensor, Tensor]:
+def to_fp8(x: Tensor, least: int) -> tuple[Tensor, Tensor]:
     """(e4m3 [..., D], exponents [...]) of finite numbers x [..., D]; the exponents at least so."""
     bits = x.float().abs().amax(-1).view(torch.int32)
     exponents = ((bits + ABOVE >> 23) - LESS).clamp(min=least)
@@ -63,7 +63,7 @@ def narrowed(x: Tensor, least: int) -> tuple[Tensor, Tensor]:
     return numbers, exponents.to(torch.uint8)
 
 
-def widened(numbers: Tensor, exponents: Tensor) -> Tensor:
+def from_fp8(numbers: Tensor, exponents: Tensor) -> Tensor:
     """float32 [..., D] of e4m3 [..., D] and exponents [...]."""
     scale = (exponents.to(torch.int32) << 23).view(torch.float32)
     return numbers.float() * scale[..., None]
