@@ -130,9 +130,9 @@ def _score(length: int) -> float:
 def _stored(hay: _Haystack, spec: LayerSpec, fp8: bool) -> tuple[KVCache, Tensor, Tensor]:
     """The context in a cache of its own, and its keys and values as they are read there."""
     dtype, device, length = hay.q.dtype, hay.q.device, len(hay.keys)
-    width = dtype.itemsize if fp8 else 1
-    blocks = -(-length // (_BLOCK_SIZE * width)) * width
-    cache = KVCache([spec], blocks, _BLOCK_SIZE, dtype, device, width)
+    blocks_per_full = dtype.itemsize if fp8 else 1
+    blocks = -(-length // (_BLOCK_SIZE * blocks_per_full)) * blocks_per_full
+    cache = KVCache([spec], blocks, _BLOCK_SIZE, dtype, device, blocks_per_full)
     slots = torch.arange(length, device=device)
     if not fp8:
         store(hay.keys, hay.values, cache.keys[0], cache.values[0], slots)

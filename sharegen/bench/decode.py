@@ -122,7 +122,7 @@ def requests_that_fit(engine: Engine, requests: Sequence[Request], levels: int, 
         alone=[request.is_alone for request in requests],
     )
     samples = len(requests[0].samples)
-    return max(1, fitting_sequences(tree, samples, output, pool.num_blocks, pool.width))
+    return max(1, fitting_sequences(tree, samples, output, pool.num_blocks, pool.blocks_per_full))
 
 
 def measure(engine: Engine, job: Workload, levels: int, temperature: float) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Prepared:
             self.padded(self.max_sequences),
             self.chunk_tokens,
             config.block_size,
-            width=blocks.width,
+            blocks_per_full=blocks.blocks_per_full,
             asked=config.kv_cache_memory,
             limit=config.kv_cache_limit,
             share=config.gpu_memory_utilization,
@@ -117,14 +117,14 @@ class Prepared:
                 model.mixers, self.num_slots, model.device, kernels, model.dtype
             )
             memory -= self.num_slots * model.state_bytes
-        bundles = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
-        bundles = bundles if model.ranks is None else model.ranks.least(bundles)
-        bundles = bundles if model.layers else min(bundles, _MOST_BLOCKS_OF_IDS)
-        self.num_blocks = bundles * blocks.width
+        full_blocks = blocks_in(memory, blocks.shared_token_bytes * config.block_size)
+        full_blocks = full_blocks if model.ranks is None else model.ranks.least(full_blocks)
+        full_blocks = full_blocks if model.layers else min(full_blocks, _MOST_BLOCKS_OF_IDS)
+        self.num_blocks = full_blocks * blocks.blocks_per_full
         self.place_bytes = blocks.token_bytes * (1 if model.ranks is None else model.ranks.size)
         self.cache = KVCache(
             model.layers, self.num_blocks, config.block_size, model.dtype, model.device,
-            blocks.width,
+            blocks.blocks_per_full,
         )  # fmt: skip
         # What a hybrid's sample has is not in its blocks alone: it feeds its tokens again, to bring
         # the states of its mixers to where they were.

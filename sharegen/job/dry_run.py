@@ -90,12 +90,14 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         ids,
         samples,
         max_tokens,
-        num_blocks=left // (blocks.shared_token_bytes * machine.block_size) * blocks.width,
+        num_blocks=left
+        // (blocks.shared_token_bytes * machine.block_size)
+        * blocks.blocks_per_full,
         kv_bytes_per_token=blocks.token_bytes,
         max_sequences=max_sequences(configuration, device),
         workers=workers,
         rule=configuration.sampling.rule,
-        width=blocks.width,
+        width=blocks.blocks_per_full,
         state_bytes=model.state_bytes,
         state_slots=slots,
     )

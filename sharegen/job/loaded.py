@@ -339,7 +339,7 @@ class LoadedJob:
             kv_bytes_per_token=self.blocks.token_bytes,
             max_sequences=self.engine.slots,
             rule=self.configuration.sampling.rule,
-            width=self.blocks.width,
+            width=self.blocks.blocks_per_full,
             state_bytes=self.model.state_bytes,
             state_slots=self.engine.stats.states_total or None,
         )

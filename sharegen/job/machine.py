@@ -156,9 +156,9 @@ def kv_cache_limit(
     made_of = blocks_of(configuration, model)
     rows = max_sequences(configuration, device)
     _, tokens = extents(samplings, model.context_length)
-    blocks = most_blocks(tree, [s.rows for s in samplings], tokens, rows, made_of.width)
-    bundles = max(-(-blocks // made_of.width), 2)  # the least that an engine takes
-    kv = bundles * made_of.shared_token_bytes * tree.block_size
+    blocks = most_blocks(tree, [s.rows for s in samplings], tokens, rows, made_of.blocks_per_full)
+    full_blocks = max(-(-blocks // made_of.blocks_per_full), 2)  # the least that an engine takes
+    kv = full_blocks * made_of.shared_token_bytes * tree.block_size
     states = most_slots(rows) * model.state_bytes
     return 2 * max(kv, states) if states else kv  # one of the two has half of it at most
 

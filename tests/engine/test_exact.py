@@ -51,7 +51,7 @@ def expect_nothing(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> No
 
 def fragment(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """No two blocks in a row are free for a node: all nodes longer than a block are scattered."""
-    monkeypatch.setattr(BlockPool, "allocate_bundles", _every_other_block)
+    monkeypatch.setattr(BlockPool, "allocate_full_blocks", _every_other_block)
 
 
 def one_step_behind(engine: CheckedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

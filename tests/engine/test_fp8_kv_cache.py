@@ -41,7 +41,7 @@ PARAMS = SamplingParams(temperature=1.2, max_tokens=14, stop_token_ids=[5, 50, 9
 
 
 def engine(name: str = "llama", **config: Any) -> CheckedEngine:
-    """config: as `engine_config` takes it; blocks are of full width."""
+    """config: as `engine_config` takes it; blocks are in full precision."""
     model = loaded(name)
     return CheckedEngine(model, None, engine_config(model, kv_cache_dtype="fp8", **config))
 
@@ -91,7 +91,9 @@ def test_a_prompt_that_one_sample_reads_is_fp8_and_others_are_not() -> None:
     made.begin()
     made.add(requests)
     made.step()
-    kinds = {node.length: (kv.fp8, kv.width) for node, kv in made.scheduler.cache.stored.items()}
+    kinds = {
+        node.length: (kv.fp8, kv.pool_blocks) for node, kv in made.scheduler.cache.stored.items()
+    }
     leaves = [group.leaf for group in made.scheduler._unfinished]
     stored = made.scheduler.cache.stored
     assert kinds[8] == (False, 4)
@@ -105,15 +107,17 @@ def test_of_the_same_memory_more_blocks_and_the_bytes_add_up() -> None:
     memory = 1 << 20
     wide = block_format(model.layers, torch.bfloat16, "auto")
     fp8 = block_format(model.layers, torch.bfloat16, "fp8")
-    assert wide.width == 1 and fp8.width == 2
+    assert wide.blocks_per_full == 1 and fp8.blocks_per_full == 2
     heads = sum(layer.num_kv_heads for layer in model.layers)
     assert fp8.token_bytes == wide.token_bytes // 2 + 2 * heads
     config = replace(engine_config(model, kv_cache_dtype="fp8"), kv_cache_memory=memory)
     cache = CheckedEngine(model, None, config).runner.cache
     numbers = sum(t.nbytes for t in (*cache.keys, *cache.values))
     taken = numbers + sum(fp8.exponents.nbytes for fp8 in cache.fp8)
-    bundle = block_format(model.layers, model.dtype, "fp8").shared_token_bytes * config.block_size
-    assert memory - bundle < taken - bundle <= memory  # without what is scratch
+    full_block = (
+        block_format(model.layers, model.dtype, "fp8").shared_token_bytes * config.block_size
+    )
+    assert memory - full_block < taken - full_block <= memory  # without what is scratch
 
 
 def test_a_gpu_without_fp8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,15 +195,15 @@ def test_resuming(lookahead: int) -> None:
 
 @pytest.mark.slow
 def test_the_worst_fragmentation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences break a bundle each, while there is one, and prompts want whole ones."""
+    """Sequences break a full block each, while there is one, and prompts want whole ones."""
     whole = results()
     plain = BlockPool.allocate
 
     def breaking(pool: BlockPool) -> int | None:
-        bundles = np.flatnonzero(pool._used == 0)
-        if not len(bundles):
+        full_blocks = np.flatnonzero(pool._used == 0)
+        if not len(full_blocks):
             return plain(pool)
-        block = int(bundles[-1]) * pool.width + 1
+        block = int(full_blocks[-1]) * pool.blocks_per_full + 1
         pool._take(np.array([block], dtype=np.int32))
         return block
 

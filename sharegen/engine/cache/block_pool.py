@@ -5,12 +5,12 @@ Numbers only; the tensors live in the runner. Shared nodes take contiguous runs 
 from the high end, so that the two do not fragment each other. A block that a sequence and a
 fork's node share is counted once per owner and freed with the last.
 
-Where the KV of one sample alone is narrower than what several read, a block is one of the FP8
-kind, and `width` neighbours of them, a *bundle*, are one of full width. There is one pool of both:
-bundles that are free and blocks that are free are counted apart, and a sequence takes what is left
-of a broken bundle before it breaks another.
+Where the KV that one sample alone reads is kept in FP8, a block is an *FP8 block*, and
+`blocks_per_full` neighbours of them take the memory of one *full-precision block* ("full block").
+One pool holds both: free full blocks and free blocks are counted separately, and a sequence takes
+what is left of a broken full block before it breaks another.
 
-A block has `block_size` places, one for each token of the FP8 kind. Places that nobody is going
+A block has `block_size` places, one for each token in FP8. Places that nobody is going
 to fill are noted with their block, and forgotten when it is free.
 """
 
@@ -25,37 +25,40 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_LOOKED_AT = 1024  # blocks or bundles, at first, for a run of free ones
+_LOOKED_AT = 1024  # blocks or full blocks, at first, for a run of free ones
 
 Blocks = npt.NDArray[np.int32]
 
 
 class Room(NamedTuple):
-    """What someone asks for: so many whole bundles, and so many blocks beside them."""
+    """What someone asks for: so many full-precision blocks, and so many blocks beside them."""
 
-    bundles: int
+    full_blocks: int
     blocks: int
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in bundles of `width`.
+    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in full blocks of
+    `blocks_per_full`.
 
     wasted: places that nobody is going to fill, in blocks that are in use.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, width: int = 1) -> None:
-        assert num_blocks > 0 and block_size > 0 and num_blocks % width == 0
+    def __init__(self, num_blocks: int, block_size: int, blocks_per_full: int = 1) -> None:
+        assert num_blocks > 0 and block_size > 0 and num_blocks % blocks_per_full == 0
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.width = width
+        self.blocks_per_full = blocks_per_full
         self.num_free = num_blocks
-        self.num_free_bundles = num_blocks // width
+        self.num_free_full_blocks = num_blocks // blocks_per_full
         self.peak_used = 0
         self.wasted = 0
         self._wasted = np.zeros(num_blocks, dtype=np.int32)  # of these, by block
         self._owners = np.zeros(num_blocks, dtype=np.int32)
-        self._used = np.zeros(num_blocks // width, dtype=np.int32)  # blocks in use, by bundle
-        self._bundles = _Highest(range(len(self._used)), len(self._used))  # whole ones
+        self._used = np.zeros(
+            num_blocks // blocks_per_full, dtype=np.int32
+        )  # blocks in use, by full block
+        self._free_full_blocks = _Highest(range(len(self._used)), len(self._used))  # whole ones
         self._singles = _Highest((), num_blocks)  # what is left of broken ones
 
     @property
@@ -64,8 +67,8 @@ class BlockPool:
 
     @property
     def stranded(self) -> int:
-        """Places that are free and that no bundle can have, for want of the block beside it."""
-        return (self.num_free - self.num_free_bundles * self.width) * self.block_size
+        """Places that are free and that no full block can have, for want of the block beside it."""
+        return (self.num_free - self.num_free_full_blocks * self.blocks_per_full) * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks of one kind hold `num_tokens` tokens."""
@@ -73,7 +76,7 @@ class BlockPool:
 
     def has(self, room: Room) -> bool:
         """Whether so much is free."""
-        return self._suffices(self.num_free_bundles, self.num_free, room)
+        return self._suffices(self.num_free_full_blocks, self.num_free, room)
 
     def would_have(self, room: Room, owned: Iterable[Iterable[int]]) -> bool:
         """Whether so much would be free if some owners gave up what they hold.
@@ -82,36 +85,42 @@ class BlockPool:
         """
         held = Counter(int(block) for blocks in owned for block in blocks)
         blocks = np.array([b for b, n in held.items() if self._owners[b] == n], dtype=np.int64)
-        used = self._used - np.bincount(blocks // self.width, minlength=len(self._used))
-        bundles = int((used == 0).sum())
-        return self._suffices(bundles, self.num_free + len(blocks), room)
+        used = self._used - np.bincount(blocks // self.blocks_per_full, minlength=len(self._used))
+        full_blocks = int((used == 0).sum())
+        return self._suffices(full_blocks, self.num_free + len(blocks), room)
 
-    def would_have_bundles(self, room: Room, more: int) -> bool:
-        """Whether so much would be free if `more` bundles were, which are not now."""
-        bundles, blocks = self.num_free_bundles + more, self.num_free + more * self.width
-        return self._suffices(bundles, blocks, room)
+    def would_have_full_blocks(self, room: Room, more: int) -> bool:
+        """Whether so much would be free if `more` full blocks were, which are not now."""
+        full_blocks, blocks = (
+            self.num_free_full_blocks + more,
+            self.num_free + more * self.blocks_per_full,
+        )
+        return self._suffices(full_blocks, blocks, room)
 
-    def _suffices(self, bundles: int, blocks: int, room: Room) -> bool:
-        return bundles >= room.bundles and blocks >= room.bundles * self.width + room.blocks
+    def _suffices(self, full_blocks: int, blocks: int, room: Room) -> bool:
+        return (
+            full_blocks >= room.full_blocks
+            and blocks >= room.full_blocks * self.blocks_per_full + room.blocks
+        )
 
     def allocate(self) -> int | None:
-        """One block from the high end, of a broken bundle first; None when all are taken."""
+        """One block from the high end, of a broken full block first; None when all are taken."""
         block = self._singles.pop()
         while block is not None and not self._is_single(block):
             block = self._singles.pop()
         if block is None:
-            bundle = self._bundles.pop()
-            while bundle is not None and self._used[bundle]:
-                bundle = self._bundles.pop()
-            if bundle is None:
+            full_block = self._free_full_blocks.pop()
+            while full_block is not None and self._used[full_block]:
+                full_block = self._free_full_blocks.pop()
+            if full_block is None:
                 return None
-            self.num_free_bundles -= 1
-            first = bundle * self.width
-            block = first + self.width - 1
+            self.num_free_full_blocks -= 1
+            first = full_block * self.blocks_per_full
+            block = first + self.blocks_per_full - 1
             for rest in range(first, block):
                 self._singles.add(rest)
         self._owners[block] = 1
-        self._used[block // self.width] += 1
+        self._used[block // self.blocks_per_full] += 1
         self.num_free -= 1
         self.peak_used = max(self.peak_used, self.num_used)
         return block
@@ -120,7 +129,7 @@ class BlockPool:
         """`count` blocks for a node and whether they are one ascending run.
 
         First fit from the low end; where no run is long enough scattered from the low end, blocks
-        of broken bundles first; None when fewer than `count` blocks are free.
+        of broken full blocks first; None when fewer than `count` blocks are free.
         """
         if count > self.num_free:
             return None
@@ -129,23 +138,30 @@ class BlockPool:
         if start is not None:
             blocks = np.arange(start, start + count, dtype=np.int32)
         else:
-            whole = np.repeat(self._used == 0, self.width)
+            whole = np.repeat(self._used == 0, self.blocks_per_full)
             blocks = np.concatenate([np.flatnonzero(free & ~whole), np.flatnonzero(whole)])
             blocks = np.sort(blocks[:count]).astype(np.int32)
         self._take(blocks)
         return blocks, start is not None
 
-    def allocate_bundles(self, count: int) -> tuple[Blocks, bool] | None:
-        """The blocks of `count` whole bundles for a node, and whether these are one ascending run.
+    def allocate_full_blocks(self, count: int) -> tuple[Blocks, bool] | None:
+        """The blocks of `count` full-precision blocks for a node, and whether these are one
+        ascending run.
 
-        First fit as above; None when fewer than `count` bundles are free.
+        First fit as above; None when fewer than `count` full blocks are free.
         """
-        if count > self.num_free_bundles:
+        if count > self.num_free_full_blocks:
             return None
         free = self._used == 0
         start = _first_run(free, count)
-        bundles = np.flatnonzero(free)[:count] if start is None else np.arange(start, start + count)
-        blocks = (bundles[:, None] * self.width + np.arange(self.width)).astype(np.int32).ravel()
+        full_blocks = (
+            np.flatnonzero(free)[:count] if start is None else np.arange(start, start + count)
+        )
+        blocks = (
+            (full_blocks[:, None] * self.blocks_per_full + np.arange(self.blocks_per_full))
+            .astype(np.int32)
+            .ravel()
+        )
         self._take(blocks)
         return blocks, start is not None
 
@@ -155,7 +171,7 @@ class BlockPool:
         self._owners[block] += 1
 
     def waste(self, block: int, places: int) -> None:
-        """So many places of a block in use, or of the bundle that it ends, stay empty."""
+        """So many places of a block in use, or of the full block that it ends, stay empty."""
         assert self._owners[block] > 0 and self._wasted[block] == 0
         self._wasted[block] = places
         self.wasted += places
@@ -172,14 +188,14 @@ class BlockPool:
             if wasted := int(self._wasted[block]):
                 self.wasted -= wasted
                 self._wasted[block] = 0
-            bundle = block // self.width
-            used = int(self._used[bundle]) - 1
-            self._used[bundle] = used
+            full_block = block // self.blocks_per_full
+            used = int(self._used[full_block]) - 1
+            self._used[full_block] = used
             if used:
                 self._singles.add(block)
             else:
-                self.num_free_bundles += 1
-                self._bundles.add(bundle)
+                self.num_free_full_blocks += 1
+                self._free_full_blocks.add(full_block)
 
     def check_integrity(self, owned: Iterable[Iterable[int]]) -> None:
         """Assert that the books agree with what the owners say they hold.
@@ -190,32 +206,34 @@ class BlockPool:
         counted = {int(b): int(self._owners[b]) for b in np.flatnonzero(self._owners)}
         assert counted == dict(held), f"owners differ: {set(counted.items()) ^ set(held.items())}"
         free = self._owners == 0
-        used = (~free).reshape(-1, self.width).sum(1)
+        used = (~free).reshape(-1, self.blocks_per_full).sum(1)
         assert self.num_free == int(free.sum()), "free count is off"
         assert self.wasted == int(self._wasted.sum()), "wasted places are off"
         assert not self._wasted[free].any(), "a free block wastes nothing"
         assert self._used.tolist() == used.tolist(), "blocks in use are off"
-        assert self.num_free_bundles == int((used == 0).sum()), "free bundles are off"
-        whole = np.repeat(used == 0, self.width)
-        self._bundles.check(np.flatnonzero(used == 0))
+        assert self.num_free_full_blocks == int((used == 0).sum()), "free full blocks are off"
+        whole = np.repeat(used == 0, self.blocks_per_full)
+        self._free_full_blocks.check(np.flatnonzero(used == 0))
         self._singles.check(np.flatnonzero(free & ~whole))
 
     def _take(self, blocks: Blocks) -> None:
-        """Give free blocks, all different, their first owner; what is left of bundles is listed."""
-        bundles = np.unique(blocks // self.width)
-        broken = bundles[self._used[bundles] == 0]
+        """Give free blocks, all different, their first owner; list what is left of full blocks."""
+        full_blocks = np.unique(blocks // self.blocks_per_full)
+        broken = full_blocks[self._used[full_blocks] == 0]
         self._owners[blocks] = 1
-        np.add.at(self._used, blocks // self.width, 1)
+        np.add.at(self._used, blocks // self.blocks_per_full, 1)
         self.num_free -= len(blocks)
-        self.num_free_bundles -= len(broken)
+        self.num_free_full_blocks -= len(broken)
         self.peak_used = max(self.peak_used, self.num_used)
-        if self.width > 1:
-            rest = (broken[:, None] * self.width + np.arange(self.width)).ravel()
+        if self.blocks_per_full > 1:
+            rest = (
+                broken[:, None] * self.blocks_per_full + np.arange(self.blocks_per_full)
+            ).ravel()
             for block in rest[self._owners[rest] == 0].tolist():
                 self._singles.add(block)
 
     def _is_single(self, block: int) -> bool:
-        return bool(self._owners[block] == 0 and self._used[block // self.width])
+        return bool(self._owners[block] == 0 and self._used[block // self.blocks_per_full])
 
 
 class _Highest:

@@ -51,7 +51,7 @@ class PrefixCache(Generic[Kept]):
         self.tokens_recomputed = 0
         self.tokens_found = 0
         self.awaited = 0
-        self._idle_bundles = 0
+        self._idle_full_blocks = 0
         self._idle_tokens = 0
         self._placed: dict[Node, None] = {}  # the nodes that have blocks, in the order of placing
         self._moved: dict[Node, int] = {}  # of the last batch's nodes the slots before
@@ -76,7 +76,9 @@ class PrefixCache(Generic[Kept]):
             prompts,
             joins=joins if wanting else lambda *_: True,
             splits=told or splits,
-            alone=[request.is_alone for request in requests] if self.pool.width > 1 else None,
+            alone=[request.is_alone for request in requests]
+            if self.pool.blocks_per_full > 1
+            else None,
         )
 
     def plant(self, prompt: Prompt) -> Node:
@@ -112,7 +114,7 @@ class PrefixCache(Generic[Kept]):
             # A state is large, and its slot is wanted for a row.
             if is_shared and kv.computed == node.length and not self.states.are_kept:
                 self.idle[node] = None
-                self._idle_bundles += len(kv.blocks) // self.pool.width
+                self._idle_full_blocks += len(kv.blocks) // self.pool.blocks_per_full
                 self._idle_tokens += node.length
             else:
                 self._remove(node)
@@ -120,17 +122,17 @@ class PrefixCache(Generic[Kept]):
     @property
     def idle_blocks(self) -> int:
         """Blocks of nodes that nobody holds."""
-        return self._idle_bundles * self.pool.width
+        return self._idle_full_blocks * self.pool.blocks_per_full
 
     @property
     def idle_wasted(self) -> int:
         """Places of these that nobody is going to fill."""
-        places = self._idle_bundles * self.pool.block_size - self._idle_tokens
-        return places * self.pool.width
+        places = self._idle_full_blocks * self.pool.block_size - self._idle_tokens
+        return places * self.pool.blocks_per_full
 
     def _wake(self, node: Node) -> None:
         del self.idle[node]
-        self._idle_bundles -= len(self.stored[node].blocks) // self.pool.width
+        self._idle_full_blocks -= len(self.stored[node].blocks) // self.pool.blocks_per_full
         self._idle_tokens -= node.length
 
     def forget_idle(self) -> None:
@@ -152,7 +154,7 @@ class PrefixCache(Generic[Kept]):
             self._give_up(node)
         self.stored.clear()
         self.idle.clear()
-        self._idle_bundles = self._idle_tokens = 0
+        self._idle_full_blocks = self._idle_tokens = 0
         self.tree.clear()
 
     def _remove(self, node: Node) -> None:
@@ -168,18 +170,18 @@ class PrefixCache(Generic[Kept]):
 
     def _unplaced(self, node: Node) -> NodeKV:
         """What one sample alone reads is in FP8 where the cache has such blocks."""
-        fp8 = self.pool.width > 1 and (node.alone or node.fork)
-        return NodeKV(1 if fp8 else self.pool.width, fp8)
+        fp8 = self.pool.blocks_per_full > 1 and (node.alone or node.fork)
+        return NodeKV(1 if fp8 else self.pool.blocks_per_full, fp8)
 
     def room_for(self, nodes: Iterable[Node]) -> Room:
         """What the nodes take: each begins a block of its own."""
-        bundles = blocks = 0
+        full_blocks = blocks = 0
         for node in nodes:
             kv = self.stored.get(node) or self._unplaced(node)
             count = self.pool.blocks_for(node.length)
             blocks += count if kv.fp8 else 0
-            bundles += 0 if kv.fp8 else count
-        return Room(bundles, blocks)
+            full_blocks += 0 if kv.fp8 else count
+        return Room(full_blocks, blocks)
 
     def missing(self, leaf: Node) -> Room:
         """What the path needs besides what it has."""
@@ -189,14 +191,14 @@ class PrefixCache(Generic[Kept]):
         """Give a node its blocks, which must be free, unless it has them."""
         if node not in self._placed:
             kv = self.stored[node]
-            allocate = self.pool.allocate_node if kv.fp8 else self.pool.allocate_bundles
+            allocate = self.pool.allocate_node if kv.fp8 else self.pool.allocate_full_blocks
             count = self.pool.blocks_for(node.length)
             found = allocate(count)
             assert found is not None, "a checked request does not fit the empty pool"
             kv.blocks, kv.contiguous = found
             left = count * self.pool.block_size - node.length
-            self.pool.waste(int(kv.blocks[-1]), left * kv.width)
-            self.awaited += (node.length - kv.computed) * kv.width
+            self.pool.waste(int(kv.blocks[-1]), left * kv.pool_blocks)
+            self.awaited += (node.length - kv.computed) * kv.pool_blocks
             self._placed[node] = None
 
     def missing_states(self, leaf: Node) -> int:
@@ -231,7 +233,7 @@ class PrefixCache(Generic[Kept]):
         kv = self.stored[node]
         self.tokens_computed += end - kv.computed
         self.tokens_recomputed += max(0, min(end, kv.lost) - kv.computed)
-        self.awaited -= (end - kv.computed) * kv.width
+        self.awaited -= (end - kv.computed) * kv.pool_blocks
         kv.computed = end
 
     def forget_computed(self, node: Node, start: int) -> None:
@@ -239,7 +241,7 @@ class PrefixCache(Generic[Kept]):
         kv = self.stored[node]
         self.tokens_computed -= kv.computed - start
         self.tokens_recomputed -= max(0, min(kv.computed, kv.lost) - start)
-        self.awaited += (kv.computed - start) * kv.width
+        self.awaited += (kv.computed - start) * kv.pool_blocks
         kv.computed = start
         if node in self._moved:
             self.states.give_back(kv.state)
@@ -266,7 +268,7 @@ class PrefixCache(Generic[Kept]):
         if node in self._placed:
             del self._placed[node]
             kv = self.stored[node]
-            self.awaited -= (node.length - kv.computed) * kv.width
+            self.awaited -= (node.length - kv.computed) * kv.pool_blocks
             self.pool.free(kv.give_up())
             self.states.give_back(self._moved.pop(node, NO_SLOT))
             self.states.give_back(kv.state)
@@ -308,7 +310,7 @@ class PrefixCache(Generic[Kept]):
 
     def can_spare(self, room: Room) -> bool:
         """Whether so much is free, idle or kept."""
-        if self.pool.would_have_bundles(room, self._idle_bundles):
+        if self.pool.would_have_full_blocks(room, self._idle_full_blocks):
             return True
         return bool(self.kept) and self.pool.would_have(room, self._held_by_no_one_else())
 
@@ -372,11 +374,13 @@ class PrefixCache(Generic[Kept]):
         assert self.idle_blocks == sum(len(self.stored[node].blocks) for node in self.idle)
         assert self._idle_tokens == sum(node.length for node in self.idle)
         placed = [(node, kv) for node, kv in self.stored.items() if kv.placed]
-        assert self.awaited == sum((node.length - kv.computed) * kv.width for node, kv in placed)
+        assert self.awaited == sum(
+            (node.length - kv.computed) * kv.pool_blocks for node, kv in placed
+        )
         assert set(self._placed) == {node for node, kv in self.stored.items() if kv.placed}
         for node, kv in self.stored.items():
             assert (kv.users == 0) == (node in self.idle)
             assert kv.users > 0 or (kv.computed == node.length and not kv.fp8)
-            assert len(kv.blocks) in (0, self.pool.blocks_for(node.length) * kv.width)
-            assert kv.width == (1 if kv.fp8 else self.pool.width)
+            assert len(kv.blocks) in (0, self.pool.blocks_for(node.length) * kv.pool_blocks)
+            assert kv.pool_blocks == (1 if kv.fp8 else self.pool.blocks_per_full)
             assert not node.children or node.forked or node.length >= self.pool.block_size

@@ -15,8 +15,9 @@ _NO_BLOCKS: Blocks = np.empty(0, dtype=np.int32)
 class NodeKV:
     """The KV of one node, as long as someone uses it.
 
-    width: pool blocks that one of its own takes, which is of full width; fp8: whether its KV is
-    narrower than the model's, as one sample's own tokens are.
+    pool_blocks: how many blocks of the pool one block of the node takes: 1 where it is an FP8
+    block, else the pool's `blocks_per_full`. fp8: whether its blocks are FP8 blocks, as those of
+    one sample's own tokens are.
     users: requests with unfinished samples, and kept sequences, whose path passes through the node.
     blocks: of the pool, where it lies, none before it is placed; contiguous: whether they are one
     ascending run.
@@ -25,11 +26,11 @@ class NodeKV:
     logprobs: of the node's tokens, where a request wants them.
     """
 
-    __slots__ = ("blocks", "computed", "contiguous", "fp8", "logprobs", "lost", "state", "users",
-                 "width")  # fmt: skip
+    __slots__ = ("blocks", "computed", "contiguous", "fp8", "logprobs", "lost", "pool_blocks",
+                 "state", "users")  # fmt: skip
 
-    def __init__(self, width: int = 1, fp8: bool = False) -> None:
-        self.width = width
+    def __init__(self, pool_blocks: int = 1, fp8: bool = False) -> None:
+        self.pool_blocks = pool_blocks
         self.fp8 = fp8
         self.users = 0
         self.blocks = _NO_BLOCKS
@@ -46,7 +47,8 @@ class NodeKV:
     @property
     def places(self) -> Blocks:
         """Its own blocks, numbered among those of its kind."""
-        return self.blocks if self.width == 1 else self.blocks[:: self.width] // self.width
+        each = self.pool_blocks
+        return self.blocks if each == 1 else self.blocks[::each] // each
 
     def give_up(self) -> Blocks:
         """Forget where it lay; returns the blocks, which are still to be freed."""

@@ -48,7 +48,7 @@ def kv_cache_memory(
     tokens: int,
     block_size: int,
     *,
-    width: int = 1,
+    blocks_per_full: int = 1,
     asked: int | None = None,
     limit: int | None = None,
     share: float | None = None,
@@ -58,10 +58,10 @@ def kv_cache_memory(
     Beside it what the largest steps take, where the model is a rank's part or the cache what they
     leave on a GPU.
 
-    rows: sequences decoded together; tokens: of a prefill batch; width: of the cache's bundles;
-    share: of a GPU, for model, steps and cache. Raises CapacityError where there is not as much as
-    is asked, or on a GPU no memory for such steps beside the model; UsageError for a share of a
-    CPU.
+    rows: sequences decoded together; tokens: of a prefill batch; blocks_per_full: of the cache's
+    full blocks; share: of a GPU, for model, steps and cache. Raises CapacityError where there is
+    not as much as is asked, or on a GPU no memory for such steps beside the model; UsageError for a
+    share of a CPU.
     """
     on_gpu = model.device.type == "cuda"
     if share is not None and not on_gpu:
@@ -75,7 +75,7 @@ def kv_cache_memory(
         else:
             check_fits(asked, memory_of_cpu(), "in this machine")
     if on_gpu and (asked is None or model.ranks is not None):
-        found, steps = _beside_steps(model, rows, tokens, block_size, width, share)
+        found, steps = _beside_steps(model, rows, tokens, block_size, blocks_per_full, share)
     else:
         found, steps = estimate(model.device), StepMemory(tokens, rows)
     if asked is not None:
@@ -90,8 +90,8 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
     state.set_rows(range(rows), [_EVERYTHING] * rows, range(rows), [[0]] * rows)
     with torch.inference_mode(), alone():
         logits = model.trial_forward(tokens, rows)
-        width = min(model.context_length, _OUTPUT)
-        history = torch.full((rows, width), -1, dtype=torch.int32, device=device)
+        length = min(model.context_length, _OUTPUT)
+        history = torch.full((rows, length), -1, dtype=torch.int32, device=device)
         zeros = torch.zeros(rows, dtype=torch.int64, device=device)
         drawn, _ = sample(logits, state, zeros, history=history)
         token_logprobs(logits, drawn, state.features().top_logprobs)
@@ -99,12 +99,17 @@ def largest_step(model: LoadedModel, tokens: int, rows: int) -> None:
 
 
 def _beside_steps(
-    model: LoadedModel, rows: int, tokens: int, block_size: int, width: int, share: float | None
+    model: LoadedModel,
+    rows: int,
+    tokens: int,
+    block_size: int,
+    blocks_per_full: int,
+    share: float | None,
 ) -> tuple[int, StepMemory]:
     """Bytes of the model's GPU, or of a share of it, that its largest steps leave; and theirs."""
     steps: StepMemory | None = None
     try:
-        plans, steps, fallback = _measure(model, rows, tokens, block_size, width)
+        plans, steps, fallback = _measure(model, rows, tokens, block_size, blocks_per_full)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -121,12 +126,14 @@ def _beside_steps(
 
 
 def _measure(
-    model: LoadedModel, rows: int, tokens: int, block_size: int, width: int
+    model: LoadedModel, rows: int, tokens: int, block_size: int, blocks_per_full: int
 ) -> tuple[int, StepMemory, str | None]:
     """Bytes of the plans, and of the largest steps; and why the kernels do not serve, if so."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved(model.device)
-    scratch = KVCache(model.layers, width, block_size, model.dtype, model.device, width)
+    scratch = KVCache(
+        model.layers, blocks_per_full, block_size, model.dtype, model.device, blocks_per_full
+    )
     attention = attention_for(model.layers, scratch, rows, tokens)
     plans = torch.cuda.memory_reserved(model.device) - before
     peaks = []

@@ -20,17 +20,17 @@ _FP8_CAPABILITY = (8, 9)
 class BlockFormat:
     """What the pool's blocks are made of.
 
-    token_bytes: of one token in such a block, in all layers. width: how many of the blocks take the
-    room of one in the model's dtype; 1 where all blocks are such.
+    token_bytes: bytes of one token in such a block, in all layers. blocks_per_full: how many of the
+    blocks take the memory of one full-precision block; 1 where all blocks are of full precision.
     """
 
     token_bytes: int
-    width: int = 1
+    blocks_per_full: int = 1
 
     @property
     def shared_token_bytes(self) -> int:
-        """Of a token in a block of full width, which several sequences read."""
-        return self.token_bytes * self.width
+        """Bytes of a token in a full-precision block, which several sequences read."""
+        return self.token_bytes * self.blocks_per_full
 
 
 def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
@@ -61,14 +61,14 @@ def block_format(
 
 
 class KVCache:
-    """keys[layer]: [bundles + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
+    """keys[layer]: [full blocks + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
 
-    A bundle is `width` of the pool's blocks; where these are fp8, fp8[layer] is the same
-    memory as FP8 blocks (`kernels/fp8_blocks.py`), with scales beside it.
-    tokens: int32 [blocks + width, block_size], of outputs, where a penalty looks back at them.
-    by_block: [blocks + width, numbers] of each layer and of the tokens, the same memory as plain
-    bits: what a sample's own block is, with its scales.
-    The last bundle is scratch: rows of a batch that hold no sequence write there. Zeroed, since
+    A full block is `blocks_per_full` of the pool's blocks; where these are FP8 blocks, fp8[layer]
+    is the same memory as FP8 blocks (`kernels/fp8_blocks.py`), with scales beside it.
+    tokens: int32 [blocks + blocks_per_full, block_size], of outputs, where a penalty looks back at
+    them. by_block: [blocks + blocks_per_full, numbers] of each layer and of the tokens, the same
+    memory as plain bits: what a sample's own block is, with its scales.
+    The last full block is scratch: rows of a batch that hold no sequence write there. Zeroed, since
     what a mask hides must still be finite.
     """
 
@@ -79,14 +79,14 @@ class KVCache:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
-        width: int = 1,
+        blocks_per_full: int = 1,
     ) -> None:
-        assert num_blocks % width == 0
+        assert num_blocks % blocks_per_full == 0
         self.block_size = block_size
         self.dtype, self.device = dtype, device
-        self.width = width
+        self.blocks_per_full = blocks_per_full
         self.scratch_block = num_blocks
-        shape = (num_blocks // width + 1, block_size)
+        shape = (num_blocks // blocks_per_full + 1, block_size)
         self.keys = [
             _zeros((*shape, spec.num_kv_heads, spec.key_size), dtype, device) for spec in layers
         ]
@@ -94,15 +94,15 @@ class KVCache:
             _zeros((*shape, spec.num_kv_heads, spec.value_size), dtype, device) for spec in layers
         ]
         self.fp8: list[FP8Blocks] = []
-        if width > 1:
+        if blocks_per_full > 1:
             self.fp8 = [self._as_fp8(*both) for both in zip(self.keys, self.values, strict=True)]
-        self.tokens = _zeros((num_blocks + width, block_size), torch.int32, device)
+        self.tokens = _zeros((num_blocks + blocks_per_full, block_size), torch.int32, device)
         self.by_block = _as_bits([*self._own_blocks(), self.tokens])
 
     @property
     def scratch_slot(self) -> int:
-        """A slot of full width that no sequence has."""
-        return self.scratch_block // self.width * self.block_size
+        """A slot of the full-precision blocks that no sequence has."""
+        return self.scratch_block // self.blocks_per_full * self.block_size
 
     def copy_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy blocks of samples' own tokens onto others; source, target: int64 [n]."""
@@ -111,13 +111,13 @@ class KVCache:
 
     def _own_blocks(self) -> list[torch.Tensor]:
         """The tensors in which samples' own blocks lie."""
-        if self.width == 1:
+        if self.blocks_per_full == 1:
             return [*self.keys, *self.values]
         kinds = [(kv.keys, kv.values, kv.exponents) for kv in self.fp8]
         return [tensor for kind in kinds for tensor in kind]
 
     def _as_fp8(self, keys: torch.Tensor, values: torch.Tensor) -> FP8Blocks:
-        blocks = len(keys) * self.width
+        blocks = len(keys) * self.blocks_per_full
         heads = keys.shape[2]
         exponents = _zeros((blocks, heads, 2, self.block_size), torch.uint8, self.device)
         return FP8Blocks(

@@ -27,9 +27,9 @@ def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | N
     """One with nothing to do, for the blocks, slots and batches of what lies on the device."""
     on_gpu = prepared.model.device.type == "cuda"
     cache = prepared.cache
-    is_plain = cache.width == 1 and not prepared.model.mixers
+    is_plain = cache.blocks_per_full == 1 and not prepared.model.mixers
     return Scheduler(
-        BlockPool(prepared.num_blocks, config.block_size, cache.width),
+        BlockPool(prepared.num_blocks, config.block_size, cache.blocks_per_full),
         max_sequences=prepared.max_sequences,
         context_length=prepared.model.context_length,
         chunk_tokens=prepared.chunk_tokens,

@@ -145,16 +145,16 @@ class Outlook:
 
         What is idle or kept stays until they do ask.
         """
-        bundles, blocks = room
-        now = Room(bundles, max(first, blocks))
-        if self._cache.can_spare(Room(bundles, blocks + self._at_limits - self.held)):
+        full_blocks, blocks = room
+        now = Room(full_blocks, max(first, blocks))
+        if self._cache.can_spare(Room(full_blocks, blocks + self._at_limits - self.held)):
             return self._cache.spare(now)
         if self._forecast is None:
             self._forecast = Forecast(self._admission.survival(), self._rows.block_tables.shape[1])
             self._forecast.add(*self._rows.kinds())
             _start(self._forecast, self._added)
         growth = max(0, self._forecast.most - self.held)
-        return self._cache.can_spare(Room(bundles, blocks + growth)) and self._cache.spare(now)
+        return self._cache.can_spare(Room(full_blocks, blocks + growth)) and self._cache.spare(now)
 
 
 def _start(forecast: Forecast, kinds: dict[tuple[int, int, int], int]) -> None:

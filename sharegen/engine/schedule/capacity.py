@@ -36,9 +36,9 @@ class Capacity:
             )
         limit = self._asked(request)
         prompt = len(request.prompt_token_ids)
-        # Of full width: what is fp8, the tree says.
+        # In full precision: what is in FP8, the tree says.
         own = self.blocks_at_end(limit) * request.rows
-        need = self._pool.blocks_for(prompt) * self._pool.width + own
+        need = self._pool.blocks_for(prompt) * self._pool.blocks_per_full + own
         if need > self._pool.num_blocks:
             who = "one sample needs" if request.beam is None else f"{request.rows} beams need"
             raise CapacityError(
@@ -72,4 +72,4 @@ class Capacity:
     def _blocks_beside(self, leaf: Node) -> int:
         """Blocks of the pool that a path leaves, with nothing else there."""
         path = self._cache.room_for(leaf.path())
-        return self._pool.num_blocks - path.bundles * self._pool.width - path.blocks
+        return self._pool.num_blocks - path.full_blocks * self._pool.blocks_per_full - path.blocks

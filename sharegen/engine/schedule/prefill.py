@@ -118,18 +118,18 @@ class Prefill:
         outlook: of the rows, and of samples that have none yet.
         """
         self._note_cached(group)
-        bundles, blocks = missing = self.cache.missing(group.leaf)
+        full_blocks, blocks = missing = self.cache.missing(group.leaf)
         states = self.cache.missing_states(group.leaf)
         slots = self.cache.states
         if self.rows.num_running == 0 and not plan.chunks:
             has_states = slots.has(states + group.request.rows)
-            if not (has_states and self.cache.spare(Room(bundles, blocks + 1))):
+            if not (has_states and self.cache.spare(Room(full_blocks, blocks + 1))):
                 self.cache.drop_all_but(group.leaf)
         else:
             promised = self._promised_states(most) + group.request.rows
             if states and not slots.has(states + promised):
                 return False
-            if any(missing) and not outlook.leaves(Room(bundles, blocks + 1)):
+            if any(missing) and not outlook.leaves(Room(full_blocks, blocks + 1)):
                 return False
         for node in group.leaf.path():
             self.cache.place(node)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from sharegen.engine.cache.block_pool import BlockPool, Room
 
-NUM_BUNDLES = 13
+NUM_FULL_BLOCKS = 13
 
 
 class Pool(RuleBasedStateMachine):
@@ -25,11 +25,11 @@ class Pool(RuleBasedStateMachine):
 
     owners = Bundle("owners")
 
-    @initialize(width=st.sampled_from([1, 2, 2, 4]))
-    def begin(self, width: int) -> None:
-        self.width = width
-        self.num_blocks = NUM_BUNDLES * width
-        self.pool = BlockPool(self.num_blocks, 4, width)
+    @initialize(blocks_per_full=st.sampled_from([1, 2, 2, 4]))
+    def begin(self, blocks_per_full: int) -> None:
+        self.blocks_per_full = blocks_per_full
+        self.num_blocks = NUM_FULL_BLOCKS * blocks_per_full
+        self.pool = BlockPool(self.num_blocks, 4, blocks_per_full)
         self.held: list[list[int]] = []
         self.peak = 0
 
@@ -38,17 +38,17 @@ class Pool(RuleBasedStateMachine):
         return set(range(self.num_blocks)) - {block for blocks in self.held for block in blocks}
 
     def whole(self, number: int) -> set[int]:
-        return set(range(number * self.width, (number + 1) * self.width))
+        return set(range(number * self.blocks_per_full, (number + 1) * self.blocks_per_full))
 
     @property
-    def free_bundles(self) -> list[int]:
+    def free_full_blocks(self) -> list[int]:
         free = self.free
-        return [number for number in range(NUM_BUNDLES) if self.whole(number) <= free]
+        return [number for number in range(NUM_FULL_BLOCKS) if self.whole(number) <= free]
 
     @property
     def singles(self) -> set[int]:
-        """Free blocks of bundles that are broken."""
-        return self.free.difference(*map(self.whole, self.free_bundles))
+        """Free blocks of full blocks that are broken."""
+        return self.free.difference(*map(self.whole, self.free_full_blocks))
 
     def hold(self, blocks: list[int]) -> list[int]:
         self.held.append(blocks)
@@ -86,18 +86,20 @@ class Pool(RuleBasedStateMachine):
         return self.hold(blocks)
 
     @rule(target=owners, count=st.integers(1, 4))
-    def allocate_bundles(self, count: int) -> list[int]:
-        free = self.free_bundles
-        found = self.pool.allocate_bundles(count)
+    def allocate_full_blocks(self, count: int) -> list[int]:
+        free = self.free_full_blocks
+        found = self.pool.allocate_full_blocks(count)
         if len(free) < count:
             assert found is None
             return []
         assert found is not None
         blocks, contiguous = found[0].tolist(), found[1]
         runs = [g for g in free if set(range(g, g + count)) <= set(free)]
-        bundles = list(range(runs[0], runs[0] + count)) if runs else free[:count]
+        full_blocks = list(range(runs[0], runs[0] + count)) if runs else free[:count]
         assert contiguous == bool(runs)
-        assert blocks == [block for bundle in bundles for block in sorted(self.whole(bundle))]
+        assert blocks == [
+            block for full_block in full_blocks for block in sorted(self.whole(full_block))
+        ]
         return self.hold(blocks)
 
     @rule(blocks=owners)
@@ -123,24 +125,24 @@ class Pool(RuleBasedStateMachine):
         self.pool.free(blocks)
         self.held = [own for own in self.held if own is not blocks]
 
-    @rule(bundles=st.integers(0, NUM_BUNDLES), blocks=st.integers(0, 30), some=st.data())
-    def ask(self, bundles: int, blocks: int, some: st.DataObject) -> None:
+    @rule(full_blocks=st.integers(0, NUM_FULL_BLOCKS), blocks=st.integers(0, 30), some=st.data())
+    def ask(self, full_blocks: int, blocks: int, some: st.DataObject) -> None:
         """Whether there is room, and whether there would be without some of the owners."""
         given_up = [own for own in self.held if some.draw(st.booleans())]
-        assert self.pool.has(Room(bundles, blocks)) == self.fits(bundles, blocks)
+        assert self.pool.has(Room(full_blocks, blocks)) == self.fits(full_blocks, blocks)
         before, self.held = self.held, [o for o in self.held if all(o is not g for g in given_up)]
-        would_fit, self.held = self.fits(bundles, blocks), before
-        assert self.pool.would_have(Room(bundles, blocks), given_up) == would_fit
+        would_fit, self.held = self.fits(full_blocks, blocks), before
+        assert self.pool.would_have(Room(full_blocks, blocks), given_up) == would_fit
 
-    def fits(self, bundles: int, blocks: int) -> bool:
-        enough = len(self.free) - bundles * self.width >= blocks
-        return len(self.free_bundles) >= bundles and enough
+    def fits(self, full_blocks: int, blocks: int) -> bool:
+        enough = len(self.free) - full_blocks * self.blocks_per_full >= blocks
+        return len(self.free_full_blocks) >= full_blocks and enough
 
     @invariant()
     def the_books_agree(self) -> None:
         self.pool.check_integrity(self.held)
         assert self.pool.num_free == len(self.free)
-        assert self.pool.num_free_bundles == len(self.free_bundles)
+        assert self.pool.num_free_full_blocks == len(self.free_full_blocks)
         assert self.pool.num_used == self.num_blocks - len(self.free)
         assert self.pool.peak_used == self.peak
 
@@ -149,7 +151,7 @@ class Pool(RuleBasedStateMachine):
             self.pool.free(blocks)
         self.pool.check_integrity([])
         assert self.pool.num_free == self.num_blocks
-        found = self.pool.allocate_bundles(NUM_BUNDLES)
+        found = self.pool.allocate_full_blocks(NUM_FULL_BLOCKS)
         assert found is not None and found[1]
 
 
@@ -164,26 +166,26 @@ def node(found: tuple[np.ndarray, bool] | None) -> tuple[list[int], bool]:
 
 def test_nodes_come_from_the_low_end_and_sequences_from_the_high_end() -> None:
     pool = BlockPool(10, 4)
-    assert node(pool.allocate_bundles(3)) == ([0, 1, 2], True)
+    assert node(pool.allocate_full_blocks(3)) == ([0, 1, 2], True)
     assert [pool.allocate(), pool.allocate()] == [9, 8]
-    assert node(pool.allocate_bundles(2)) == ([3, 4], True)
+    assert node(pool.allocate_full_blocks(2)) == ([3, 4], True)
     pool.free([0, 1, 2])
-    assert node(pool.allocate_bundles(4)) == ([0, 1, 2, 5], False)  # no run of four is left
-    assert node(pool.allocate_bundles(2)) == ([6, 7], True)
-    assert pool.allocate() is None and pool.allocate_bundles(1) is None
+    assert node(pool.allocate_full_blocks(4)) == ([0, 1, 2, 5], False)  # no run of four is left
+    assert node(pool.allocate_full_blocks(2)) == ([6, 7], True)
+    assert pool.allocate() is None and pool.allocate_full_blocks(1) is None
 
 
 def test_a_sequence_takes_what_is_left_of_a_broken_pair_first() -> None:
-    pool = BlockPool(10, 4, width=2)
-    assert node(pool.allocate_bundles(2)) == ([0, 1, 2, 3], True)
+    pool = BlockPool(10, 4, blocks_per_full=2)
+    assert node(pool.allocate_full_blocks(2)) == ([0, 1, 2, 3], True)
     assert [pool.allocate() for _ in range(4)] == [9, 8, 7, 6]
     pool.free([9, 6])
-    assert pool.num_free == 4 and pool.num_free_bundles == 1  # 4 and 5 are the pair
+    assert pool.num_free == 4 and pool.num_free_full_blocks == 1  # 4 and 5 are the pair
     assert pool.has(Room(1, 2)) and not pool.has(Room(2, 0)) and not pool.has(Room(1, 3))
     assert [pool.allocate(), pool.allocate(), pool.allocate()] == [9, 6, 5]
-    assert pool.allocate_bundles(1) is None  # a free block, of no free pair
+    assert pool.allocate_full_blocks(1) is None  # a free block, of no free pair
     pool.free([5])
-    assert node(pool.allocate_bundles(1)) == ([4, 5], True)
+    assert node(pool.allocate_full_blocks(1)) == ([4, 5], True)
 
 
 def test_blocks_for_tokens() -> None:
@@ -213,8 +215,8 @@ def assert_broken(pool: BlockPool, owned: list[list[int]], message: str) -> None
 
 
 def test_the_check_finds_every_kind_of_damage() -> None:
-    def fresh(width: int = 1) -> BlockPool:
-        pool = BlockPool(6, 4, width)
+    def fresh(blocks_per_full: int = 1) -> BlockPool:
+        pool = BlockPool(6, 4, blocks_per_full)
         assert pool.allocate_node(2) is not None and pool.allocate() == 5
         pool.check_integrity([[0, 1], [5]])
         return pool
@@ -226,18 +228,18 @@ def test_the_check_finds_every_kind_of_damage() -> None:
     lost.num_free -= 1
     assert_broken(lost, [[0, 1], [5]], "free count")
     lost = fresh()
-    lost._bundles.heap.remove(-3)
+    lost._free_full_blocks.heap.remove(-3)
     assert_broken(lost, [[0, 1], [5]], "lost")
     double = fresh()
-    double._bundles.heap.append(-3)
+    double._free_full_blocks.heap.append(-3)
     assert_broken(double, [[0, 1], [5]], "twice")
-    lost = fresh(width=2)
+    lost = fresh(blocks_per_full=2)
     lost._singles.heap.remove(-4)
     assert_broken(lost, [[0, 1], [5]], "lost")
-    lost = fresh(width=2)
-    lost.num_free_bundles += 1
-    assert_broken(lost, [[0, 1], [5]], "free bundles")
-    lost = fresh(width=2)
+    lost = fresh(blocks_per_full=2)
+    lost.num_free_full_blocks += 1
+    assert_broken(lost, [[0, 1], [5]], "free full blocks")
+    lost = fresh(blocks_per_full=2)
     lost._used[2] += 1
     assert_broken(lost, [[0, 1], [5]], "in use")
 

@@ -22,8 +22,8 @@ def pairs(*values: tuple[int, int]) -> np.ndarray:
     return np.array(values, dtype=np.int64).reshape(-1, 2)
 
 
-def filled(block_size: int, width: int, device: torch.device = CPU) -> KVCache:
-    cache = KVCache(LAYERS, 12, block_size, torch.float32, device, width)
+def filled(block_size: int, blocks_per_full: int, device: torch.device = CPU) -> KVCache:
+    cache = KVCache(LAYERS, 12, block_size, torch.float32, device, blocks_per_full)
     for tensor in cache.by_block:
         size = torch.iinfo(tensor.dtype)
         tensor.random_(size.min, size.max)
@@ -31,13 +31,13 @@ def filled(block_size: int, width: int, device: torch.device = CPU) -> KVCache:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("width", [1, 4])
+@pytest.mark.parametrize("blocks_per_full", [1, 4])
 @pytest.mark.parametrize("block_size", [1, 3, 16])
 def test_all_layers_come_back(
-    block_size: int, width: int, device: str, monkeypatch: pytest.MonkeyPatch
+    block_size: int, blocks_per_full: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scales of FP8 and tokens, too; in pieces of two blocks, and chunks of three slots."""
-    cache = filled(block_size, width, torch.device(device))
+    cache = filled(block_size, blocks_per_full, torch.device(device))
     block = sum(layer.shape[1] * layer.dtype.itemsize for layer in cache.by_block)
     monkeypatch.setattr(swap_space, "_PIECE", 2 * block + 1)
     monkeypatch.setattr(swap_space, "_CHUNK", 3 * block + 1)

@@ -54,15 +54,15 @@ class Counting(Meter):
 
     def counted(self) -> Usage:
         scheduler, pool = self.engine.scheduler, self.engine.pool
-        size, width = pool.block_size, pool.width
+        size, blocks_per_full = pool.block_size, pool.blocks_per_full
         hopes: dict[int, int] = {}  # places of a block that have, or may yet have, a token
         written: dict[int, int] = {}
         used = ahead = internal = 0
         for node, kv in scheduler.cache.stored.items():
-            if kv.users and kv.placed and kv.width == width > 1:
-                used += kv.computed * width
-                ahead += (node.length - kv.computed) * width
-                internal += len(kv.blocks) * size - node.length * width
+            if kv.users and kv.placed and kv.pool_blocks == blocks_per_full > 1:
+                used += kv.computed * blocks_per_full
+                ahead += (node.length - kv.computed) * blocks_per_full
+                internal += len(kv.blocks) * size - node.length * blocks_per_full
             elif kv.users:
                 self.fill(kv, kv.computed, node.length, written, hopes)
         for sequence in scheduler.rows.running():
@@ -73,8 +73,11 @@ class Counting(Meter):
         used += sum(written.values())
         ahead += sum(hopes[block] - written[block] for block in written)
         internal += sum(size - hopes[block] for block in written)
-        free = [pool._owners[i : i + width] == 0 for i in range(0, pool.num_blocks, width)]
-        external = sum(int(bundle.sum()) for bundle in free if not bundle.all()) * size
+        free = [
+            pool._owners[i : i + blocks_per_full] == 0
+            for i in range(0, pool.num_blocks, blocks_per_full)
+        ]
+        external = sum(int(full_block.sum()) for full_block in free if not full_block.all()) * size
         return Usage(used, ahead, internal, external)
 
     def fill(
@@ -129,7 +132,7 @@ def test_of_narrow_blocks() -> None:
     meter = Counting(engine)
     ways = [replace(PARAMS, n=3), PARAMS]
     run(engine, [Request(i, p, ways[i % 2], range(ways[i % 2].n)) for i, p in enumerate(forest())])
-    assert engine.pool.width == 4 and meter.peak.external + meter.in_steps["external"] > 0
+    assert engine.pool.blocks_per_full == 4 and meter.peak.external + meter.in_steps["external"] > 0
 
 
 def test_of_beams() -> None:
