@@ -1,6 +1,6 @@
-"""Whether a node is read once for all rows under it, or by each row along with its own tokens.
+"""Whether a node is read once for all sequences under it (a shared read) or per sequence.
 
-Reading once pays where many rows share many tokens. It does not for a node with a single row, nor
+A shared read pays where many rows share many tokens. It does not for a node with a single row, nor
 for a prefix so short that a second phase and a merge cost more than they save: others have measured
 cascades at half speed there. FastTree makes the same choice between a node and its child.
 """
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.tiles import AttentionShape, Tile
 
-# Microseconds of a layer that another way of reading must save: graphs are captured anew for it,
+# Microseconds of a layer that another choice must save: graphs are captured anew for it,
 # perhaps for the last steps of a job.
 _NEW_GRAPH = 30.0
 _WARPS = 4  # of a program of `CostModel.tile`
@@ -32,8 +32,8 @@ class CostModel:
     """What one layer's attention takes on a device, in microseconds.
 
     sharing: to have a shared phase at all: its launch beside the suffixes, and the merge.
-    stretching: to have rows read nodes by themselves while there is one: the programs of the
-    suffix phase are larger then, and fewer of them run at the same time.
+    stretching: to have unshared nodes while there is one: the programs of the suffix phase are
+    larger then, and fewer of them run at the same time. (The name is that of the files of costs.)
     tile: of a program of the shared phase of four warps, for 64 lines against 64 keys with 128 +
     128 numbers.
     first, again: to read a megabyte of keys and values from memory, and once more from the cache.
@@ -47,7 +47,7 @@ class CostModel:
     again: float = 0.1
 
     def shared(self, layout: SharedLayout, shape: AttentionShape, tile: Tile, slots: int) -> _Float:
-        """[num_nodes] the time of each node when it is read once.
+        """[num_nodes] the time of each node as a shared read.
 
         slots: programs that run at the same time. Bands of rows go through the matrix units, and
         the node through memory, whichever takes longer.
@@ -64,37 +64,38 @@ class CostModel:
         products = tiles * (self.tile * work * precise / slots)
         return np.maximum(products, _megabytes(layout, shape) * self.first)
 
-    def apart(self, layout: SharedLayout, shape: AttentionShape) -> _Float:
-        """[num_nodes] the time of each node when every row under it reads it."""
+    def per_sequence(self, layout: SharedLayout, shape: AttentionShape) -> _Float:
+        """[num_nodes] the time of each node when it is read per sequence."""
         rows = layout.row_end - layout.row_start
         return _megabytes(layout, shape) * (self.first + (rows - 1) * self.again)
 
-    def read_apart(
+    def choose_unshared(
         self,
         layout: SharedLayout,
         shape: AttentionShape,
         tile: Tile,
         slots: int,
         sharing: bool,
-        stretching: bool,
+        has_unshared: bool,
     ) -> npt.NDArray[np.bool_]:
-        """[num_nodes] which nodes are best read by each row along with its own tokens.
+        """[num_nodes] which nodes are best read per sequence, along with its own tokens.
 
         sharing: whether there is a shared phase anyway, so that it costs nothing to use it.
-        stretching: whether rows read nodes by themselves beside it so far.
+        has_unshared: whether nodes are read per sequence beside it so far.
         """
-        shared, apart = self.shared(layout, shape, tile, slots), self.apart(layout, shape)
-        chosen = apart <= shared
+        shared = self.shared(layout, shape, tile, slots)
+        per_sequence = self.per_sequence(layout, shape)
+        chosen = per_sequence <= shared
         none, some = self.sharing, self.sharing + self.stretching
         every = some if sharing else 0.0
-        if sharing and stretching:
+        if sharing and has_unshared:
             none += _NEW_GRAPH
         elif sharing:
             some += _NEW_GRAPH
             every += _NEW_GRAPH
         none += float(shared.sum())
-        some += float(np.minimum(shared, apart).sum())
-        every += float(apart.sum())
+        some += float(np.minimum(shared, per_sequence).sum())
+        every += float(per_sequence.sum())
         if every <= min(some, none):
             return np.ones_like(chosen)
         return chosen if some < none else np.zeros_like(chosen)
@@ -102,17 +103,17 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Decided(CostModel):
-    """Has its mind made up, whatever it costs: of so many nodes one is read apart, or none (0)."""
+    """A fixed choice, whatever it costs: one node in `every` is read per sequence, or none (0)."""
 
     every: int = 0
 
-    def read_apart(self, layout: SharedLayout, *_: object) -> npt.NDArray[np.bool_]:
+    def choose_unshared(self, layout: SharedLayout, *_: object) -> npt.NDArray[np.bool_]:
         index = np.arange(1, len(layout.length) + 1)
         return index % self.every == 0 if self.every else np.zeros(len(index), dtype=np.bool_)
 
 
 EACH_ROW = Decided(every=1)
-"""Nodes are stored once, and read by each row under them: PagedAttention's way, to compare with."""
+"""Nodes are stored once, and read per sequence: PagedAttention's way, to compare with."""
 
 
 def _megabytes(layout: SharedLayout, shape: AttentionShape) -> _Float:

@@ -53,7 +53,7 @@ class SharedLayout:
     def row_by_row(self) -> SharedLayout:
         """The same nodes, stored where they are, each named once for every row under it.
 
-        Rows read them apart then, as PagedAttention does; a row's nodes follow each other.
+        They are read per sequence then, as PagedAttention does; a row's nodes follow each other.
         """
         counts = self.row_end - self.row_start
         node = np.repeat(np.arange(self.num_nodes), counts)

@@ -14,8 +14,8 @@ cut, and neither side needs a list of slots.
 Items of one length that begin with the same keys are a *run*: programs take all items of a run for
 one KV head before those for the next one, so that keys come from memory once for all bands.
 
-Nodes that the cost model takes out of the shared phase are *stretches* of each row under them: what
-the row reads in the suffix phase besides its own blocks.
+Nodes that the cost model takes out of the shared phase are *unshared nodes* of each row under
+them: what the row reads in the suffix phase besides its own blocks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sharegen.kernels.tiles import (
 # number of items of its run
 ITEM_FIELDS = 6
 SEGMENT_FIELDS = 8  # first row and end in the band, begin, end, position, block, contiguous, fp8
-STRETCH_FIELDS = 4  # tokens, position, block, whether contiguous + 2 if fp8
+UNSHARED_FIELDS = 4  # tokens, position, block, whether contiguous + 2 if fp8
 _ALIGNMENT = 4  # int32s; Triton compiles faster loads for arrays that start at 16 bytes
 
 # The cost model of the split, in units of one tile of 64 keys and 64 lines.
@@ -70,15 +70,15 @@ class WorkList:
     items: [num_items, ITEM_FIELDS], the longest first, run after run.
     segments: [num_segments, SEGMENT_FIELDS], what the items refer to.
     partial_start: [max_rows + 1].
-    stretches: [num_stretches, STRETCH_FIELDS], stretch_start: [max_rows + 1]: row r reads those
-    from stretch_start[r] to stretch_start[r + 1] by itself.
+    unshared_nodes: [num_unshared, UNSHARED_FIELDS], unshared_start: [max_rows + 1]: row r reads
+    those from unshared_start[r] to unshared_start[r + 1] for itself alone.
     """
 
     items: Int32
     segments: Int32
     partial_start: Int32
-    stretches: Int32
-    stretch_start: Int32
+    unshared_nodes: Int32
+    unshared_start: Int32
 
 
 class Plan:
@@ -88,8 +88,8 @@ class Plan:
     tile: of the shared phase; by default one for the rows and for the length of what is shared.
     num_programs: programs of the shared phase; they take the items in turn. By default as many as
     the device holds at once, `slots`.
-    costs: decides which nodes are shared; without it all are. fp8_suffixes: what rows read by
-    themselves is of 8 bits.
+    costs: decides which nodes are shared; without it all are. fp8_suffixes: what is read
+    per sequence is of 8 bits.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
     """
@@ -114,7 +114,7 @@ class Plan:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.generation = 0
         self.sharing = costs is None  # from the first node on that is worth it
-        self.stretching = False
+        self.has_unshared = False
         self.fp8 = False  # from the first shared node of FP8 blocks on
         self.shared_levels: tuple[int, ...] = ()
         self._room: tuple[int, ...] = (256, 512, 256, 2 * max_rows, 2 * max_rows)
@@ -124,7 +124,7 @@ class Plan:
     @property
     def variant(self) -> tuple[Tile, bool, bool, bool]:
         """What a captured graph holds of the plan beside its buffers."""
-        return self.tile, self.sharing, self.stretching, self.fp8
+        return self.tile, self.sharing, self.has_unshared, self.fp8
 
     def update(self, layout: SharedLayout) -> None:
         """Send the plan of `layout`. Rows that `layout.order` does not name get no partials.
@@ -133,26 +133,27 @@ class Plan:
         was too small), and there is one for each `variant`.
         """
         self._choose_tile(layout)
-        apart = np.zeros(len(layout.length), dtype=np.bool_)
+        unshared = np.zeros(len(layout.length), dtype=np.bool_)
         if self.costs is not None:
-            apart = self.costs.read_apart(
-                layout, self.shape, self.tile, self.slots, self.sharing, self.stretching
+            unshared = self.costs.choose_unshared(
+                layout, self.shape, self.tile, self.slots, self.sharing, self.has_unshared
             )
-        self.shared_levels = layout.shared_levels(~apart)
+        self.shared_levels = layout.shared_levels(~unshared)
         # Once shared, always shared: for the last rows of a job no other graph is captured.
-        self.sharing |= not apart.all()
-        self.stretching = bool(apart.any())
-        self.fp8 |= bool((layout.fp8 & ~apart).any())
-        work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, apart)
+        self.sharing |= not unshared.all()
+        self.has_unshared = bool(unshared.any())
+        self.fp8 |= bool((layout.fp8 & ~unshared).any())
+        work = work_list(layout, self.shape, self.max_rows, self.tile, self.slots, unshared)
         blocks = layout.blocks[:0] if layout.contiguous.all() else layout.blocks
         self._grow(
-            len(work.items), len(work.segments), len(blocks), len(work.stretches),
+            len(work.items), len(work.segments), len(blocks), len(work.unshared_nodes),
             int(work.partial_start[-1]),
         )  # fmt: skip
         staging = self._staging.next()
         parts = (
-            np.array([len(work.items), len(layout.order)]), work.partial_start, work.stretch_start,
-            layout.order, work.items.ravel(), work.segments.ravel(), blocks, work.stretches.ravel(),
+            np.array([len(work.items), len(layout.order)]), work.partial_start, work.unshared_start,
+            layout.order, work.items.ravel(), work.segments.ravel(), blocks,
+            work.unshared_nodes.ravel(),
         )  # fmt: skip
         for span, part in zip(self._spans, parts, strict=True):
             staging[span][: len(part)] = part
@@ -220,18 +221,18 @@ class Plan:
 
     def _allocate(self) -> None:
         shape = self.shape
-        items, segments, blocks, stretches, partials = self._room
+        items, segments, blocks, unshared_nodes, partials = self._room
         sizes = [
             2, self.max_rows + 1, self.max_rows + 1, self.max_rows, items * ITEM_FIELDS,
-            segments * SEGMENT_FIELDS, blocks, stretches * STRETCH_FIELDS,
+            segments * SEGMENT_FIELDS, blocks, unshared_nodes * UNSHARED_FIELDS,
         ]  # fmt: skip
         ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes])
         self._spans = [slice(int(s), int(e)) for s, e in itertools.pairwise([0, *ends])]
         self._buffer = torch.zeros(int(ends[-1]), dtype=torch.int32, device=self.device)
         self._staging = _Staging(len(self._buffer), self.device)
         (
-            self.counts, self.partial_start, self.stretch_start, self.order, self.items,
-            self.segments, self.blocks, self.stretches,
+            self.counts, self.partial_start, self.unshared_start, self.order, self.items,
+            self.segments, self.blocks, self.unshared_nodes,
         ) = (self._buffer[span] for span in self._spans)  # fmt: skip
         self.partial_out = torch.empty(
             partials, shape.num_heads, shape.value_size, dtype=shape.dtype, device=self.device
@@ -274,12 +275,12 @@ def work_list(
     max_rows: int,
     tile: Tile,
     slots: int,
-    apart: npt.NDArray[np.bool_],
+    unshared: npt.NDArray[np.bool_],
 ) -> WorkList:
     """The items of all bands, the longest first, and where each row's partials lie.
 
-    slots: programs that run at the same time. apart: [num_nodes] which nodes the rows read by
-    themselves.
+    slots: programs that run at the same time. unshared: [num_nodes] which nodes are read per
+    sequence.
     """
     rows = tile.lines // shape.group
     assert rows > 0, "the tile is smaller than one row's query heads"
@@ -288,7 +289,7 @@ def work_list(
     # What every band sees, in tiles: node after node, parents first.
     first_band = layout.row_start // rows
     bands = (layout.row_end - 1) // rows - first_band + 1
-    node, within = _expand(np.where(apart, 0, bands))
+    node, within = _expand(np.where(unshared, 0, bands))
     band = first_band[node] + within
     by_band = np.argsort(band, kind="stable")
     node, band = node[by_band], band[by_band]
@@ -331,7 +332,7 @@ def work_list(
     count[layout.order] = np.repeat(splits, rows)[: len(layout.order)]
     partial_start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(count, out=partial_start[1:])
-    return WorkList(items, segments, partial_start, *_stretches(layout, max_rows, apart))
+    return WorkList(items, segments, partial_start, *_unshared_nodes(layout, max_rows, unshared))
 
 
 def _in_runs(items: Int32, segments: Int32, cost: npt.NDArray[Any]) -> Int32:
@@ -350,22 +351,22 @@ def _in_runs(items: Int32, segments: Int32, cost: npt.NDArray[Any]) -> Int32:
     return items
 
 
-def _stretches(
-    layout: SharedLayout, max_rows: int, apart: npt.NDArray[np.bool_]
+def _unshared_nodes(
+    layout: SharedLayout, max_rows: int, unshared: npt.NDArray[np.bool_]
 ) -> tuple[Int32, Int32]:
-    """What each row reads by itself: (stretches, stretch_start) of the work list."""
-    node, within = _expand(np.where(apart, layout.row_end - layout.row_start, 0))
+    """What each row reads for itself alone: (unshared_nodes, unshared_start) of the work list."""
+    node, within = _expand(np.where(unshared, layout.row_end - layout.row_start, 0))
     row = layout.order[layout.row_start[node] + within]
     by_row = np.argsort(row, kind="stable")
     node = node[by_row]
-    stretches = np.empty((len(node), STRETCH_FIELDS), dtype=np.int32)
-    stretches[:, 0] = layout.length[node]
-    stretches[:, 1] = layout.position[node]
-    stretches[:, 2] = _first_block(layout)[node]
-    stretches[:, 3] = layout.contiguous[node] + 2 * layout.fp8[node]
+    unshared_nodes = np.empty((len(node), UNSHARED_FIELDS), dtype=np.int32)
+    unshared_nodes[:, 0] = layout.length[node]
+    unshared_nodes[:, 1] = layout.position[node]
+    unshared_nodes[:, 2] = _first_block(layout)[node]
+    unshared_nodes[:, 3] = layout.contiguous[node] + 2 * layout.fp8[node]
     start = np.zeros(max_rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(row, minlength=max_rows), out=start[1:])
-    return stretches, start
+    return unshared_nodes, start
 
 
 def _first_block(layout: SharedLayout) -> Int32:

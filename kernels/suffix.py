@@ -2,11 +2,11 @@
 
 A program takes one row and one KV head: the query heads of the group are packed into one tile, so
 the keys are read once. Products are transposed, keys by heads: tensor cores want 16 keys and 8
-heads, where heads by keys would want 16 heads, most of them padding. First come the row's stretches
-(nodes that are not worth the shared phase), then its own blocks, which are read like one more. The
-program folds in the row's shared partials and the sinks and writes the result; when the batch is
-too small to fill the device, a row's tokens are split over several programs and the parts are
-merged afterwards.
+heads, where heads by keys would want 16 heads, most of them padding. First come the row's unshared
+nodes (those that are not worth the shared phase), then its own blocks, which are read like one
+more. The program folds in the row's shared partials and the sinks and writes the result; when the
+batch is too small to fill the device, a row's tokens are split over several programs and the parts
+are merged afterwards.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -27,7 +27,7 @@ from sharegen.kernels.online_softmax import (
     in_log2,
     lowest_visible,
 )
-from sharegen.kernels.plan import STRETCH_FIELDS, Plan
+from sharegen.kernels.plan import UNSHARED_FIELDS, Plan
 from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import (
@@ -42,7 +42,7 @@ from sharegen.kernels.tiles import Tile, padded, precision, resident_programs, s
 _MOST_SPLITS = 32
 _SMALL = tl.constexpr(2.0**-100)  # a unit that any scale will outgrow
 _TABLE = tl.constexpr(32)  # blocks looked up at a time
-_STRETCH_FIELDS = tl.constexpr(STRETCH_FIELDS)
+_UNSHARED_FIELDS = tl.constexpr(UNSHARED_FIELDS)
 
 
 @triton.jit
@@ -148,7 +148,7 @@ def _attend_tokens(
     BLOCK_DV: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr, TMA: tl.constexpr,
     LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The state after tokens [begin, end) of a stretch, or of the row's own.
+    """The state after tokens [begin, end) of an unshared node, or of the row's own.
 
     table: where the copy engine reads, the first _TABLE blocks that the tokens lie in.
     FP8 ones are multiplied in float16, of which each of their numbers is one (but in float32
@@ -222,7 +222,7 @@ def _suffix_kernel(
     q_ptr, k_ptr, v_ptr, k_desc, v_desc,
     fp8_k_ptr, fp8_v_ptr, scales_ptr, fp8_k_desc, fp8_v_desc,
     tables_ptr, prefix_length_ptr, position_ptr,
-    stretch_start_ptr, stretches_ptr, blocks_ptr,
+    unshared_start_ptr, unshared_ptr, blocks_ptr,
     partial_start_ptr, shared_out_ptr, shared_lse_ptr, sinks_ptr, out_ptr, lse_ptr,
     stride_qr, stride_qh, stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     stride_nkb, stride_nkt, stride_nkh, stride_nvb, stride_nvt, stride_nvh,
@@ -233,7 +233,7 @@ def _suffix_kernel(
     LINES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
     SPLIT: tl.constexpr, PARTIAL: tl.constexpr, HAS_SINKS: tl.constexpr,
-    HAS_STRETCHES: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr,
+    HAS_UNSHARED: tl.constexpr, FP8: tl.constexpr, NUM_STAGES: tl.constexpr,
     TMA: tl.constexpr, LIMIT: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
@@ -242,7 +242,7 @@ def _suffix_kernel(
     split = tl.program_id(1)
     prefix_length = tl.load(prefix_length_ptr + row)
     position = tl.load(position_ptr + row)
-    FROM_FIRST: tl.constexpr = TMA and not (HAS_STRETCHES or LIMIT != NO_LIMIT or SPLIT)
+    FROM_FIRST: tl.constexpr = TMA and not (HAS_UNSHARED or LIMIT != NO_LIMIT or SPLIT)
     own_table = 0
     if FROM_FIRST:  # before it is known how many blocks there are: no load waits for another then
         o_table = tl.arange(0, _TABLE)
@@ -270,27 +270,27 @@ def _suffix_kernel(
     if LIMIT != NO_LIMIT:
         seen_from = lowest_visible(position, limit, LIMIT)
 
-    first_stretch = 0
-    own = 0  # comes after the stretches, and is read like one
-    if HAS_STRETCHES:
-        first_stretch = tl.load(stretch_start_ptr + row)
-        own = tl.load(stretch_start_ptr + row + 1)
-    for stretch in range(first_stretch, own + 1):
+    first_node = 0
+    own = 0  # comes after the unshared nodes, and is read like one
+    if HAS_UNSHARED:
+        first_node = tl.load(unshared_start_ptr + row)
+        own = tl.load(unshared_start_ptr + row + 1)
+    for node in range(first_node, own + 1):
         length = tl.maximum(position - prefix_length + 1, 0)
         start = prefix_length
         first_block = 0
         listed = True
         fp8 = True
         list_ptr = tables_ptr + row * stride_tr
-        if stretch < own:
-            stretch_ptr = stretches_ptr + stretch * _STRETCH_FIELDS
-            length = tl.load(stretch_ptr)
-            start = tl.load(stretch_ptr + 1)
-            first_block = tl.load(stretch_ptr + 2)
-            listed = tl.load(stretch_ptr + 3) == 0
+        if node < own:
+            node_ptr = unshared_ptr + node * _UNSHARED_FIELDS
+            length = tl.load(node_ptr)
+            start = tl.load(node_ptr + 1)
+            first_block = tl.load(node_ptr + 2)
+            listed = tl.load(node_ptr + 3) == 0
             if FP8:
-                fp8 = tl.load(stretch_ptr + 3) >= 2
-                listed = tl.load(stretch_ptr + 3) % 2 == 0
+                fp8 = tl.load(node_ptr + 3) >= 2
+                listed = tl.load(node_ptr + 3) % 2 == 0
             list_ptr = blocks_ptr
         lowest = seen_from - start
         begin, end = _part(length, lowest, split, num_splits, LIMIT, SPLIT, BLOCK_N)
@@ -298,7 +298,7 @@ def _suffix_kernel(
         if TMA and not FROM_FIRST:
             i_block = begin // BLOCK_SIZE + tl.arange(0, _TABLE)
             table = _listed(list_ptr, first_block + i_block, listed, i_block * BLOCK_SIZE < end)
-        if FP8 and (not HAS_STRETCHES or fp8):
+        if FP8 and (not HAS_UNSHARED or fp8):
             acc, m, total = _attend_tokens(
                 acc, m, total, fp8_q, q_unit, fp8_k_desc, fp8_v_desc,
                 fp8_k_ptr + kv_head * stride_nkh, fp8_v_ptr + kv_head * stride_nvh,
@@ -358,14 +358,14 @@ def suffix_attention(
     num_splits: int | None = None,
     beside: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
-    """Each row's own tokens, and its stretches and partials in the plan, merged.
+    """Each row's own tokens, and its unshared nodes and partials in the plan, merged.
 
     Returns [rows, num_heads, value_size], or, given `rows`, writes these and returns their numbers.
 
     q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
     prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
     whose own key is in the cache. A row with position = prefix_length - 1 has no suffix. fp8:
-    the FP8 blocks, where the suffixes, and the stretches that are marked so, lie in these.
+    the FP8 blocks, where the suffixes, and the unshared nodes that are marked so, lie in these.
     beside: the stream on which the shared phase runs meanwhile; it is waited for before merging.
     """
     shape = plan.shape
@@ -400,7 +400,7 @@ def suffix_attention(
         *descriptors((k_cache, v_cache), tile.keys, tma, within_blocks=True),
         *fp8_pointers(fp8, tile.keys, tma, within_blocks=True),
         block_tables, prefix_length, position,
-        plan.stretch_start, plan.stretches, plan.blocks,
+        plan.unshared_start, plan.unshared_nodes, plan.blocks,
         plan.partial_start, plan.partial_out, plan.partial_lse,
         plan.partial_lse if sinks is None else sinks, own_out, own_lse,
         q.stride(0), q.stride(1), *k_cache.stride()[:3], *v_cache.stride()[:3],
@@ -412,7 +412,7 @@ def suffix_attention(
         LINES=1 << (shape.group - 1).bit_length(), BLOCK_M=tile.lines, BLOCK_N=tile.keys,
         BLOCK_DK=padded(shape.key_size), BLOCK_DV=padded(shape.value_size),
         SPLIT=splits > 1, PARTIAL=partial, HAS_SINKS=sinks is not None,
-        HAS_STRETCHES=plan.stretching, FP8=fp8 is not None, NUM_STAGES=tile.num_stages,
+        HAS_UNSHARED=plan.has_unshared, FP8=fp8 is not None, NUM_STAGES=tile.num_stages,
         TMA=tma, LIMIT=limit_kind,
         HAS_SOFTCAP=softcap is not None, PRECISION=precision(shape.dtype),
         num_warps=tile.num_warps, num_stages=tile.num_stages, maxnreg=tile.max_registers,

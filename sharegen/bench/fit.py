@@ -25,11 +25,11 @@ _SMALL = Case(32, 8, 16, 0, 1, 32, 64)  # next to nothing to share
 def fit_costs(device: torch.device) -> CostModel:
     """Measure the numbers of `CostModel` in bfloat16 on this GPU, the L2 cache cold."""
     timer = Timer(device)
-    first = _apart(_ALONE, timer, device) / _megabytes(_ALONE)
-    per_row = _apart(_CACHED, timer, device) / _megabytes(_CACHED)
+    first = _per_sequence(_ALONE, timer, device) / _megabytes(_ALONE)
+    per_row = _per_sequence(_CACHED, timer, device) / _megabytes(_CACHED)
     again = max(0.0, (per_row - first) / (_CACHED.samples - 1))
     sharing = _decode(_SMALL, None, timer, device) - _decode(_SMALL, _NEVER, timer, device)
-    both = _decode(TABLE[0], None, timer, device, stretching=True)
+    both = _decode(TABLE[0], None, timer, device, has_unshared=True)
     stretching = both - _decode(TABLE[0], None, timer, device)
     tile = _tile(timer, device)
     return CostModel(max(0.0, sharing), max(0.0, stretching), tile, first, again)
@@ -47,7 +47,7 @@ def _tile(timer: Timer, device: torch.device) -> float:
     return seconds / float(units)
 
 
-def _apart(case: Case, timer: Timer, device: torch.device) -> float:
+def _per_sequence(case: Case, timer: Timer, device: torch.device) -> float:
     """Microseconds that the prompts of a case add when every row reads its own."""
     without = replace(case, few=0, problem=0)
     return _decode(case, _NEVER, timer, device) - _decode(without, _NEVER, timer, device)
@@ -58,13 +58,13 @@ def _decode(
     costs: CostModel | None,
     timer: Timer,
     device: torch.device,
-    stretching: bool = False,
+    has_unshared: bool = False,
 ) -> float:
-    """Microseconds of a layer. stretching: as if some row read something by itself."""
+    """Microseconds of a layer. has_unshared: as if some node were read per sequence."""
     tensors = Tensors(case, device)
     plan = Plan(tensors.shape, case.rows, device, costs=costs)
     plan.update(tensors.layout)
-    plan.stretching |= stretching
+    plan.has_unshared |= has_unshared
     inputs = tensors.inputs(plan)
     return timer(partial(decode_attention, *inputs, scale=tensors.scale, out=tensors.out))
 

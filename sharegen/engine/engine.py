@@ -33,7 +33,7 @@ from sharegen.engine.loop.forking import Forks, outputs_so_far
 from sharegen.engine.loop.masking import masked
 from sharegen.engine.loop.observing import Observer
 from sharegen.engine.loop.starting import (
-    READINGS,
+    ATTENTION_MODES,
     scheduler_for,
     warm_up,
     warn_of_an_end_that_is_none,
@@ -87,14 +87,14 @@ class Engine:
         self.model.weights.look()  # as they are now, in memory that may be another than before
 
     def _prepare(self, costs: CostModel | None) -> None:
-        """Make the device ready, and on a GPU run small jobs in every reading there is."""
+        """Make the device ready, and on a GPU run small jobs in every attention mode."""
         prepared = Prepared(self.model, self.tokenizer, self.config)
         self.threads = prepared.threads
         on_gpu = self.model.device.type == "cuda"
         if costs is None and on_gpu:
             costs = load_costs(torch.cuda.get_device_name(self.model.device))
-        for reading in READINGS if on_gpu else ():
-            self._start(prepared, reading)
+        for mode in ATTENTION_MODES if on_gpu else ():
+            self._start(prepared, mode)
             if self.stats.slow_attention is None:
                 warm_up(self.generate, self.reset_prefix_cache, self.slots, self.config.block_size)
             del self.runner  # its buffers, before there are others

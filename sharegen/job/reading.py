@@ -42,8 +42,8 @@ def readings(
     nowhere = {node: NodeKV(fp8=node.alone) for node in tree.nodes()}
     layout = shared_layout(queries, nowhere)
     tile = tiles.beside_tile(shape, limit)
-    apart = costs.read_apart(layout, shape, tile, programs, sharing=False, stretching=False)
-    once, each = costs.shared(layout, shape, tile, programs), costs.apart(layout, shape)
+    apart = costs.choose_unshared(layout, shape, tile, programs, sharing=False, has_unshared=False)
+    once, each = costs.shared(layout, shape, tile, programs), costs.per_sequence(layout, shape)
     found = []
     for level in range(int(layout.level.max(initial=-1)) + 1):
         of_level = layout.level == level

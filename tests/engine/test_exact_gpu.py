@@ -33,27 +33,31 @@ pytestmark = [
 PROMPTS = [prompt[:48] for prompt in forest()]  # some models end at 64 tokens
 ENDS = list(range(20, 40))  # of 128 tokens: some samples end early
 SAMPLES = 3
-READINGS = {"shared": Decided(every=0), "apart": Decided(every=1), "some apart": Decided(every=2)}
+ATTENTION_MODES = {
+    "shared": Decided(every=0),
+    "per sequence": Decided(every=1),
+    "mixed": Decided(every=2),
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "reading"),
+    ("name", "mode"),
     [
-        (name, reading)
+        (name, mode)
         for name in sorted(TINY)
-        for reading in READINGS
-        if name in ARCHITECTURES or reading != "some apart"
+        for mode in ATTENTION_MODES
+        if name in ARCHITECTURES or mode != "mixed"
     ],
 )
 def test_greedy_tokens_equal_generate(
-    name: str, reading: str, monkeypatch: pytest.MonkeyPatch
+    name: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every architecture in every reading of the tree; the first ones and hybrids compiled, too."""
-    monkeypatch.setattr(kernel_attention, "load_costs", lambda _: READINGS[reading])
+    """Every architecture in every attention mode; the first ones and hybrids compiled, too."""
+    monkeypatch.setattr(kernel_attention, "load_costs", lambda _: ATTENTION_MODES[mode])
     model = make_tiny(name).to("cuda")
     model.generation_config.eos_token_id = ENDS
     loaded = load_model(model)
-    is_compiled = reading == "shared" and (name in ARCHITECTURES or bool(loaded.mixers))
+    is_compiled = mode == "shared" and (name in ARCHITECTURES or bool(loaded.mixers))
     config = engine_config(loaded, blocks=600, max_sequences=24, compile=is_compiled)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what runs uncaptured must be right as well

@@ -15,55 +15,55 @@ SHAPE = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
 TILE, SLOTS = Tile(64, 64, 4, 3), 264
 
 
-def apart(
+def unshared(
     nodes: list[tuple[int, int, int]],
     costs: CostModel | None = None,
     sharing: bool = False,
-    stretching: bool = False,
+    has_unshared: bool = False,
 ) -> list[bool]:
     rows = max(end for _, _, end in nodes)
     costs = costs or CostModel()
     layout = layout_of(nodes, rows)
-    return costs.read_apart(layout, SHAPE, TILE, SLOTS, sharing, stretching).tolist()
+    return costs.choose_unshared(layout, SHAPE, TILE, SLOTS, sharing, has_unshared).tolist()
 
 
 def test_few_shot_and_problems_are_shared() -> None:
     nodes = [(1024, 0, 1040)] + [(112, 40 * i, 40 * i + 40) for i in range(26)]
-    assert apart(nodes) == [False] * 27
+    assert unshared(nodes) == [False] * 27
 
 
 def test_a_single_row_reads_its_prompt_by_itself() -> None:
     nodes = [(1024, 0, 512)] + [(300, row, row + 1) for row in range(512)]
-    assert apart(nodes) == [False] + [True] * 512
-    assert apart([(1024, row, row + 1) for row in range(512)]) == [True] * 512
+    assert unshared(nodes) == [False] + [True] * 512
+    assert unshared([(1024, row, row + 1) for row in range(512)]) == [True] * 512
 
 
 def test_a_short_prefix_of_few_rows_is_not_worth_a_phase() -> None:
-    assert apart([(48, 0, 8)]) == [True]
-    assert apart([(4096, 0, 32)]) == [False]
+    assert unshared([(48, 0, 8)]) == [True]
+    assert unshared([(4096, 0, 32)]) == [False]
 
 
 def test_where_there_is_a_shared_phase_the_last_rows_stay_in_it() -> None:
     nodes = [(1024, 0, 3), (96, 0, 1), (96, 1, 3)]
-    assert apart(nodes) == [True] * 3
-    assert apart(nodes, sharing=True) == [False] * 3
+    assert unshared(nodes) == [True] * 3
+    assert unshared(nodes, sharing=True) == [False] * 3
 
 
 def test_another_way_of_reading_must_be_worth_new_graphs() -> None:
     nodes = [(1024, 0, 64)] + [(200, row, row + 1) for row in range(64)]
-    assert apart(nodes) == [False] + [True] * 64
-    assert apart(nodes, sharing=True) == [False] * 65
-    assert apart(nodes, sharing=True, stretching=True) == [False] + [True] * 64
+    assert unshared(nodes) == [False] + [True] * 64
+    assert unshared(nodes, sharing=True) == [False] * 65
+    assert unshared(nodes, sharing=True, has_unshared=True) == [False] + [True] * 64
     together = [(1024, 0, 64), (32, 0, 32), (32, 32, 64)]
-    assert apart(together, sharing=True) == [False] * 3
+    assert unshared(together, sharing=True) == [False] * 3
     many = [(1024, 0, 1024)] + [(600, row, row + 1) for row in range(1024)]
-    assert apart(many, sharing=True) == [False] + [True] * 1024
+    assert unshared(many, sharing=True) == [False] + [True] * 1024
 
 
 def test_all_or_nothing_hangs_on_what_sharing_costs() -> None:
     nodes = [(1024, 0, 512)]
-    assert apart(nodes, CostModel(sharing=0.0)) == [False]
-    assert apart(nodes, CostModel(sharing=1e6)) == [True]
+    assert unshared(nodes, CostModel(sharing=0.0)) == [False]
+    assert unshared(nodes, CostModel(sharing=1e6)) == [True]
 
 
 def test_fitted_costs_are_kept_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,26 +40,26 @@ SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)  # so that small tree
 
 
 class Others(Decided):
-    """Reads apart what `Decided` shares, and shares what it reads apart."""
+    """Reads per sequence what `Decided` shares, and shares the rest."""
 
-    def read_apart(self, layout: SharedLayout, *_: object) -> np.ndarray:
-        return ~super().read_apart(layout)
+    def choose_unshared(self, layout: SharedLayout, *_: object) -> np.ndarray:
+        return ~super().choose_unshared(layout)
 
 
-READINGS = {
+ATTENTION_MODES = {
     "shared": None,
-    "apart": Decided(every=1),
-    "some apart": Decided(every=2),
-    "others apart": Others(every=2),
+    "per sequence": Decided(every=1),
+    "mixed": Decided(every=2),
+    "otherwise mixed": Others(every=2),
 }
 # At every turn one that shares all and one that shares some.
-each_reading = pytest.mark.parametrize(
+each_mode = pytest.mark.parametrize(
     "costs",
     [
-        pytest.param(costs, marks=pytest.mark.slow if name in ("apart", "some apart") else ())
-        for name, costs in READINGS.items()
+        pytest.param(costs, marks=pytest.mark.slow if name in ("per sequence", "mixed") else ())
+        for name, costs in ATTENTION_MODES.items()
     ],
-    ids=READINGS,
+    ids=ATTENTION_MODES,
 )
 
 
@@ -71,7 +71,7 @@ def long_in_interpreter(test: Callable[..., None]) -> Callable[..., None]:
 def attend(
     batch: Batch, tile: Tile | None = SMALL, costs: CostModel | None = None, **options: object
 ) -> torch.Tensor:
-    """Decode attention into a poisoned, guarded output. costs: which nodes are read apart."""
+    """Decode attention into a poisoned, guarded output. costs: which nodes are shared."""
     shape = batch.shape
     plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
     plan.partial_out.fill_(float("nan"))
@@ -97,7 +97,7 @@ TREES = {
 
 
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.turn(5)
 def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
@@ -109,7 +109,7 @@ def test_trees(tree: str, costs: CostModel | None, dtype: torch.dtype) -> None:
 
 
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("tree", ["no nodes", "few-shot and problems", "no suffix"])
 @pytest.mark.turn(3)
 def test_rows_in_e4m3_are_those_of_the_result(
@@ -132,7 +132,7 @@ def test_rows_in_e4m3_are_those_of_the_result(
     assert (rows.numbers[-2:].float() == 0).all()
 
 
-@each_reading
+@each_mode
 @pytest.mark.turn(2)
 def test_a_key_of_nan_is_seen_by_the_rows_below_it_alone(costs: CostModel | None) -> None:
     """Tiles hold rows of several nodes."""
@@ -156,7 +156,7 @@ def test_groups(heads: tuple[int, int], dtype: torch.dtype) -> None:
 
 
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("heads", [(12, 1), (48, 1), (128, 1)])
 @pytest.mark.turn(3)
 def test_large_groups(heads: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
@@ -179,7 +179,7 @@ def test_head_sizes(sizes: tuple[int, int], dtype: torch.dtype) -> None:
 
 
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("block_size", [1, 8, 24, 64])
 @pytest.mark.turn(5)
 def test_scattered_nodes(block_size: int, costs: CostModel | None, dtype: torch.dtype) -> None:
@@ -202,7 +202,7 @@ LIMITS = [
 
 @each_dtype
 @pytest.mark.parametrize("options", LIMITS, ids=str)
-@each_reading
+@each_mode
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.turn(3)
 def test_limits(
@@ -286,7 +286,7 @@ def test_lines_of_no_row_change_nothing(rows: int, heads: int) -> None:
 SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
 
 
-@each_reading
+@each_mode
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.turn(2)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
@@ -315,7 +315,7 @@ def test_thousands_of_rows() -> None:
     shape = make_shape(1, 1, torch.float16, key_size=16, value_size=16)
     nodes = [(20, 0, 2048)] + [(17, first, first + 64) for first in range(0, 2048, 64)]
     batch = random_batch(shape, nodes, [1 + row % 20 for row in range(2048)])
-    out = attend(batch, tile=None, costs=READINGS["some apart"], scale=0.25)
+    out = attend(batch, tile=None, costs=ATTENTION_MODES["mixed"], scale=0.25)
     assert_close(out, naive_decode(batch, scale=0.25))
 
 

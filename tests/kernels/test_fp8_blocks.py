@@ -35,8 +35,8 @@ from tests.kernels.trees import (
 )
 
 SMALL = Tile(lines=16, keys=16, num_warps=4, num_stages=2)
-READINGS = {"shared": None, "apart": Decided(every=1), "some apart": Decided(every=2)}
-each_reading = pytest.mark.parametrize("costs", READINGS.values(), ids=READINGS)
+ATTENTION_MODES = {"shared": None, "per sequence": Decided(every=1), "mixed": Decided(every=2)}
+each_mode = pytest.mark.parametrize("costs", ATTENTION_MODES.values(), ids=ATTENTION_MODES)
 each_store = pytest.mark.parametrize(
     "put", [store_fp8, reference.store_fp8], ids=["kernel", "reference"]
 )
@@ -214,12 +214,12 @@ def check_tree(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dty
 
 
 def test_a_tree() -> None:
-    check_tree((3,), READINGS["some apart"], torch.float32)
+    check_tree((3,), ATTENTION_MODES["mixed"], torch.float32)
 
 
 @slow_in_interpreter
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("nodes", [(), (3,), (0, 1, 2, 3)], ids=["suffixes", "a leaf", "all"])
 @pytest.mark.turn(3)
 def test_trees(nodes: tuple[int, ...], costs: CostModel | None, dtype: torch.dtype) -> None:
@@ -231,7 +231,7 @@ LIMITS = [{"window": 1}, {"window": 60}, {"attention_chunk": 32}, {"window": 45,
 
 @slow_in_interpreter
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("options", LIMITS, ids=str)
 @pytest.mark.turn(3)
 def test_limits(options: dict, costs: CostModel | None, dtype: torch.dtype) -> None:
@@ -245,7 +245,7 @@ def test_limits(options: dict, costs: CostModel | None, dtype: torch.dtype) -> N
 
 @slow_in_interpreter
 @each_dtype
-@each_reading
+@each_mode
 def test_queries_and_values_of_any_size(costs: CostModel | None, dtype: torch.dtype) -> None:
     """Suffixes are multiplied in float16, whose numbers are few: what is larger has its units."""
     batch = random_batch(make_shape(4, 2, dtype), NODES, SUFFIXES, scattered=(2,))
@@ -269,13 +269,13 @@ def test_queries_and_values_of_any_size(costs: CostModel | None, dtype: torch.dt
 def test_groups_in_the_default_tiles(heads: tuple[int, int], dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(*heads, dtype), [(35, 0, 4), (17, 1, 4)], [1, 3, 17, 2])
     made = with_fp8_nodes(batch, (1,))
-    out = attend(made, tile=None, costs=READINGS["some apart"], scale=0.125)
+    out = attend(made, tile=None, costs=ATTENTION_MODES["mixed"], scale=0.125)
     assert_close(out, naive_decode(made.read, scale=0.125))
 
 
 @slow_in_interpreter
 @each_dtype
-@each_reading
+@each_mode
 @pytest.mark.parametrize("sizes", [(80, 80), (128, 128), (256, 256), (192, 128), (24, 40)])
 @pytest.mark.turn(3)
 def test_head_sizes(sizes: tuple[int, int], costs: CostModel | None, dtype: torch.dtype) -> None:
@@ -286,7 +286,7 @@ def test_head_sizes(sizes: tuple[int, int], costs: CostModel | None, dtype: torc
 
 
 @slow_in_interpreter
-@each_reading
+@each_mode
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.turn(3)
 def test_random_trees(seed: int, costs: CostModel | None) -> None:
@@ -311,11 +311,11 @@ def test_random_trees(seed: int, costs: CostModel | None) -> None:
 
 @slow_in_interpreter
 @each_dtype
-@pytest.mark.parametrize("apart", [False, True])
-def test_split_suffixes(apart: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("unshared", [False, True])
+def test_split_suffixes(unshared: bool, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(4, 2, dtype), NODES[:2], [1, 200, 70, 5], padding=1)
     made = with_fp8_nodes(batch, (1,))
-    plan = Plan(batch.shape, len(batch.q), DEVICE, costs=Decided(every=1) if apart else None)
+    plan = Plan(batch.shape, len(batch.q), DEVICE, costs=Decided(every=1) if unshared else None)
     batch = made.batch
     plan.update(batch.layout)
     tensors = (batch.q, batch.k_cache, batch.v_cache, plan)

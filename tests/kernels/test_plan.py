@@ -63,13 +63,13 @@ def trees(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], int]:
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.sampled_from([1, 2, 5, 8]), st.sampled_from([1, 8, 500]), st.randoms())
 def test_covers_each_pair_once(tree, group, slots, random) -> None:
-    """In the shared phase or as a stretch of the row, whichever was chosen for the node."""
+    """In the shared phase or as an unshared node of the row, whichever was chosen for the node."""
     nodes, num_rows = tree
     order = np.array(random.sample(range(num_rows + 3), num_rows), np.int32)
     layout = layout_of(nodes, num_rows, order)
     shape = make_shape(2 * group, 2, torch.float32)
-    apart = np.array([random.random() < 0.4 for _ in nodes], bool)
-    work = work_list(layout, shape, num_rows + 3, TILE, slots, apart)
+    unshared = np.array([random.random() < 0.4 for _ in nodes], bool)
+    work = work_list(layout, shape, num_rows + 3, TILE, slots, unshared)
 
     rows_per_tile = TILE.lines // group
     written = set()
@@ -91,11 +91,11 @@ def test_covers_each_pair_once(tree, group, slots, random) -> None:
                 seen.setdefault(row, []).extend(range(block * 16 + begin, block * 16 + end))
     assert len(written) == work.partial_start[-1]
     for row in range(num_rows + 3):
-        own = work.stretches[work.stretch_start[row] : work.stretch_start[row + 1]]
+        own = work.unshared_nodes[work.unshared_start[row] : work.unshared_start[row + 1]]
         for length, _, block, contiguous in own.tolist():
             assert contiguous
             seen.setdefault(row, []).extend(range(block * 16, block * 16 + length))
-    assert work.stretch_start[-1] == len(work.stretches)
+    assert work.unshared_start[-1] == len(work.unshared_nodes)
     for i, row in enumerate(order.tolist()):
         wanted = [
             layout.block_start[n] * 16 + t
@@ -109,7 +109,7 @@ def test_covers_each_pair_once(tree, group, slots, random) -> None:
 def test_longest_first() -> None:
     work = work_list(
         layout_of([(100, 0, 40), (300, 0, 10), (40, 10, 40)], 40),
-        make_shape(2, 2, torch.float32), 40, TILE, slots=2, apart=np.zeros(3, bool),
+        make_shape(2, 2, torch.float32), 40, TILE, slots=2, unshared=np.zeros(3, bool),
     )  # fmt: skip
     tokens = work.segments[:, 3] - work.segments[:, 2]
     lengths = [tokens[begin:end].sum() for begin, end in work.items[:, 2:4]]
@@ -168,8 +168,8 @@ def test_buffers_for_which_there_was_no_memory_are_made_again(
     for layout in (flat, deep):
         plan.update(layout)
         assert plan.generation == 1
-        apart = np.zeros(layout.num_nodes, bool)
-        work = work_list(layout, plan.shape, 64, TILE, plan.slots, apart)
+        unshared = np.zeros(layout.num_nodes, bool)
+        work = work_list(layout, plan.shape, 64, TILE, plan.slots, unshared)
         assert plan.counts.tolist()[:2] == [len(work.items), 64]
         assert plan.segments[: work.segments.size].tolist() == work.segments.ravel().tolist()
         assert len(plan.partial_out) == len(plan.partial_lse) >= work.partial_start[-1]

@@ -22,16 +22,16 @@ from tests.kernels.trees import (
 @each_dtype
 @pytest.mark.parametrize("splits", [1, 3, 8])
 @pytest.mark.parametrize("window", [None, 30])
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("unshared", [False, True])
 @pytest.mark.turn(3)
-def test_splits(splits: int, window: int | None, apart: bool, dtype: torch.dtype) -> None:
+def test_splits(splits: int, window: int | None, unshared: bool, dtype: torch.dtype) -> None:
     shape = make_shape(4, 2, dtype)
     batch = random_batch(shape, [(50, 0, 3), (17, 1, 3)], [1, 200, 70, 5], padding=1)
     sinks = torch.linspace(-2, 2, 4, device=DEVICE).to(dtype)
-    costs = CostModel(sharing=float("inf")) if apart else None
+    costs = CostModel(sharing=float("inf")) if unshared else None
     plan = Plan(shape, len(batch.q), DEVICE, costs=costs)
     plan.update(batch.layout)
-    assert plan.sharing != apart
+    assert plan.sharing != unshared
     options = {"scale": 0.125, "window": window}
     shared_attention(batch.q, batch.k_cache, batch.v_cache, plan, batch.position, **options)
     out = suffix_attention(
@@ -58,14 +58,14 @@ def test_more_blocks_than_are_looked_up_at_a_time(window: int | None) -> None:
 @pytest.mark.parametrize("window", [None, 1150])
 @pytest.mark.parametrize("scattered", [(), (0,)])
 @pytest.mark.turn(4)
-def test_a_stretch_of_more_blocks_than_are_looked_up_at_a_time(
+def test_an_unshared_node_of_more_blocks_than_are_looked_up_at_a_time(
     scattered: tuple[int, ...], window: int | None
 ) -> None:
     shape = make_shape(1, 1, torch.float16, block_size=32)
     batch = random_batch(shape, [(1101, 0, 2)], [1, 100], scattered=scattered)
     plan = Plan(shape, 2, DEVICE, costs=CostModel(sharing=float("inf")))
     plan.update(batch.layout)
-    assert plan.stretching and not plan.sharing
+    assert plan.has_unshared and not plan.sharing
     out = suffix_attention(
         batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
         batch.position, scale=0.125, window=window, num_splits=1,

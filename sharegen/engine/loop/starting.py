@@ -19,8 +19,8 @@ from sharegen.engine.schedule.swapping import SwapCost
 from sharegen.errors import SharegenError
 from sharegen.kernels.cost import Decided
 
-READINGS = (Decided(every=0), Decided(every=1), Decided(every=2))
-"""Of the tree: kernels differ where nodes are shared, where they are read apart, where both are."""
+ATTENTION_MODES = (Decided(every=0), Decided(every=1), Decided(every=2))
+"""How the tree may be read: shared, per sequence, or both. The kernels differ between these."""
 
 
 def scheduler_for(prepared: Prepared, config: EngineConfig, tree: PrefixTree | None) -> Scheduler:

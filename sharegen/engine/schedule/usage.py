@@ -1,8 +1,8 @@
 """How much of the KV cache is in use, and how much of that is wasted.
 
 The terms are those of PagedAttention (Kwon et al., SOSP 2023, figures 2 and 3). Where each request
-has a stretch of memory for all that it may ever write, three things are lost: what is reserved for
-tokens to come, what is reserved and never written, and the gaps between the stretches. Here nothing
+has a range of memory for all that it may ever write, three things are lost: what is reserved for
+tokens to come, what is reserved and never written, and the gaps between the ranges. Here nothing
 is reserved but the rest of a block that somebody has begun.
 """
 
