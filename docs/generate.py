@@ -142,18 +142,20 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     """A table for a section and one for each section in it."""
     title = f"`{prefix}`" if prefix else "A job"
     yield f"## {title}\n\n{_prose(model.__doc__ or '')}\n"
-    lines = ["| key | type | default |", "|---|---|---|"]
+    lines = ["| key | type | default | |", "|---|---|---|---|"]
     inner: list[tuple[str, type[BaseModel]]] = []
     schema = model.model_json_schema()
     for name, field in model.model_fields.items():
         dotted = f"{prefix}.{name}" if prefix else name
+        declared = schema["properties"][name]
+        said = declared["description"].replace("|", "\\|")
         found = _section_in(field.annotation)
         if found is not None:
             inner.append((dotted, found))
-            lines.append(f"| `{dotted}` | a section: see below | |")
+            lines.append(f"| `{dotted}` | a section: see below | | {said} |")
             continue
         default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
-        lines.append(f"| `{dotted}` | {_type(schema['properties'][name], schema)} | {default} |")
+        lines.append(f"| `{dotted}` | {_type(declared, schema)} | {default} | {said} |")
     yield "\n".join(lines) + "\n"
     for dotted, section in inner:
         yield from _sections(dotted, section)

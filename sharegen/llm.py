@@ -10,7 +10,7 @@ from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import fields
 from itertools import count
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from sharegen.common.at_exit import closed_at_exit
 from sharegen.common.vllm_names import (
@@ -112,7 +112,7 @@ class LLM:
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
         gpu_memory_utilization: float | None = None,
-        kv_cache_dtype: str = "auto",
+        kv_cache_dtype: Literal["auto", "fp8"] = "auto",
         max_model_len: int | None = None,
         swap_space: float = 0.0,
         block_size: int = 16,

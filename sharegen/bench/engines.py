@@ -62,7 +62,7 @@ class Engines:
         config = EngineConfig(
             max_sequences=rows,
             compile=self._compile,
-            kv_cache_dtype=self._kv_cache_dtype,
+            kv_cache_dtype=self._kv_cache_dtype,  # type: ignore[arg-type]  # it is checked there
             kv_cache_memory=self._kv_cache_memory,
         )
         tree = None if levels is None else tree_of(config.block_size, levels)

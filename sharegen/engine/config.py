@@ -2,81 +2,77 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from numbers import Integral
+from typing import Annotated
 
+from sharegen.common.parameters.machine import EngineParameters
+from sharegen.common.parameters.parameter import Parameter, check, declared, described
 from sharegen.engine.cache.prefix_tree import LOOKAHEAD
 from sharegen.errors import UsageError
 
 MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 """Rows where nobody says: what saturates the device."""
 
-KV_CACHE_DTYPES = ("auto", "fp8")
 
-_MOST_SEQUENCES = 1 << 16  # far beyond what is of use; every row has tables of its own
+@described()
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(EngineParameters):
+    """How an engine decodes.
 
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """max_sequences: rows decoded together. kv_cache_memory: bytes; where not given a share of a
-    CPU's memory, and on a GPU what the largest steps leave; kv_cache_limit: no more than that then,
-    where a job cannot use more; gpu_memory_utilization: the part of a GPU that weights, steps and
-    KV cache may take together then. max_model_len: tokens of prompt and output together, by default
-    what the model's context holds. block_size: tokens of a KV block. seed: of requests without one.
-    prefill_tokens: tokens of one prefill batch. compile: torch.compile the layers (on a GPU);
-    enforce_eager: neither that nor CUDA graphs.
-    kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample alone reads, "auto" all of it in
-    the model's dtype. state_slots: for the states of nodes and rows, where a model keeps any; by
-    default two a row, in up to half of the memory.
-    swap_space: GiB of host memory, for each GPU, that take the KV of preempted samples; 0: they
-    compute it again.
-    lookahead: requests whose sharing is looked for together; the next so many are read when half of
-    the last have been prefilled.
+    kv_cache_memory: where it is not given it is a share of a CPU's memory, and on a GPU what the
+    largest steps leave.
     """
 
-    max_sequences: int | None = None
-    kv_cache_memory: int | None = None
-    kv_cache_limit: int | None = None
-    gpu_memory_utilization: float | None = None
-    kv_cache_dtype: str = "auto"
-    max_model_len: int | None = None
-    block_size: int = 16
-    seed: int = 0
-    prefill_tokens: int | None = None
-    compile: bool = True
-    enforce_eager: bool = False
-    lookahead: int = LOOKAHEAD
-    state_slots: int | None = None
-    swap_space: float = 0.0
+    kv_cache_limit: Annotated[
+        int | None,
+        Parameter("The most bytes of a KV cache whose memory is not given.", ge=1),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float | None,
+        Parameter(
+            "The part of a GPU that weights, steps and KV cache may take together.", gt=0, le=1
+        ),
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Parameter(
+            "The most tokens of prompt and output together; None is what the model's context "
+            "holds.",
+            ge=1,
+        ),
+    ] = None
+    seed: Annotated[int, Parameter("Random seed of requests without one.")] = 0
+    prefill_tokens: Annotated[int | None, Parameter("Tokens of one prefill batch.", ge=1)] = None
+    enforce_eager: Annotated[
+        bool, Parameter("Whether nothing is compiled and no CUDA graph is captured.")
+    ] = False
+    lookahead: Annotated[
+        int,
+        Parameter(
+            "Requests whose sharing is looked for together; the next so many are read when half "
+            "of the last have been prefilled.",
+            ge=1,
+        ),
+    ] = LOOKAHEAD
+    state_slots: Annotated[
+        int | None,
+        Parameter(
+            "Slots for the states of nodes and rows, where a model keeps any; None is two a row, "
+            "in up to half of the memory.",
+            ge=1,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
-        for name in ("max_sequences", "kv_cache_memory", "kv_cache_limit", "max_model_len",
-                     "block_size", "prefill_tokens", "lookahead", "state_slots"):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}: it must be at least 1")
-        if not isinstance(self.seed, Integral):
-            raise UsageError(f"seed is {self.seed!r}: it must be a whole number")
-        if not 0 <= self.swap_space < math.inf:
-            raise UsageError(f"swap_space is {self.swap_space}: it must be GiB, 0 or more")
-        share = self.gpu_memory_utilization
-        if share is not None and not 0 < share <= 1:
-            raise UsageError(f"gpu_memory_utilization is {share}: it must be above 0, at most 1")
-        if share is not None and self.kv_cache_memory is not None:
+        check(self, _DECLARED.values())
+        if self.gpu_memory_utilization is not None and self.kv_cache_memory is not None:
             raise UsageError(
                 "kv_cache_memory and gpu_memory_utilization both say how large the KV cache is: "
                 "give one of them"
             )
-        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
-            raise UsageError(
-                f"kv_cache_dtype is {self.kv_cache_dtype!r}: it must be one of "
-                f"{', '.join(KV_CACHE_DTYPES)}"
-            )
-        if self.max_sequences is not None and self.max_sequences > _MOST_SEQUENCES:
-            raise UsageError(
-                f"max_sequences is {self.max_sequences}: it must be at most {_MOST_SEQUENCES}"
-            )
+
+
+_DECLARED = declared(EngineConfig)
 
 
 @dataclass

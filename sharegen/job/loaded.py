@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.parameters.machine import EngineParameters
+from sharegen.common.parameters.parameter import values_of
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
@@ -127,14 +129,9 @@ class LoadedJob:
         if machine.kv_cache_memory is None:
             limit = kv_cache_limit(configuration, self.model, device, self.tree, self._samplings())
         config = EngineConfig(
-            max_sequences=machine.max_sequences,
-            kv_cache_memory=machine.kv_cache_memory,
+            **values_of(EngineParameters, machine),
             kv_cache_limit=limit,
-            kv_cache_dtype=machine.kv_cache_dtype,
-            swap_space=machine.swap_space,
-            block_size=machine.block_size,
             seed=configuration.sampling.seed,
-            compile=machine.compile,
         )
         self.engine = start(self.staff, configuration, config, self.model, self.tokenizer, server)
         self.loading_seconds = time.monotonic() - started

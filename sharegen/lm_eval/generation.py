@@ -11,13 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sharegen.common.parameters.sampling import FILTERS, PENALTIES
 from sharegen.errors import UsageError
 
-_OURS = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-         "frequency_penalty", "seed", "min_tokens", "stop_token_ids", "ignore_eos"}  # fmt: skip
+_OURS = {*FILTERS, *PENALTIES, "seed", "min_tokens", "stop_token_ids", "ignore_eos"}
 _ALIKE = {"suppress_tokens", "bad_words_ids", "min_new_tokens", "min_length",
           "begin_suppress_tokens"}  # fmt: skip
-_OF_DRAWS = ("temperature", "top_p", "top_k", "min_p")
 
 # What changes no text, whatever it is: how it is computed, and what comes out beside it.
 _IDLE = {"use_cache", "cache_implementation", "return_dict_in_generate", "output_scores",
@@ -81,7 +80,7 @@ def sampling_values(
         return asked[name] if name in asked else model.get(name)
 
     found = {name: asked[name] for name in _OURS & asked.keys() if asked[name] is not None}
-    for name in _OF_DRAWS:
+    for name in FILTERS:
         found.pop(name, None)
         if draws and value(name) is not None:
             found[name] = value(name)

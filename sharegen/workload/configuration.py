@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from sharegen.common.grammar import prepared
+from sharegen.common.parameters.data import OrderParameters, TokenParameters
+from sharegen.common.parameters.machine import MachineParameters
 from sharegen.common.remarks import remark
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
@@ -56,50 +58,25 @@ def _unaliased(dtype: Any) -> Any:
     return {"half": "float16", "float": "float32"}.get(dtype, dtype) if dtype else dtype
 
 
-class Machine(Strict):
-    """Where and how wide to run; None leaves it to the engine.
+class Machine(Strict, MachineParameters):  # type: ignore[misc]
+    """Where and how wide to run; null leaves it to the engine."""
 
-    dtype: "auto" is float32 on a CPU and the checkpoint's own on CUDA.
-    quantization: what large weights become as they are read; None leaves them as they are.
-    max_sequences: most that decode at once; kv_cache_memory: bytes; block_size: tokens.
-    kv_cache_dtype: "fp8" keeps in 8 bits what one sample alone reads, "auto" nothing.
-    swap_space: GiB of host memory that take the KV of preempted samples, for each engine; 0: they
-        compute it again.
-    compile: whether the model's layers are compiled on a GPU.
-    workers: engines that share the job, "auto" for all that the machine has room for.
-    ray: the address of the Ray cluster that the workers are in.
-    tensor_parallel_size: GPUs that the model of each is cut among; the memory is of each.
-    """
-
-    device: str = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "float16", "bfloat16"], BeforeValidator(_unaliased)
     ] = "auto"
-    quantization: Literal["fp8"] | None = None
-    max_sequences: int | None = Field(default=None, ge=1)
-    kv_cache_memory: int | None = Field(default=None, ge=1)
-    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
-    swap_space: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    block_size: int = Field(default=16, ge=1)
-    compile: bool = True
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
-    ray: str | None = None
-    tensor_parallel_size: int = Field(default=1, ge=1)
 
 
-class Configuration(Job):
+class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc]
     """A job with nothing left open.
 
-    recipe: its name; preset: the preset it is based on, if any; token_ids: whether the journal
-    keeps the tokens too; reorder: whether rows and their free fields stand in the order that shares
-    the most, which no recipe can say.
+    recipe: its name; preset: the preset it is based on, if any. reorder and token_ids are no part
+    of a recipe.
     """
 
     recipe: str
     preset: str | None = None
     machine: Machine = Machine()
-    token_ids: bool = False
-    reorder: bool = False
 
     _ships: bool = PrivateAttr(default=False)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.parameters.sampling import FILTERS, PENALTIES
 from sharegen.errors import UsageError
 from sharegen.workload import template
 from sharegen.workload.flags import FLAGS
@@ -13,8 +14,7 @@ from sharegen.workload.recipe import Job, Recipe
 from sharegen.workload.sampling import Sampling
 
 _BEAMS = ("beam_width", "length_penalty", "early_stopping")
-_DRAWN = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-          "frequency_penalty", "logit_bias", "allowed_token_ids", "bad_words", "min_tokens",
+_DRAWN = (*FILTERS, *PENALTIES, "logit_bias", "allowed_token_ids", "bad_words", "min_tokens",
           "structured_outputs", "detokenize", "prompt_logprobs", "stop_when")  # fmt: skip
 
 

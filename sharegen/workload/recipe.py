@@ -13,11 +13,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from sharegen.common.names import SHOWN, named, nearest
+from sharegen.common.parameters.data import ModelParameters
+from sharegen.common.parameters.parameter import Parameter
 from sharegen.errors import UsageError
 from sharegen.workload import plain_yaml
 from sharegen.workload.sampling import Sampling
@@ -33,30 +35,34 @@ _MAX_PRESETS = 100
 _MAX_CHECKING = 10.0  # seconds, of all presets: none of ours takes a tenth of one
 
 
-class Job(Strict):
-    """Everything that decides what is asked and how it is answered, bar the machine.
-
-    model: a folder or a hub id; adapter: a LoRA adapter (likewise), merged at load.
-    revision: branch, tag or commit of a model on the hub; null is its main one.
-    trust_remote_code: whether code that comes with the model may run. A recipe says so to tell that
-        its model needs it; the command's flag decides.
-    example: the template of one few-shot example. vote: whether what a run tells of its answers is
-        also the majority of each problem's samples.
-    """
+class Job(Strict, ModelParameters):  # type: ignore[misc]
+    """Everything that decides what is asked and how it is answered, bar the machine."""
 
     model: Place | None = None
     adapter: Place | None = None
     revision: Revision | None = None
-    trust_remote_code: bool = False
-    dataset: Dataset = Dataset()
-    prompt: PromptOrText
-    example: Template | None = None
-    few_shot: FewShot = FewShot()
-    chat: Chat = Chat()
-    sampling: Sampling = Sampling()
-    answer: Answer | None = None
-    keep: Keep = Keep()
-    vote: bool = True
+    dataset: Annotated[Dataset, Parameter("Where the rows come from and what they mean.")] = (
+        Dataset()
+    )
+    prompt: Annotated[
+        PromptOrText,
+        Parameter("The template of a prompt.", examples=("Q: {{ question }}\nA:",)),
+    ]
+    example: Annotated[Template | None, Parameter("The template of one few-shot example.")] = None
+    few_shot: Annotated[FewShot, Parameter("Which examples stand before every problem.")] = (
+        FewShot()
+    )
+    chat: Annotated[Chat, Parameter("The same prompts as turns of a chat.")] = Chat()
+    sampling: Annotated[Sampling, Parameter("How to draw and where to stop.")] = Sampling()
+    answer: Annotated[Answer | None, Parameter("How to find the answer in a completion.")] = None
+    keep: Annotated[Keep, Parameter("What the journal's lines have of their row.")] = Keep()
+    vote: Annotated[
+        bool,
+        Parameter(
+            "Whether what a run tells of its answers is also the majority of each problem's "
+            "samples."
+        ),
+    ] = True
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from sharegen.common.parameters.parameter import Parameter
+from sharegen.common.parameters.sampling import MOST_BIAS, RecipeSampling
 from sharegen.common.stop_rule import StopRule
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
 from sharegen.workload.validation import Strict
 from sharegen.workload.values import NonEmpty
-
-MAX_SAMPLES = 1_000_000
-"""Of one problem: no estimate needs more, and a slip of the hand should not fill the memory."""
 
 
 def _check_rule(text: str) -> str:
@@ -41,47 +40,44 @@ Rule = Annotated[str, AfterValidator(_check_rule)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class Sampling(Strict):
-    """How to draw and where to stop; names and ranges are those of `SamplingParams`.
+class Sampling(Strict, RecipeSampling):  # type: ignore[misc]  # pydantic freezes it, too
+    """How to draw and where to stop, by the names of `SamplingParams` and `BeamSearchParams`."""
 
-    max_tokens: of a sample; null is all that the context has room for. logprobs: how many of the
-    likeliest tokens the journal has with each token's own log-probability; prompt_logprobs: of the
-    prompt's tokens, in the line of its first sample. detokenize: whether samples have a text.
-    structured_outputs: what texts have to be, one of json, regex, choice, grammar and json_object.
-    stop_when: the rule by which a problem has samples enough before all are drawn (StopRule).
-    decoding: "beam" finds the likeliest texts instead of drawing any, and keeps the best `samples`
-        of them. beam_width: how many it follows; null is as many as it keeps. length_penalty,
-        early_stopping: names and ranges are those of `BeamSearchParams`.
-    """
-
-    samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
-    temperature: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=-1)
-    min_p: float = Field(default=0.0, ge=0, lt=1)
-    repetition_penalty: float = Field(default=1.0, ge=1e-6, le=1e6, allow_inf_nan=False)
-    presence_penalty: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
-    frequency_penalty: float = Field(default=0.0, ge=-1e6, le=1e6, allow_inf_nan=False)
-    logit_bias: dict[TokenId, Annotated[float, Field(ge=-1e30, le=1e30)]] = {}
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-MOST_BIAS, le=MOST_BIAS)]] = {}
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
     bad_words: list[NonEmpty] = []
-    max_tokens: int | None = Field(default=256, ge=1)
-    min_tokens: int = Field(default=0, ge=0)
     stop: list[NonEmpty] = []
     stop_token_ids: list[TokenId] = []
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    detokenize: bool = True
-    skip_special_tokens: bool = True
     structured_outputs: Structured | None = None
-    logprobs: int | None = Field(default=None, ge=0)
-    prompt_logprobs: int | None = Field(default=None, ge=0)
-    seed: int = 0
     stop_when: Rule | None = None
-    decoding: Literal["sample", "beam"] = "sample"
-    beam_width: int | None = Field(default=None, ge=1)
-    length_penalty: float = Field(default=1.0, ge=-100, le=100)
-    early_stopping: bool | Literal["never"] = False
+    decoding: Annotated[
+        Literal["sample", "beam"],
+        Parameter(
+            '"beam" finds the likeliest texts instead of drawing any, and keeps the best `samples` '
+            "of them."
+        ),
+    ] = "sample"
+    beam_width: Annotated[
+        int | None,
+        Parameter("How many texts a beam search follows; null is as many as it keeps.", ge=1),
+    ] = None
+    length_penalty: Annotated[
+        float,
+        Parameter(
+            "A beam's score is its log-probability over the number of its tokens to this power: "
+            "above 0 favours long texts.",
+            ge=-100,
+            le=100,
+        ),
+    ] = 1.0
+    early_stopping: Annotated[
+        bool | Literal["never"],
+        Parameter(
+            "When a beam search ends, once enough texts have ended. true: at once; false: when no "
+            'beam\'s score, as it stands, beats the worst of these; "never": when none can beat it '
+            "at any length."
+        ),
+    ] = False
 
     @property
     def rows(self) -> int:

@@ -18,6 +18,13 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from sharegen.common.parameters.data import (
+    ChatParameters,
+    DatasetParameters,
+    FewShotParameters,
+    KeepParameters,
+)
+from sharegen.common.parameters.parameter import Parameter
 from sharegen.workload import conversation
 from sharegen.workload.validation import Strict
 from sharegen.workload.values import (
@@ -35,66 +42,80 @@ _MAX_WORDS = 10_000_000  # of a document that is made: more than any context hol
 
 
 class Needles(Strict):
-    """A document made for the job, with facts planted through it (see needle.py).
+    """A document made for the job, with facts planted through it (see needle.py)."""
 
-    words: of the document, about; questions: facts that are asked for; examples: facts for the
-    few-shot examples.
-    """
+    words: Annotated[
+        int, Parameter("About how many words the document has.", ge=1, le=_MAX_WORDS)
+    ] = 16000
+    questions: Annotated[int, Parameter("How many facts are asked for.", ge=1)] = 64
+    examples: Annotated[
+        int, Parameter("How many facts there are for the few-shot examples.", ge=0)
+    ] = 5
+    seed: Annotated[int, Parameter("Random seed of the document.")] = 0
 
-    words: int = Field(default=16000, ge=1, le=_MAX_WORDS)
-    questions: int = Field(default=64, ge=1)
-    examples: int = Field(default=5, ge=0)
-    seed: int = 0
 
-
-class Dataset(Strict):
-    """Where the rows come from and what they mean.
-
-    source: a file, a folder (relative ones lie beside the recipe) or a hub id.
-    needles: rows that are made instead. document: a text file that every row has as the field
-        `document`.
-    config, split: as the `datasets` library names them; a local folder has a file per split.
-    revision: branch, tag or commit of a dataset on the hub; null is its main one.
-    requests: whether the rows are the lines of an OpenAI batch file, which bring prompts and
-        sampling parameters of their own.
-    rows: the schema of the rows when it takes code to read it (`apps`, `humaneval`, `mbpp`,
-        `livecodebench`).
-    id: columns that may hold the problem's id; without any, the row's index in the split.
-    fields: name in the templates -> the column, or columns to try in order. Every column is a field
-        by its own name, too.
-    where: keep only the rows whose field has this value.
-    limit: the first so many rows that `where` keeps.
-    """
+class Dataset(Strict, DatasetParameters):  # type: ignore[misc]
+    """Where the rows come from and what they mean."""
 
     source: Place | None = None
-    needles: Needles | None = None
     document: Place | None = None
-    config: str | None = None
-    split: str = "test"
     revision: Revision | None = None
-    requests: bool = False
-    rows: str | None = None
-    id: Names = ["problem_id", "task_id", "id"]
-    fields: dict[str, Columns] = {}
-    where: dict[str, Any] = {}
-    limit: int | None = Field(default=None, ge=1)
+    needles: Annotated[
+        Needles | None, Parameter("Rows that are made instead: facts in a long document.")
+    ] = None
+    requests: Annotated[
+        bool,
+        Parameter(
+            "Whether the rows are the lines of an OpenAI batch file, which bring prompts and "
+            "sampling parameters of their own."
+        ),
+    ] = False
+    rows: Annotated[
+        str | None,
+        Parameter(
+            "The schema of the rows when it takes code to read it: `apps`, `humaneval`, `mbpp` or "
+            "`livecodebench`."
+        ),
+    ] = None
+    id: Annotated[
+        Names,
+        Parameter(
+            "Columns that may hold the problem's id; without any, it is the row's index in the "
+            "split."
+        ),
+    ] = ["problem_id", "task_id", "id"]
+    fields: Annotated[
+        dict[str, Columns],
+        Parameter(
+            "Names in the templates, each with its column, or columns to try in order. Every "
+            "column is a field by its own name, too.",
+            examples=({"question": ["question", "problem"]},),
+        ),
+    ] = {}
+    where: Annotated[
+        dict[str, Any],
+        Parameter(
+            "Only the rows are kept whose fields have these values.",
+            examples=({"difficulty": "interview"},),
+        ),
+    ] = {}
 
 
-class FewShot(Strict):
+class FewShot(Strict, FewShotParameters):  # type: ignore[misc]
     """Which worked examples stand before every problem: the same for the whole run.
 
-    k: how many.
-    split: of the dataset; file: a file of its own instead.
-    indices: the first k of these rows, in this order; else seed: k rows drawn with it; else the
-    first k.
+    They are `indices`; else k rows drawn with `seed`; else the first k.
     """
 
-    k: int = Field(default=0, ge=0)
-    split: str = "train"
     file: Place | None = None
-    indices: list[int] | None = None
-    seed: int | None = None
-    where: dict[str, Any] = {}
+    split: Annotated[str, Parameter("Split of the dataset that the examples are from.")] = "train"
+    indices: Annotated[
+        list[int] | None, Parameter("The first k of these rows are the examples, in this order.")
+    ] = None
+    seed: Annotated[int | None, Parameter("Random seed with which k rows are drawn.")] = None
+    where: Annotated[
+        dict[str, Any], Parameter("Only rows whose fields have these values become examples.")
+    ] = {}
 
     @model_validator(mode="after")
     def _check_choice(self) -> FewShot:
@@ -106,15 +127,23 @@ class FewShot(Strict):
 class Prompt(Strict):
     """What is asked: a template, or one in which some fields of the row may stand in any order.
 
-    text: the template; `prompt: "..."` says it alone.
-    free: fields that are free to move. They stand where the template (`chat.user` of a chat) writes
-        `{{ fields }}`, in this order unless `--reorder` finds one that shares more.
-    line: the template of one of them, over its `name` and its `value`.
+    `prompt: "..."` says the template alone.
     """
 
-    text: Template
-    free: list[NonEmpty] = []
-    line: Template = "{{ name }}: {{ value }}\n"
+    text: Annotated[
+        Template,
+        Parameter("The template of a prompt.", examples=("Q: {{ question }}\nA:",)),
+    ]
+    free: Annotated[
+        list[NonEmpty],
+        Parameter(
+            "Fields that are free to move. They stand where the template (`chat.user` of a chat) "
+            "writes `{{ fields }}`, in this order unless `--reorder` finds one that shares more."
+        ),
+    ] = []
+    line: Annotated[
+        Template, Parameter("The template of a free field, over its `name` and its `value`.")
+    ] = "{{ name }}: {{ value }}\n"
 
     @model_validator(mode="before")
     @classmethod
@@ -155,33 +184,51 @@ def _check_kwargs(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-class Chat(Strict):
+class Chat(Strict, ChatParameters):  # type: ignore[misc]
     """The same prompts as turns of the tokenizer's chat template.
 
-    enabled: whether to use it; system: the system message's template; user, assistant: templates
-    of one example's turns (user also of the problem's own); stop: replaces the sampling's stops.
-    The others hold for rows that bring conversations, too. template: a file with a chat template in
-    place of the tokenizer's. template_kwargs: variables of the template's own, such as
-    `enable_thinking`. tools: schemas of functions, which the template writes out; a row's `tools`
-    replace them.
-    date: what a template that writes the date hears it to be, as 2026-11-26 (or, of one that writes
-    the time, 2026-11-26T09:30:00); null is the time of the job's first run.
-    add_generation_prompt: whether an answer begins a turn of its own; unless it is said, a
-    conversation must not end with the assistant. continue_final_message: whether an answer goes on
-    within the last turn.
+    What follows `stop` counts for rows that bring conversations, too.
     """
 
-    enabled: bool = False
     system: Template | None = None
-    user: Template | None = None
-    assistant: Template | None = None
-    stop: list[NonEmpty] = []
-    template: Place | None = None
-    template_kwargs: Annotated[dict[str, Any], AfterValidator(_check_kwargs)] = {}
-    date: Moment | None = None
-    tools: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool = False
+    user: Annotated[
+        Template | None,
+        Parameter("The template of the user's turn, of a problem and of every example."),
+    ] = None
+    assistant: Annotated[
+        Template | None, Parameter("The template of the assistant's turn of an example.")
+    ] = None
+    stop: Annotated[list[NonEmpty], Parameter("It replaces `sampling.stop` in a chat.")] = []
+    template: Annotated[
+        Place | None, Parameter("A file with a chat template in place of the tokenizer's.")
+    ] = None
+    template_kwargs: Annotated[
+        dict[str, Any],
+        AfterValidator(_check_kwargs),
+        Parameter("Variables of the chat template's own.", examples=({"enable_thinking": False},)),
+    ] = {}
+    date: Annotated[
+        Moment | None,
+        Parameter(
+            "What a template that writes the date is told it is; null is the time of the job's "
+            "first run.",
+            examples=("2026-11-26", "2026-11-26T09:30:00"),
+        ),
+    ] = None
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        Parameter("Schemas of functions, which the template names; a row's `tools` replace them."),
+    ] = None
+    add_generation_prompt: Annotated[
+        bool | None,
+        Parameter(
+            "Whether an answer begins a turn of its own; with null it does, and a conversation "
+            "must not end with the assistant."
+        ),
+    ] = None
+    continue_final_message: Annotated[
+        bool, Parameter("Whether an answer goes on within the last turn.")
+    ] = False
 
 
 Extract = Literal["number", "choice", "boxed", "text"]
@@ -189,19 +236,33 @@ Extract = Literal["number", "choice", "boxed", "text"]
 
 
 class Gold(Strict):
-    """The known answer of a row.
+    """The known answer of a row. A list of one is what stands in it; any other is no answer."""
 
-    field: which has it; template: makes it of the row's fields instead, as `{{ 'ABCD'[answer] }}`
-    does of a number. A list of one is what stands in it; any other list is no answer.
-    pattern: its group finds the answer there; where it finds none, or there is no pattern, it is
-    all of the text. extract: what that is read by; null is `answer.extract`, as of completions:
-    `boxed` takes the last box of a solution, or all of a text without one.
-    """
-
-    field: NonEmpty | None = None
-    template: Template | None = None
-    pattern: Pattern | None = None
-    extract: Extract | None = None
+    field: Annotated[NonEmpty | None, Parameter("The field that has it.", examples=("answer",))] = (
+        None
+    )
+    template: Annotated[
+        Template | None,
+        Parameter(
+            "A template that makes it of the row's fields.",
+            examples=("{{ 'ABCD'[answer] }}",),
+        ),
+    ] = None
+    pattern: Annotated[
+        Pattern | None,
+        Parameter(
+            "A regular expression whose group finds the answer in the text; where it finds none, "
+            "or there is no pattern, the answer is all of the text.",
+            examples=("#### (.*)",),
+        ),
+    ] = None
+    extract: Annotated[
+        Extract | None,
+        Parameter(
+            "What the text is read by; null is `answer.extract`, as of completions. `boxed` takes "
+            "the last box of a solution, or all of a text without one."
+        ),
+    ] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -222,21 +283,29 @@ class Gold(Strict):
 
 
 class Answer(Strict):
-    """How to find the answer in a completion: by `extract`, `patterns`, or both.
+    """How to find the answer in a completion: by `extract`, `patterns`, or both."""
 
-    extract: the kind of answer, which sharegen reads: a number, the letter of a choice, what stands
-        in the last `\\boxed{}`, or a text.
-    patterns: regular expressions of one's own, tried in order before that; the first that matches
-        decides, its first group (or all of it) is the answer.
-    match: which of a pattern's matches counts.
-    measure: what the share of right answers is called.
-    """
-
-    extract: Extract | None = None
-    patterns: Annotated[list[Pattern], Field(max_length=20)] = []
-    match: Literal["first", "last"] = "last"
-    gold: Gold | None = None
-    measure: str = "accuracy"
+    extract: Annotated[
+        Extract | None,
+        Parameter(
+            "The kind of answer, which sharegen reads: a number, the letter of a choice, what "
+            "stands in the last `\\boxed{}`, or a text."
+        ),
+    ] = None
+    patterns: Annotated[
+        list[Pattern],
+        Field(max_length=20),
+        Parameter(
+            "Regular expressions of one's own, tried in order before `extract`; the first that "
+            "matches decides, and its first group (or all of it) is the answer.",
+            examples=(["The answer is (.*)"],),
+        ),
+    ] = []
+    match: Annotated[
+        Literal["first", "last"], Parameter("Which of a pattern's matches counts.")
+    ] = "last"
+    gold: Annotated[Gold | None, Parameter("The known answer of a row.")] = None
+    measure: Annotated[str, Parameter("What the share of right answers is called.")] = "accuracy"
 
     @model_validator(mode="after")
     def _check_read(self) -> Answer:
@@ -248,11 +317,7 @@ class Answer(Strict):
         return self
 
 
-class Keep(Strict):
-    """What the journal's lines hold of their row, so that they can be read without the dataset.
+class Keep(Strict, KeepParameters):  # type: ignore[misc]
+    """What the journal's lines hold of their row, so that they can be read without the dataset."""
 
-    prompt: whether the text or the turns that were asked; fields: which of the row's fields.
-    """
-
-    prompt: bool = False
     fields: Names = []

@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from sharegen.common.names import SHOWN, nearest
+from sharegen.common.parameters.parameter import declared
 from sharegen.common.wrong_value import in_words
 from sharegen.errors import UsageError
 
@@ -17,6 +20,17 @@ class Strict(BaseModel):
     """A section of a recipe: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """A key that has another type here than in its group keeps its description."""
+        found = handler(core_schema)
+        schema = handler.resolve_ref_schema(found)
+        for name, each in declared(cls).items():
+            schema["properties"][name].setdefault("description", each.parameter.description)
+        return found
 
 
 Section = TypeVar("Section", bound=BaseModel)

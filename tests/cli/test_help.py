@@ -51,7 +51,7 @@ def test_options_are_in_their_panels_with_what_holds_without_them(sharegen: Comm
     panels = ["Arguments:", "Data:", "Sampling:", "Machine:", "Output:", "Options:"]
     assert [line for line in said.splitlines() if line in panels] == panels
     text = " ".join(said.split())
-    assert "-n, --samples N Samples of each problem. [default: the recipe's]" in text
+    assert "-n, --samples N Samples of each problem. [default: the recipe's, or 1]" in text
     assert "together. [default: 1024 on a GPU, 256 on a CPU]" in text
 
 

@@ -319,7 +319,7 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
 )
 @pytest.mark.parametrize("value", [0, -3])
 def test_sizes_must_be_above_zero(field: str, value: int) -> None:
-    with pytest.raises(UsageError, match=rf"{field} is {value}: it must be at least 1"):
+    with pytest.raises(UsageError, match=rf"{field} is {value}: it must be a whole number"):
         EngineConfig(**{field: value})
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from sharegen.common.parameters.parameter import check, declared, described
+from sharegen.common.parameters.sampling import MOST_BIAS, SamplingParameters
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.common.vllm_names import BEAM_NOT_HERE, SAMPLING_NOT_HERE, refusing
 from sharegen.errors import UsageError
@@ -27,9 +29,6 @@ NO_DISTRIBUTION = "the model's logits are NaN or infinite"
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy: dividing a logit by it would only lose its digits."""
-
-# What keeps logits finite in float32 when they are divided by the least temperature.
-_MOST_BIAS, _MOST_PENALTY = 1e30, 1e6
 
 
 def _whole(value: Any, least: int) -> bool:
@@ -60,119 +59,60 @@ def _biases(values: Any) -> bool:
     return values is None or (
         isinstance(values, dict)
         and all(_whole(token, 0) for token in values)
-        and all(x == -math.inf or _number(x, -_MOST_BIAS, _MOST_BIAS) for x in values.values())
+        and all(x == -math.inf or _number(x, -MOST_BIAS, MOST_BIAS) for x in values.values())
     )
-
-
-def _truth(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _token(value: Any) -> bool:
     return _whole(value, 0) and int(value) < 1 << 63
 
 
-_PENALTY = f"a number from {-_MOST_PENALTY:g} to {_MOST_PENALTY:g}"
-_AT_LEAST_ONE = "a whole number of at least 1"
-_NONE_OR_MORE = "a whole number of at least 0, or None"
-
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "n": (lambda x: _whole(x, 1), _AT_LEAST_ONE),
-    "temperature": (lambda x: _number(x, 0, 1e6), "a number from 0 to 1e+06"),
-    "top_p": (lambda x: _number(x, 0, 1) and x > 0, "above 0 and at most 1"),
-    "top_k": (lambda x: _whole(x, -1), "a whole number, 0 or -1 for all"),
-    "min_p": (lambda x: _number(x, 0, 1) and x < 1, "at least 0 and below 1"),
-    "repetition_penalty": (
-        lambda x: _number(x, 1 / _MOST_PENALTY, _MOST_PENALTY),
-        f"a number from {1 / _MOST_PENALTY:g} to {_MOST_PENALTY:g}",
-    ),
-    "presence_penalty": (lambda x: _number(x, -_MOST_PENALTY, _MOST_PENALTY), _PENALTY),
-    "frequency_penalty": (lambda x: _number(x, -_MOST_PENALTY, _MOST_PENALTY), _PENALTY),
+_LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "logit_bias": (
         _biases,
-        f"numbers from {-_MOST_BIAS:g} to {_MOST_BIAS:g}, or -inf, by whole token ids",
+        f"numbers from {-MOST_BIAS:g} to {MOST_BIAS:g}, or -inf, by whole token ids",
     ),
     "bad_words": (lambda x: _word(x) or _all(x, _word), "words, none of them blank"),
     "allowed_token_ids": (
         lambda x: x is None or (_all(x, _token) and len(x) > 0),
         "a list of token ids that is not empty, or None for all",
     ),
-    "max_tokens": (
-        lambda x: x is None or _whole(x, 1),
-        "a whole number of at least 1, or None for all that the context has room for",
-    ),
-    "min_tokens": (lambda x: _whole(x, 0), "a whole number from 0 to max_tokens"),
     "stop": (lambda x: _text(x) or _all(x, _text), "non-empty strings"),
     "stop_token_ids": (lambda x: _all(x, _token), "a list of token ids"),
-    "seed": (lambda x: x is None or _whole(x, x), "a whole number or None"),
-    "logprobs": (lambda x: x is None or _whole(x, 0), _NONE_OR_MORE),
-    "prompt_logprobs": (lambda x: x is None or _whole(x, 0), _NONE_OR_MORE),
-} | dict.fromkeys(
-    ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"),
-    (_truth, "True or False"),
-)
-"""Of each field, whether a value is in its range, and that range in words."""
+}
+"""Of each field that is a list or a mapping, whether a value will do, and what does in words."""
+
+_NUMBERS = [
+    each
+    for name, each in declared(SamplingParameters).items()
+    if name not in (*_LISTS, "structured_outputs")
+]
 
 
 @refusing(SAMPLING_NOT_HERE)
+@described()
 @dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(SamplingParameters):
     """How to draw the samples of one request, in vLLM's terms.
 
-    n: samples per prompt.
-    temperature: 0 is greedy.
-    top_p, min_p: probabilities in (0, 1] and [0, 1); top_k: tokens, 0 or -1 for all.
-    repetition_penalty: over prompt and output; presence_penalty, frequency_penalty: over the
-        output alone.
-    logit_bias: what is added to the logits of tokens, by their ids; -inf bars one.
-    allowed_token_ids: the only tokens that are drawn, by default all. A sample for which its other
-        parameters leave none of them fails.
-    bad_words: strings that do not occur, at the start of a word.
-    max_tokens, min_tokens: tokens of one sample; max_tokens None is as many as the context has
-        room for after the prompt.
-    stop: strings that end a sample and are cut from its text unless include_stop_str_in_output.
-    detokenize: whether samples have a text, which stop strings need. skip_special_tokens: whether
-        special tokens are left out of it.
+    n: samples of each prompt.
+    structured_outputs: StructuredOutputsParams, or a mapping of its names.
     seed: replaces the engine's seed for this request; None and -1 are none, as in vLLM.
-    structured_outputs: what the text has to be: StructuredOutputsParams, or a mapping of its names.
-        What ends a sample is drawn only where the text is complete.
-    logprobs, prompt_logprobs: how many of the raw distribution's top tokens to report with each
-        output or prompt token's own log-probability. For a prompt's, the logits of a whole
-        prefill batch are held at once.
+    max_tokens: None is all that the context has room for.
 
     Parameters cannot be changed: `dataclasses.replace(params, n=4)` makes others.
     Raises UsageError for a value outside its range, TypeError for an unknown field.
     """
 
     n: int = 1
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: Sequence[int] | None = None
-    bad_words: str | Sequence[str] = ()
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    stop: str | Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    seed: int | None = None
-    structured_outputs: StructuredOutputsParams | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, (good, want) in _RANGES.items():
+        _check("n", self.n, _whole(self.n, 1), "a whole number of at least 1")
+        check(self, _NUMBERS)
+        for name, (good, want) in _LISTS.items():
             _check(name, getattr(self, name), good(getattr(self, name)), want)
-        most = self.min_tokens if self.max_tokens is None else self.max_tokens
-        _check("min_tokens", self.min_tokens, self.min_tokens <= most, _RANGES["min_tokens"][1])
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            _check("min_tokens", self.min_tokens, False, "a whole number from 0 to max_tokens")
         for name in ("stop", "bad_words"):
             value = getattr(self, name)
             words = (value,) if isinstance(value, str) else tuple(value or ())
@@ -210,7 +150,7 @@ def _check(name: str, value: Any, good: bool, want: str) -> None:
 
 
 _OF_BEAMS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "beam_width": (lambda x: _whole(x, 1), _AT_LEAST_ONE),
+    "beam_width": (lambda x: _whole(x, 1), "a whole number of at least 1"),
     "temperature": (
         lambda x: _number(x, 0, 0),
         "0: beam search draws nothing at random, it follows the likeliest texts",

@@ -1,0 +1,163 @@
+"""Where and how wide to run: the parameters of `EngineConfig`, LLM and the flags of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from sharegen.common.parameters.parameter import Flag, Parameter
+
+_MOST_SEQUENCES = 1 << 16  # far beyond what is of use; every row has tables of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineParameters:
+    """What an engine is told by the same names everywhere."""
+
+    max_sequences: Annotated[
+        int | None,
+        Parameter(
+            "The most sequences that decode together.",
+            ge=1,
+            le=_MOST_SEQUENCES,
+            flag=Flag("--max-sequences", "N", default="1024 on a GPU, 256 on a CPU"),
+        ),
+    ] = None
+    kv_cache_memory: Annotated[
+        int | None,
+        Parameter(
+            "Bytes of the KV cache.",
+            ge=1,
+            flag=Flag(
+                "--kv-cache-memory",
+                "SIZE",
+                "Memory of the KV cache, such as 8GiB.",
+                default="what the job can use, of what is free",
+            ),
+            examples=(8 << 30,),
+        ),
+    ] = None
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8"],
+        Parameter(
+            '"fp8" keeps in 8 bits the KV that one sample alone reads; "auto" keeps all of it in '
+            "the model's dtype.",
+            flag=Flag(
+                "--kv-cache-dtype",
+                "DTYPE",
+                "auto (the model's), or fp8: 8 bits for what one sample alone reads.",
+                complete=("auto", "fp8"),
+            ),
+        ),
+    ] = "auto"
+    swap_space: Annotated[
+        float,
+        Parameter(
+            "GiB of host memory, for each GPU, for the KV of preempted samples; with 0 they "
+            "compute it again.",
+            ge=0,
+            flag=Flag("--swap-space", "GIB"),
+        ),
+    ] = 0.0
+    block_size: Annotated[
+        int, Parameter("Tokens of a KV block.", ge=1, flag=Flag("--block-size", "N"))
+    ] = 16
+    compile: Annotated[
+        bool,
+        Parameter(
+            "Whether the model's layers are fused and compiled on a GPU.",
+            flag=Flag(
+                "--compile/--no-compile",
+                help="Fuse and compile the model's layers on a GPU.",
+                default="yes, where they compile",
+            ),
+        ),
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadParameters:
+    """How the weights are loaded."""
+
+    device: Annotated[
+        str,
+        Parameter(
+            "The device that computes: auto, cpu, cuda or cuda:1.",
+            flag=Flag("--device", "DEVICE", complete=("auto", "cpu", "cuda")),
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "float16", "bfloat16"],
+        Parameter(
+            'What the model computes in; "auto" is float32 on a CPU and the checkpoint\'s own on '
+            "a GPU.",
+            flag=Flag(
+                "--dtype",
+                "DTYPE",
+                "What the model computes in: auto, float32, float16 or bfloat16.",
+                complete=("auto", "float32", "float16", "bfloat16"),
+            ),
+        ),
+    ] = "auto"
+    quantization: Annotated[
+        Literal["fp8"] | None,
+        Parameter(
+            '"fp8" makes large weights FP8 as they are read, on a GPU that has it; null leaves '
+            "them as they are.",
+            flag=Flag(
+                "--quantization",
+                "fp8",
+                "fp8: make large weights FP8 as they are read (on a GPU that has it).",
+                default="none",
+                complete=("fp8",),
+            ),
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerParameters:
+    """How many engines there are, and where."""
+
+    workers: Annotated[
+        int | Literal["auto"] | None,
+        Parameter(
+            'Engines that share the job; "auto" is as many as there is room for, null is one on a '
+            "GPU and, for long jobs, as many as pay on a CPU.",
+            flag=Flag(
+                "--workers",
+                "N|auto",
+                "Engines that share the job, one a GPU or a part of a CPU's cores; auto: as many "
+                "as there is room for.",
+                default="1 on a GPU, auto for long jobs on a CPU",
+            ),
+        ),
+    ] = None
+    tensor_parallel_size: Annotated[
+        int,
+        Parameter(
+            "GPUs that the model of each worker is split among, for one that is too large for "
+            "one GPU.",
+            ge=1,
+            flag=Flag("--tensor-parallel-size", "N"),
+        ),
+    ] = 1
+    ray: Annotated[
+        str | None,
+        Parameter(
+            "The address of the Ray cluster that the workers are in.",
+            flag=Flag(
+                "--ray",
+                "ADDRESS|auto",
+                "Have the workers in this Ray cluster: its address, or auto for the one that "
+                "runs here. Without --workers, one a GPU, or as many as fit.",
+                default="none",
+                run_only=True,
+            ),
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineParameters(WorkerParameters, EngineParameters, LoadParameters):
+    """The section `machine`, which flags say and no recipe."""

@@ -1,0 +1,198 @@
+"""One thing that a user can set: what it means, its range, and its flag."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+from sharegen.errors import UsageError
+
+Kind = Literal["filter", "penalty"]
+"""What a sampling parameter does to the logits; filters do it only where tokens are drawn."""
+
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+_NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The option of the command line that sets a parameter.
+
+    names: with commas between; messages use the first. help: replaces the description in `--help`.
+    default: what the declared default comes to, in words, where the value itself does not say it.
+    complete: values that the shell offers. run_only: whether `run` alone has it.
+    """
+
+    names: str
+    metavar: str | None = None
+    help: str | None = None
+    default: str | None = None
+    complete: tuple[str, ...] = ()
+    run_only: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in messages, such as `--samples`."""
+        return self.names.split(",")[0].split("/")[0]
+
+    @property
+    def attribute(self) -> str:
+        """The name as an identifier, such as `max_tokens`."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The metadata of a field's type, as in `Annotated[float, Parameter("...", ge=0)]`.
+
+    description: whole sentences. ge, gt, le, lt: the range of a number. kind: of a sampling
+    parameter that changes logits. examples: values for the JSON schema.
+
+    pydantic takes ranges and descriptions from it as from its own `Field`: it iterates over what
+    says that it is a group of metadata.
+    """
+
+    description: str
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    flag: Flag | None = None
+    kind: Kind | None = None
+    examples: tuple[Any, ...] = ()
+
+    __is_annotated_types_grouped_metadata__ = True
+
+    def __iter__(self) -> Iterator[Any]:
+        from pydantic import Field
+
+        limits: dict[str, Any] = self.limits
+        yield from Field(**limits, allow_inf_nan=False if limits else None).metadata
+        yield _Described(self.description, self.examples)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The range, such as {"ge": 0, "lt": 1}."""
+        found = {name: getattr(self, name) for name in _LIMITS}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
+    def contains(self, value: float) -> bool:
+        """Whether a number is finite and in the range."""
+        return (
+            (isinstance(value, Integral) or math.isfinite(value))
+            and (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (self.lt is None or value < self.lt)
+        )
+
+
+@dataclass(frozen=True)
+class _Described:
+    """Puts the description of a parameter into a JSON schema."""
+
+    description: str
+    examples: tuple[Any, ...]
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        found = {**handler(core_schema), "description": self.description}
+        return found | {"examples": list(self.examples)} if self.examples else found
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field of a group; kinds: its type, or those that are joined by `|`."""
+
+    name: str
+    kinds: tuple[Any, ...]
+    default: Any
+    parameter: Parameter
+
+    @property
+    def want(self) -> str:
+        """What a value must be, in words."""
+        choices = [repr(value) for kind in self.kinds for value in get_args(kind)]
+        nouns = [_NOUNS[kind] for kind in self.kinds if kind in _NOUNS]
+        limits = self.parameter.limits
+        if nouns and {"ge", "le"} <= limits.keys():
+            nouns[0] += f" from {limits['ge']:g} to {limits['le']:g}"
+        elif nouns and limits:
+            words = " and ".join(f"{_LIMITS[name]} {limits[name]:g}" for name in limits)
+            nouns[0] += f" {words}" if words.startswith("above") else f" of {words}"
+        if type(None) in self.kinds:
+            nouns.append("None")
+        return ", or ".join([*nouns, *([" or ".join(choices)] if choices else [])])
+
+    def takes(self, value: Any) -> bool:
+        """Whether a value has one of the kinds and is in the range."""
+        return any(self._is(value, kind) for kind in self.kinds)
+
+    def _is(self, value: Any, kind: Any) -> bool:
+        if kind in (int, float):
+            number = Integral if kind is int else Real
+            is_one = isinstance(value, number) and not isinstance(value, bool)
+            return is_one and self.parameter.contains(value)
+        if get_origin(kind) is Literal:
+            return value in get_args(kind)
+        return isinstance(value, kind)
+
+
+def declared(group: type) -> dict[str, Declared]:
+    """The parameters of a class and of the groups that it inherits, by name, in order.
+
+    A field that a subclass gives another type keeps the `Parameter` that it had, unless it brings
+    one of its own.
+    """
+    found: dict[str, Declared] = {}
+    owners = [each for each in group.__mro__ if not each.__module__.startswith("pydantic.")]
+    for owner in reversed(owners):
+        for name, hint in inspect.get_annotations(owner, eval_str=True).items():
+            parameters = [each for each in get_args(hint)[1:] if isinstance(each, Parameter)]
+            known = [found[name].parameter] if name in found else []
+            for parameter in (parameters or known)[:1]:
+                bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+                kinds = get_args(bare) if get_origin(bare) in (Union, UnionType) else (bare,)
+                default = owner.__dict__.get(name)
+                found[name] = Declared(name, kinds, default, parameter)
+    return found
+
+
+def values_of(group: type, holder: object) -> dict[str, Any]:
+    """The values that an object has of a group's parameters, by name."""
+    return {name: getattr(holder, name) for name in declared(group)}
+
+
+def check(holder: object, parameters: Iterable[Declared]) -> None:
+    """Raise UsageError for the first attribute that is out of its range, with what it must be."""
+    for each in parameters:
+        value = getattr(holder, each.name)
+        if not each.takes(value):
+            raise UsageError(f"{each.name} is {value!r}: it must be {each.want}")
+
+
+Made = TypeVar("Made", bound=type)
+
+
+def described(*groups: type) -> Callable[[Made], Made]:
+    """A decorator that ends a class's docstring with the parameters that its calls take.
+
+    groups: where these are declared, beside the class itself.
+    """
+
+    def with_parameters(made: Made) -> Made:
+        taken = inspect.signature(made).parameters
+        lines = [
+            f"    {name}: {each.parameter.description}"
+            for group in (*groups, cast(type, made))
+            for name, each in declared(group).items()
+            if name in taken
+        ]
+        made.__doc__ = "\n".join([(made.__doc__ or "").rstrip(), "", *lines, "    "])
+        return made
+
+    return with_parameters

@@ -1,0 +1,76 @@
+"""What is declared once says the same on every surface."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from sharegen.common.parameters.groups import FlaggedKey, flagged_keys
+from sharegen.common.parameters.parameter import declared
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.core.request import SamplingParams
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.validation import Strict
+
+FLAGGED = {each.key: each for each in flagged_keys()}
+
+
+def section_of(key: str) -> type[Strict]:
+    """The section that a key with dots is in."""
+    section = key.rpartition(".")[0]
+    kind = Configuration.model_fields[section].annotation if section else Configuration
+    assert isinstance(kind, type) and issubclass(kind, Strict)
+    return kind
+
+
+@pytest.mark.parametrize("each", FLAGGED.values(), ids=list(FLAGGED))
+def test_a_flag_s_key_is_one_of_its_section_with_the_same_default(each: FlaggedKey) -> None:
+    field = section_of(each.key).model_fields[each.declared.name]
+    if each.key not in ("sampling.stop", "keep.fields"):
+        assert field.default == each.declared.default
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        each.parameter.description
+        for group in (Configuration, SamplingParams, EngineConfig)
+        for each in declared(group).values()
+    ],
+)
+def test_descriptions_are_sentences(description: str) -> None:
+    assert re.match(r'[A-Z"`]', description)
+    assert description.endswith(".")
+    assert not description.startswith("Of ")
+
+
+def test_flags_are_of_one_key_each() -> None:
+    names = [name for each in FLAGGED.values() for name in each.flag.names.split(", ")]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("sampling.samples", "the recipe's, or 1"),
+        ("sampling.max_tokens", "the recipe's, or 256"),
+        ("sampling.stop_when", "the recipe's, or none"),
+        ("dataset.split", "the recipe's, or test"),
+        ("machine.swap_space", "0"),
+        ("machine.kv_cache_dtype", "auto"),
+        ("machine.compile", "yes, where they compile"),
+        ("model", "the recipe's"),
+        ("reorder", None),
+    ],
+)
+def test_what_holds_without_a_flag_is_said(key: str, said: str | None) -> None:
+    assert FLAGGED[key].default == said
+
+
+def test_every_parameter_of_a_request_and_an_engine_is_described() -> None:
+    for kind, others in ((SamplingParams, {"n"}), (EngineConfig, set())):
+        names = {each.name for each in fields(kind)}
+        assert names - declared(kind).keys() == others
+        assert all(f"    {name}: " in (kind.__doc__ or "") for name in names)
