@@ -28,7 +28,7 @@ from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Drawn, Setting
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.share import paths_of
-from sharegen.results.journal import Journal, Record
+from sharegen.results.journal.journal import Journal, Record
 from sharegen.workload.problem import content_hash, random_key
 
 PREFILL = 0.05

@@ -25,10 +25,10 @@ from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
 from sharegen.job.run import run_job
 from sharegen.results.answers.vote import tally
-from sharegen.results.passk import bootstrap_interval
-from sharegen.results.pool import Pool, one_job
-from sharegen.results.run_file import RunFile
-from sharegen.results.stopped import Stopped, counted
+from sharegen.results.journal.pool import Pool, one_job
+from sharegen.results.journal.run_file import RunFile
+from sharegen.results.scoring.passk import bootstrap_interval
+from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
 
 RULES = ("decided", "confident", "window", "right=4")

@@ -50,7 +50,7 @@ from sharegen.prompts import (
     pairs,
     tokenised,
 )
-from sharegen.results.progress import Progress, is_shown, longest_of
+from sharegen.results.screen.progress import Progress, is_shown, longest_of
 from sharegen.workload.conversation import ChatOptions
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from sharegen.job.plan import fitting_sequences
 from sharegen.kernels import reference
 from sharegen.kernels.cost import EACH_ROW
 from sharegen.kernels.layout import SharedLayout
-from sharegen.results.kv_use import wasted_share
+from sharegen.results.screen.kv_use import wasted_share
 
 _ALL_LEVELS = 2  # of the workloads' trees: prefix, problem
 MOST_ROWS = 4096  # more only make the steps longer: the matrix products are at their best

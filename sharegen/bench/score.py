@@ -13,7 +13,7 @@ from sharegen.errors import SharegenError
 from sharegen.results.sandbox.host import KINDS, SandboxError, fault_of
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.workers import Task, score_all
+from sharegen.results.scoring.workers import Task, score_all
 
 PROBLEMS = {
     "script": (

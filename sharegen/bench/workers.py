@@ -23,7 +23,7 @@ from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.place import places
 from sharegen.errors import SharegenError
-from sharegen.results.kv_use import wasted_share
+from sharegen.results.screen.kv_use import wasted_share
 
 
 def decode_on_workers(

@@ -13,7 +13,7 @@ from sharegen.cli.options import ProgramOptions
 from sharegen.cli.parameters import with_options
 from sharegen.cli.run import run_recipe
 from sharegen.errors import UsageError
-from sharegen.results.formats import Format, default_path
+from sharegen.results.export.formats import Format, default_path
 
 _SAMPLED, _DATA = "Programs", "Data"
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from sharegen.cli.parameters import parse_path
-from sharegen.results.formats import Format, default_path
+from sharegen.results.export.formats import Format, default_path
 
 if TYPE_CHECKING:
     from sharegen.job.converting import Choice

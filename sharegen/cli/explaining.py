@@ -10,8 +10,8 @@ from rich.text import Text
 from sharegen.common.printable import visible
 from sharegen.errors import DataError, SharegenError
 from sharegen.results.answers.explaining import excerpt, explain
-from sharegen.results.pool import Pool
-from sharegen.results.show import select
+from sharegen.results.journal.pool import Pool
+from sharegen.results.screen.show import select
 
 
 def print_explained(pools: Sequence[Pool], problem_id: str) -> None:

@@ -15,7 +15,7 @@ from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
-from sharegen.results.output import refuse_journal, refuse_what_is_no_file
+from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
 
 if TYPE_CHECKING:
     from sharegen.results.report.outcomes import Run

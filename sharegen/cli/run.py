@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
     from sharegen.job.outcome import Outcome
     from sharegen.job.plan import Plan
-    from sharegen.results.progress import OnRecord, Progress
     from sharegen.results.sandbox.system import Isolation
+    from sharegen.results.screen.progress import OnRecord, Progress
     from sharegen.workload.configuration import Configuration
 
 
@@ -65,9 +65,9 @@ def run_recipe(
     """
     from sharegen.job.batch import run_batch
     from sharegen.job.run import run_job
-    from sharegen.results.pool import Pool
-    from sharegen.results.stopped import Stopped
-    from sharegen.results.summary import print_summary
+    from sharegen.results.journal.pool import Pool
+    from sharegen.results.screen.summary import print_summary
+    from sharegen.results.stopping.stopped import Stopped
     from sharegen.workload.configuration import resolve
     from sharegen.workload.recipe import merge
 
@@ -161,7 +161,7 @@ def _isolation(options: RunOptions, errors: Console) -> Isolation | None:
 
 def _terminal_watcher(console: Console, status: Status) -> Any:
     from sharegen.job.watcher import Watcher
-    from sharegen.results.progress import Progress
+    from sharegen.results.screen.progress import Progress
 
     class TerminalWatcher(Watcher):
         """The sharing tree, the journal's name, then a progress bar, on stderr."""

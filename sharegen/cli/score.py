@@ -24,11 +24,11 @@ from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
     from sharegen.job.scoring import Samples
-    from sharegen.results.passk import Estimate
-    from sharegen.results.pool import Pool
+    from sharegen.results.journal.pool import Pool
     from sharegen.results.sandbox.system import Isolation
-    from sharegen.results.score_file import Verdict
-    from sharegen.results.stopped import Stopped
+    from sharegen.results.scoring.passk import Estimate
+    from sharegen.results.scoring.score_file import Verdict
+    from sharegen.results.stopping.stopped import Stopped
 
 _DATA, _SANDBOX, _ESTIMATES = "Data", "Sandbox", "Estimates"
 
@@ -138,9 +138,9 @@ def score(
       sharegen score runs/self-consistency-1a2b3c4d.jsonl --k 1 --k 20
     """
     from sharegen.job.scoring import open_samples, pooled_verdicts
-    from sharegen.results.passk import KS
-    from sharegen.results.pool import pool
-    from sharegen.results.stopped import Stopped
+    from sharegen.results.journal.pool import pool
+    from sharegen.results.scoring.passk import KS
+    from sharegen.results.stopping.stopped import Stopped
 
     wanted_ks = sorted(set(ks)) if ks else KS
     jobs = []
@@ -189,9 +189,9 @@ def _mathematics(found: Pool, ks: Sequence[int]) -> Rows | None:
     """Estimates from answers; None where there are no gold answers."""
     from sharegen.results.answers.equality import equality_used
     from sharegen.results.answers.vote import tally
-    from sharegen.results.formats import format_of
-    from sharegen.results.passk import majority_estimates, pass_estimates
-    from sharegen.results.stopped import Stopped, counted
+    from sharegen.results.export.formats import format_of
+    from sharegen.results.scoring.passk import majority_estimates, pass_estimates
+    from sharegen.results.stopping.stopped import Stopped, counted
 
     if format_of(found.files[0]) != "sharegen":
         return None
@@ -246,7 +246,7 @@ def _programs(
     from sharegen.job.scoring import dataset_of, score_programs
     from sharegen.results.sandbox.host import choose_isolation, memory_in_words
     from sharegen.results.sandbox.limits import MIB, Limits
-    from sharegen.results.score_file import scores_path
+    from sharegen.results.scoring.score_file import scores_path
 
     errors = Console(stderr=True, highlight=False)
 
@@ -298,7 +298,7 @@ def _print_next(journal: Path) -> None:
 
 
 def _by_difficulty(verdicts: Sequence[Verdict], stopped: Stopped | None, ks: Sequence[int]) -> Rows:
-    from sharegen.results.passk import pass_estimates
+    from sharegen.results.scoring.passk import pass_estimates
 
     counts: dict[str, tuple[str | None, list[bool]]] = {}
     for verdict in verdicts:

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from sharegen.results.score import Score
+    from sharegen.results.scoring.score import Score
 
 _PLAIN_SECONDS = 10.0
 

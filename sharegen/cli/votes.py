@@ -19,15 +19,15 @@ from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError, UsageError
-from sharegen.results.accuracy import accuracy
 from sharegen.results.answers.equality import equality_used
 from sharegen.results.answers.vote import Vote, tally
-from sharegen.results.output import refuse_journal
-from sharegen.results.pool import Pool, one_job, pool
-from sharegen.results.record import Record
-from sharegen.results.run_file import run_file_path
-from sharegen.results.show import ShownPrompt, describe, select
-from sharegen.results.stopped import Stopped, counted
+from sharegen.results.journal.output import refuse_journal
+from sharegen.results.journal.pool import Pool, one_job, pool
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import run_file_path
+from sharegen.results.screen.accuracy import accuracy
+from sharegen.results.screen.show import ShownPrompt, describe, select
+from sharegen.results.stopping.stopped import Stopped, counted
 
 Row = tuple[str, Vote, Stopped | None]
 """The journals that a vote was taken over, by name, the vote, and the rule that stopped them."""

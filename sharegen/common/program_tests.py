@@ -1,7 +1,7 @@
 """The nouns of judging programs: what a problem's tests are, whatever dataset they came from.
 
-They travel from the dataset's schema (`workload/code.py`) to the scorer (`results/score.py`), which
-know nothing of each other.
+They travel from the dataset's schema (`workload/code.py`) to the scorer
+(`results/scoring/score.py`), which know nothing of each other.
 """
 
 from __future__ import annotations

@@ -22,11 +22,19 @@ from sharegen.job.machine import load
 from sharegen.job.outcome import Outcome
 from sharegen.job.plan import shared_lengths
 from sharegen.job.run import run_job
-from sharegen.results.family import family
-from sharegen.results.openai import Answerer, Usage, answered, as_lines, failed, is_answers, refused
-from sharegen.results.output import refuse_journal, refuse_what_is_no_file
-from sharegen.results.pool import Pool
-from sharegen.results.record import Record
+from sharegen.results.export.openai import (
+    Answerer,
+    Usage,
+    answered,
+    as_lines,
+    failed,
+    is_answers,
+    refused,
+)
+from sharegen.results.journal.family import family
+from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
+from sharegen.results.journal.pool import Pool
+from sharegen.results.journal.record import Record
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import batch_requests
 from sharegen.workload.prompt import tokenise_each

@@ -16,15 +16,15 @@ from sharegen.common.remarks import remark
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.share import Share
-from sharegen.results.appended import AppendedFile
-from sharegen.results.family import shard_named
-from sharegen.results.journal import BESIDE, refuse_other_job
-from sharegen.results.journal_family import FoundJournal, JournalFamily
-from sharegen.results.keys import Key
-from sharegen.results.lock import is_held, starting
-from sharegen.results.places import hidden
-from sharegen.results.run_file import BrokenRunFile, RunFile
-from sharegen.results.score_file import scores_path
+from sharegen.results.journal.appended import AppendedFile
+from sharegen.results.journal.family import shard_named
+from sharegen.results.journal.journal import BESIDE, refuse_other_job
+from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
+from sharegen.results.journal.keys import Key
+from sharegen.results.journal.lock import is_held, starting
+from sharegen.results.journal.places import hidden
+from sharegen.results.journal.run_file import BrokenRunFile, RunFile
+from sharegen.results.scoring.score_file import scores_path
 
 
 def journals_beside(family: JournalFamily, share: Share | None) -> list[FoundJournal]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sharegen.common.remarks import remark
 from sharegen.errors import JournalError, UsageError
-from sharegen.results.family import family, whole_path
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.family import family, whole_path
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 

@@ -11,15 +11,15 @@ from sharegen.common.remarks import remark
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.vote import natural_order
-from sharegen.results.completion import completion_of
-from sharegen.results.formats import Format, SampledProblem, format_of, write_generations
-from sharegen.results.output import refuse_journal, refuse_what_is_no_file
-from sharegen.results.pool import Pool, one_job
-from sharegen.results.record import Record
+from sharegen.results.export.formats import Format, SampledProblem, format_of, write_generations
+from sharegen.results.export.training import Asked, Example, is_for_training, write_examples
+from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
+from sharegen.results.journal.pool import Pool, one_job
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile, run_file_path, shown
 from sharegen.results.report.outcomes import read_run
-from sharegen.results.run_file import RunFile, run_file_path, shown
-from sharegen.results.stopped import Stopped, counted
-from sharegen.results.training import Asked, Example, is_for_training, write_examples
+from sharegen.results.scoring.completion import completion_of
+from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.code import schema_named
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.dataset import read_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sharegen.results.totals import add
+from sharegen.results.journal.totals import add
 
 
 def added(before: Mapping[str, Any], now: Mapping[str, Any], again: int) -> dict[str, Any]:

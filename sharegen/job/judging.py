@@ -19,13 +19,13 @@ from sharegen.job.scoring import (
     score_programs,
     settings_of,
 )
-from sharegen.results.completion import completion_of
-from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile
+from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.run_file import RunFile
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.score_file import ScoreFile, hash_of
-from sharegen.results.workers import Crew, Task
+from sharegen.results.scoring.completion import completion_of
+from sharegen.results.scoring.score_file import ScoreFile, hash_of
+from sharegen.results.scoring.workers import Crew, Task
 from sharegen.workload.configuration import Configuration
 
 

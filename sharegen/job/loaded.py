@@ -43,14 +43,14 @@ from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
 from sharegen.job.stopping import Stopping
 from sharegen.job.watcher import Watcher
-from sharegen.results.appended import AppendedFile
-from sharegen.results.journal import Journal, Record
-from sharegen.results.journal_family import FoundJournal
-from sharegen.results.keys import Keys
-from sharegen.results.pace import Pace
-from sharegen.results.pool import Pool
-from sharegen.results.progress import OnRecord, longest_of
-from sharegen.results.stopped import Stopped
+from sharegen.results.journal.appended import AppendedFile
+from sharegen.results.journal.journal import Journal, Record
+from sharegen.results.journal.journal_family import FoundJournal
+from sharegen.results.journal.keys import Keys
+from sharegen.results.journal.pool import Pool
+from sharegen.results.screen.pace import Pace
+from sharegen.results.screen.progress import OnRecord, longest_of
+from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.clock import Clock
 from sharegen.workload.problem import Problem, random_key, tokenise_problems
 from sharegen.workload.sampling import Sampling

@@ -9,14 +9,14 @@ from pathlib import Path
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.identity import Content
 from sharegen.job.plan import Plan
-from sharegen.results.journal import BESIDE, OTHER, refuse_other_job
-from sharegen.results.journal_family import FoundJournal, OnRecord
-from sharegen.results.keys import Key
-from sharegen.results.pool import Pool
-from sharegen.results.rereading import Golds, Rereading
-from sharegen.results.run_file import BrokenRunFile, RunFile, as_json, run_file_path
-from sharegen.results.stopped import Stopped
-from sharegen.results.totals import together
+from sharegen.results.journal.journal import BESIDE, OTHER, refuse_other_job
+from sharegen.results.journal.journal_family import FoundJournal, OnRecord
+from sharegen.results.journal.keys import Key
+from sharegen.results.journal.pool import Pool
+from sharegen.results.journal.rereading import Golds, Rereading
+from sharegen.results.journal.run_file import BrokenRunFile, RunFile, as_json, run_file_path
+from sharegen.results.journal.totals import together
+from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.problem import Problem, Workload
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
-from sharegen.results.family import family
-from sharegen.results.identity import identity_of
-from sharegen.results.record import read
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.family import family
+from sharegen.results.journal.identity import identity_of
+from sharegen.results.journal.record import read
+from sharegen.results.journal.run_file import RunFile, run_file_path
 
 _FOLDER = Path("runs")
 _DIGITS = 8

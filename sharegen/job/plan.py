@@ -13,7 +13,7 @@ from typing import Any
 from sharegen.common.stop_rule import StopRule
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, walk
 from sharegen.job.cut import copied_by_workers
-from sharegen.results.deciding import Standing, least
+from sharegen.results.stopping.deciding import Standing, least
 
 _SHOWN_FIRST, _SHOWN_LAST, _SHOWN_LEVELS = 2, 1, 12
 

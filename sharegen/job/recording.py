@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sharegen.common.names import listed
 from sharegen.errors import UsageError
 from sharegen.results.answers.reader import Reader
-from sharegen.results.record import Record
+from sharegen.results.journal.record import Record
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.files.arrow import BINARY
 from sharegen.workload.problem import Problem

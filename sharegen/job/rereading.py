@@ -12,9 +12,9 @@ from typing import Any
 from sharegen.common.remarks import remark
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.gold import gold_answers
-from sharegen.results.pool import Pool
-from sharegen.results.rereading import Rereading
-from sharegen.results.run_file import as_json, shown
+from sharegen.results.journal.pool import Pool
+from sharegen.results.journal.rereading import Rereading
+from sharegen.results.journal.run_file import as_json, shown
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.recipe import load_recipe, merge
 from sharegen.workload.validation import validate

@@ -33,10 +33,10 @@ from sharegen.job.recording import refuse_unknown_fields
 from sharegen.job.reordering import load_asked
 from sharegen.job.share import share_of
 from sharegen.job.watcher import Watcher
-from sharegen.results.family import journal_path
-from sharegen.results.journal_family import JournalFamily
-from sharegen.results.output import refuse_what_is_no_file
-from sharegen.results.score_file import discard_scores
+from sharegen.results.journal.family import journal_path
+from sharegen.results.journal.journal_family import JournalFamily
+from sharegen.results.journal.output import refuse_what_is_no_file
+from sharegen.results.scoring.score_file import discard_scores
 from sharegen.workload.configuration import Configuration
 
 if TYPE_CHECKING:

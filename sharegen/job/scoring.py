@@ -18,16 +18,16 @@ from typing import Any
 from sharegen.common.program_tests import NoTests, ProgramProblem
 from sharegen.common.remarks import remark
 from sharegen.errors import DataError, UsageError
-from sharegen.results.completion import completion_of
-from sharegen.results.formats import Generation, format_of, read_generations
-from sharegen.results.pool import Pool
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.export.formats import Generation, format_of, read_generations
+from sharegen.results.journal.pool import Pool
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
-from sharegen.results.score import RULES, Score
-from sharegen.results.score_file import ScoreFile, Verdict, hash_of
-from sharegen.results.stopped import Stopped
-from sharegen.results.workers import Sample, Task, score_all
+from sharegen.results.scoring.completion import completion_of
+from sharegen.results.scoring.score import RULES, Score
+from sharegen.results.scoring.score_file import ScoreFile, Verdict, hash_of
+from sharegen.results.scoring.workers import Sample, Task, score_all
+from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.code import schema_named, schema_of_rows
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.dataset import read_rows

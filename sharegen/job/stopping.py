@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from sharegen.job.judging import Judge
-from sharegen.results.deciding import Deciding
-from sharegen.results.record import Record
-from sharegen.results.stopped import ProblemKey, Stopped
+from sharegen.results.journal.record import Record
+from sharegen.results.stopping.deciding import Deciding
+from sharegen.results.stopping.stopped import ProblemKey, Stopped
 from sharegen.workload.problem import Problem
 
 

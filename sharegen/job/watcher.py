@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sharegen.job.plan import Plan
-from sharegen.results.progress import OnRecord, Progress
+from sharegen.results.screen.progress import OnRecord, Progress
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.errors import RequestError
-from sharegen.results.record import Record
+from sharegen.results.journal.record import Record
 
 _SCORED = "score"  # how the journal's line of a log-likelihood ended
 _GREEDY = "greedy"  # its answer where greedy decoding would have said the same

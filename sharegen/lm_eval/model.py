@@ -31,9 +31,9 @@ from sharegen.errors import RequestError, UsageError
 from sharegen.llm import LLM
 from sharegen.lm_eval.asking import Ask, score_of, splits_of
 from sharegen.lm_eval.generation import sampling_values
-from sharegen.results.journal import Journal
-from sharegen.results.progress import Progress, longest_of
-from sharegen.results.record import Key, Record
+from sharegen.results.journal.journal import Journal
+from sharegen.results.journal.record import Key, Record
+from sharegen.results.screen.progress import Progress, longest_of
 from sharegen.workload.problem import random_key
 from sharegen.workload.prompt import tokenizer_fingerprint
 

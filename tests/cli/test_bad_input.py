@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sharegen.results.record import read
+from sharegen.results.journal.record import read
 from tests.cli.conftest import ROWS, Command, write_jsonl
 from tests.tiny import save_tiny_model
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sharegen.results.record import Record
-from sharegen.results.run_file import RunFile, run_file_path
-from sharegen.results.score_file import scores_path
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile, run_file_path
+from sharegen.results.scoring.score_file import scores_path
 from sharegen.workload.configuration import resolve
 from tests.cli.conftest import Command, write_jsonl
 from tests.results.sandboxes import isolation

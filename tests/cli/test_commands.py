@@ -22,7 +22,7 @@ import sharegen as package
 from sharegen.cli.options import JobOptions, RunOptions
 from sharegen.cli.parameters import parse_size
 from sharegen.llm import LLM, SamplingParams
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from tests.cli.conftest import Command, write_jsonl
 from tests.tiny import save_tiny_model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from sharegen.results.journal import read
+from sharegen.results.journal.journal import read
 from tests.cli.conftest import ROWS, Command, write_jsonl
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

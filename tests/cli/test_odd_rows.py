@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError
 from sharegen.errors import DataError
-from sharegen.results.formats import read_generations
-from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile, run_file_path
-from sharegen.results.score_file import scores_path
+from sharegen.results.export.formats import read_generations
+from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.run_file import RunFile, run_file_path
+from sharegen.results.scoring.score_file import scores_path
 from sharegen.workload.code import SCHEMAS, Schema
 from sharegen.workload.dataset import read_rows
 from tests.cli.conftest import ROWS, Command, Ran

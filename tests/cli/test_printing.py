@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.results.record import Record
+from sharegen.results.journal.record import Record
 from tests.cli.conftest import Command, write_jsonl
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[/x]\\\u202e"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.results.score_file import scores_path
+from sharegen.results.scoring.score_file import scores_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_problems
 from tests.cli.conftest import Command

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.results.journal import Journal, Record
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.journal import Journal, Record
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from tests.cli.conftest import Command, write_jsonl
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharegen.cli.score import _print_estimates
-from sharegen.results.passk import pass_estimates
+from sharegen.results.scoring.passk import pass_estimates
 
 
 def test_columns_are_called_what_they_hold(

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from sharegen.cli import votes
 from sharegen.errors import DataError, JournalError, SharegenError, UsageError
-from sharegen.results.journal import Journal, Record
-from sharegen.results.run_file import run_file_path
+from sharegen.results.journal.journal import Journal, Record
+from sharegen.results.journal.run_file import run_file_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_problems
 

@@ -16,7 +16,7 @@ from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
 from sharegen.job import loaded
 from sharegen.job.run import run_job
-from sharegen.results.pool import one_job
+from sharegen.results.journal.pool import one_job
 from sharegen.workload.configuration import Configuration
 from tests.job.parts import configure, records
 

@@ -13,8 +13,8 @@ from sharegen.common.shard import Shard
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.dry_run import preview_prompt
 from sharegen.job.run import run_job
-from sharegen.results.pool import pool
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.pool import pool
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration, resolve
 from tests.tiny import save_tiny_model

@@ -13,8 +13,8 @@ import yaml
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.converting import Choice, convert_journal
 from sharegen.job.reordering import load_asked
-from sharegen.results.record import Record
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import resolve
 
 GOLD = ["7", "9", "11"]

@@ -12,7 +12,7 @@ import torch
 from sharegen.job.environment import device_name
 from sharegen.job.estimate import estimate
 from sharegen.job.plan import Plan
-from sharegen.results.run_file import RunFile
+from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 
 CPU = torch.device("cpu")

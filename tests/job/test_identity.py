@@ -13,9 +13,9 @@ import torch
 from sharegen.errors import JournalError
 from sharegen.job.identity import of_ranks
 from sharegen.job.run import run_job
-from sharegen.results.identity import differences
-from sharegen.results.pool import pool
-from sharegen.results.run_file import RunFile
+from sharegen.results.journal.identity import differences
+from sharegen.results.journal.pool import pool
+from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import merge
 from tests.tiny import save_tiny_model
@@ -285,7 +285,7 @@ VERSION_0_1 = Path(__file__).parent / "version_0_1"
 
 @pytest.mark.slow
 def test_a_journal_of_0_1_goes_on(tmp_path: Path) -> None:
-    """A setting that a later version adds takes a line in `results/identity.py`, `NEWER`."""
+    """A setting that a later version adds takes a line in `NEWER` of `journal/identity.py`."""
     shutil.copytree(VERSION_0_1, tmp_path / "runs")
     journal = tmp_path / "runs" / "journal.jsonl"
     before = journal.read_bytes()

@@ -12,11 +12,11 @@ from sharegen.errors import UsageError
 from sharegen.job.judging import check_execution, judging
 from sharegen.job.run import run_job
 from sharegen.job.stopping import Stopping
-from sharegen.results.pool import one_job
-from sharegen.results.record import Record
-from sharegen.results.run_file import RunFile, run_file_path
-from sharegen.results.score_file import scores_path
-from sharegen.results.stopped import Stopped, counted
+from sharegen.results.journal.pool import one_job
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile, run_file_path
+from sharegen.results.scoring.score_file import scores_path
+from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_problems
 from tests.results.sandboxes import isolation

@@ -11,8 +11,8 @@ import pytest
 from sharegen.errors import UsageError
 from sharegen.job.recording import kept_fields, refuse_unknown_fields
 from sharegen.job.run import run_job
-from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.files.arrow import BINARY
 from sharegen.workload.problem import Problem, load_problems

@@ -9,9 +9,9 @@ import pytest
 
 from sharegen.errors import DataError
 from sharegen.job.listing import journals_in
-from sharegen.results.journal import Journal
-from sharegen.results.record import Record
-from sharegen.results.run_file import run_file_path
+from sharegen.results.journal.journal import Journal
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import run_file_path
 
 EXTENT = {
     "recipe": "prompts",

@@ -14,10 +14,10 @@ from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.output import default_output, find_output
-from sharegen.results.family import journal_path
-from sharegen.results.journal import Journal, refuse_other_job
-from sharegen.results.record import Record
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.family import journal_path
+from sharegen.results.journal.journal import Journal, refuse_other_job
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
 

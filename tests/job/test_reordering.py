@@ -18,7 +18,7 @@ from sharegen.errors import DataError, JournalError, UsageError
 from sharegen.job.dry_run import plan_job
 from sharegen.job.reordering import load_asked, reorder
 from sharegen.job.run import run_job
-from sharegen.results.record import read
+from sharegen.results.journal.record import read
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import Problem
 from sharegen.workload.prompt import Prompt

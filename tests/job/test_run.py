@@ -20,9 +20,9 @@ from sharegen.job.identity import Content
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.loaded import LoadedJob
 from sharegen.job.run import Watcher, run_job
-from sharegen.results.journal import Journal
-from sharegen.results.record import read
-from sharegen.results.run_file import run_file_path
+from sharegen.results.journal.journal import Journal
+from sharegen.results.journal.record import read
+from sharegen.results.journal.run_file import run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import load_workload
 from tests.engine.parallel.forked import CONTEXT as in_fork

@@ -18,8 +18,8 @@ from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.engines import sampling_params
 from sharegen.job.run import run_job
-from sharegen.results.record import Record, read
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import merge
 from sharegen.workload.sampling import Sampling

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sharegen.job.scoring import pooled_verdicts
-from sharegen.results.journal import Journal, Record
-from sharegen.results.pool import one_job
-from sharegen.results.score_file import Verdict
+from sharegen.results.journal.journal import Journal, Record
+from sharegen.results.journal.pool import one_job
+from sharegen.results.scoring.score_file import Verdict
 
 
 def test_every_sample_of_the_shards_has_one_verdict(tmp_path: Path) -> None:

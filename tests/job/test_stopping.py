@@ -15,9 +15,9 @@ from sharegen.job.interrupt import Interrupted
 from sharegen.job.run import run_job
 from sharegen.job.watcher import Watcher
 from sharegen.results.answers.vote import tally
-from sharegen.results.pool import one_job
-from sharegen.results.record import Record
-from sharegen.results.stopped import Stopped, counted
+from sharegen.results.journal.pool import one_job
+from sharegen.results.journal.record import Record
+from sharegen.results.stopping.stopped import Stopped, counted
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.sections import Answer
 from sharegen.workload.validation import validate
@@ -229,7 +229,7 @@ def test_a_rule_without_answers(folder: Path) -> None:
 def test_journals_stopped_differently_are_not_read_as_one(folder: Path, tmp_path: Path) -> None:
     for name, rule in (("a", "decided"), ("b", "window=3")):
         run_job(configure(folder, rule), tmp_path / f"{name}.jsonl")
-    from sharegen.results.pool import pool
+    from sharegen.results.journal.pool import pool
 
     [both] = pool([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
     with pytest.raises(UsageError, match=r"stopped differently \(decided of 10 and window=3 of 10"):

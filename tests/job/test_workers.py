@@ -16,7 +16,7 @@ import pytest
 
 from sharegen.errors import UsageError
 from sharegen.job.run import run_job
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from tests.engine.parallel.forked import forked
 from tests.tiny import save_tiny_model

@@ -6,8 +6,8 @@ import json
 import random
 from pathlib import Path
 
-from sharegen.results.run_file import run_file_path
-from sharegen.results.score_file import scores_path
+from sharegen.results.journal.run_file import run_file_path
+from sharegen.results.scoring.score_file import scores_path
 
 HOSTILE = (
     "</script><script>document.title = 'owned'</script><img src=x onerror=alert(1)> \u202e &amp;"

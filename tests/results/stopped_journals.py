@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sharegen.results.record import Record
-from sharegen.results.run_file import RunFile, run_file_path
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile, run_file_path
 
 # By problem: decided after 4 of 6; after 4 of 6 with one more in flight; after all; not yet.
 ANSWERS = {

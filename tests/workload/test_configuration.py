@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sharegen.errors import DataError, UsageError
-from sharegen.results.identity import identity_of
-from sharegen.results.run_file import RunFile
+from sharegen.results.journal.identity import identity_of
+from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import merge
 

@@ -10,7 +10,7 @@ from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.passage import Passage
 from sharegen.results.answers.reader import Reader
 from sharegen.results.answers.reading import Reading
-from sharegen.results.record import Record
+from sharegen.results.journal.record import Record
 
 _BEFORE, _AFTER = 60, 40  # characters of an excerpt around what was read
 _LONGEST = 200  # characters of what was read

@@ -15,7 +15,7 @@ from typing import Any
 
 from sharegen.results.answers.equality import is_right
 from sharegen.results.answers.normal import normalise
-from sharegen.results.record import Record
+from sharegen.results.journal.record import Record
 
 
 @dataclass(frozen=True)

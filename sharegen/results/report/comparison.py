@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sharegen.results.passk import paired_interval
 from sharegen.results.report.curves import majority_chances, pass_chances
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Outcome
+from sharegen.results.scoring.passk import paired_interval
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from functools import cache
 
 import numpy as np
 
-from sharegen.results.passk import (
+from sharegen.results.report.outcomes import Outcome
+from sharegen.results.scoring.passk import (
     majority_at_k,
     pass_at_k,
     pass_at_k_when_enough,
     share_interval,
 )
-from sharegen.results.report.outcomes import Outcome
 
 _POINTS = 20
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.results.passk import share_interval
 from sharegen.results.report.curves import (
     Curve,
     majority_curve,
@@ -16,6 +15,7 @@ from sharegen.results.report.curves import (
     sample_counts,
 )
 from sharegen.results.report.outcomes import Run
+from sharegen.results.scoring.passk import share_interval
 
 _INTERVALS = 60
 """At most so many rates are drawn of a run."""

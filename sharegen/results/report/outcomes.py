@@ -17,11 +17,11 @@ from sharegen.errors import DataError
 from sharegen.results.answers.equality import equality_used, is_right
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.vote import natural_order
-from sharegen.results.pool import Pool, one_job, pool
-from sharegen.results.record import Record
+from sharegen.results.journal.pool import Pool, one_job, pool
+from sharegen.results.journal.record import Record
+from sharegen.results.journal.run_file import RunFile
 from sharegen.results.report.scores import SampleKey, Score, read_scores
-from sharegen.results.run_file import RunFile
-from sharegen.results.stopped import Stopped
+from sharegen.results.stopping.stopped import Stopped
 
 
 @dataclass(frozen=True, slots=True)

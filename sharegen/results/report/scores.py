@@ -10,7 +10,7 @@ from typing import Any
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError
 from sharegen.errors import DataError
-from sharegen.results.score_file import hash_of, scores_path
+from sharegen.results.scoring.score_file import hash_of, scores_path
 
 _UNSCORABLE = "unscorable"
 

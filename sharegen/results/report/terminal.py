@@ -6,11 +6,11 @@ import math
 import textwrap
 from collections.abc import Sequence
 
-from sharegen.results.passk import SUBSETS
 from sharegen.results.report.comparison import comparisons
 from sharegen.results.report.curves import Curve, is_round
 from sharegen.results.report.differences import differences
 from sharegen.results.report.measure import Measured
+from sharegen.results.scoring.passk import SUBSETS
 
 _HEIGHT = 12
 _WIDTH = 61

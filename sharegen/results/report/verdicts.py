@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from sharegen.results.answers.vote import natural_order
-from sharegen.results.passk import SUBSETS
 from sharegen.results.report.axes import Axes, Key, Scale, nice, shares
 from sharegen.results.report.curves import Curve
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Run
 from sharegen.results.report.picture import Picture, Theme, legend, shortened
+from sharegen.results.scoring.passk import SUBSETS
 
 _LIGHT = 0.4
 """How opaque the lighter one of two bars is."""

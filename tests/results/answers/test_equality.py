@@ -17,7 +17,7 @@ from sharegen.results.answers import mathematics
 from sharegen.results.answers.equality import equality_used, is_right, is_settled
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.vote import tally
-from sharegen.results.record import read
+from sharegen.results.journal.record import read
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.vote import Vote, natural_order, tally
-from sharegen.results.record import Record
+from sharegen.results.journal.record import Record
 
 
 def samples(

@@ -1,0 +1,1 @@
+"""Samples as other tools read them."""

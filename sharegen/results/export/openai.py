@@ -1,0 +1,218 @@
+"""Answers in the shape of OpenAI's batch output: a line a request, with a completion or an error.
+
+Source: the API reference's objects "request output", "chat completion" and "completion (legacy)".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError
+from sharegen.results.journal.record import Record
+
+Endpoint = Literal["chat", "text"]
+
+Spell = Callable[[int], bytes | None]
+"""The UTF-8 of a token, by its id; None where nobody knows it."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Prompt tokens of a request, and those of them that other requests' prompts share."""
+
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """Who answers, and when: model: its name; fingerprint: of its weights; created: in seconds."""
+
+    model: str
+    fingerprint: str
+    created: int
+
+
+def answered(
+    custom_id: str,
+    endpoint: Endpoint,
+    records: Sequence[Record],
+    usage: Usage,
+    by: Answerer,
+    spell: Spell,
+    metadata: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The line of a request whose choices are all there, in their order.
+
+    spell: the bytes of tokens.
+    """
+    drawn = sum(record.num_tokens for record in records)
+    body: dict[str, Any] = {
+        "id": f"{_PREFIX[endpoint]}-{_digest(by.fingerprint, custom_id)}",
+        "object": _OBJECT[endpoint],
+        "created": by.created,
+        "model": by.model,
+        "choices": [
+            _choice(endpoint, index, record, spell) for index, record in enumerate(records)
+        ],
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": drawn,
+            "total_tokens": usage.prompt_tokens + drawn,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        },
+        "system_fingerprint": f"fp_{by.fingerprint[:10]}",
+    }
+    if metadata is not None:
+        body["metadata"] = dict(metadata)
+    return _line(custom_id, 200, body)
+
+
+def refused(
+    custom_id: str, message: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """The line of a request that cannot be asked."""
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return _line(custom_id, 400, {"error": error})
+
+
+def failed(custom_id: str, message: str) -> dict[str, Any]:
+    """The line of a request that was asked, and of which a sample failed."""
+    error = {"message": message, "type": "server_error", "param": None, "code": None}
+    return _line(custom_id, 500, {"error": error})
+
+
+def as_lines(lines: Sequence[Mapping[str, Any]]) -> bytes:
+    """The file's content; ASCII, so that any reader tells its lines apart."""
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def is_answers(path: Path) -> bool:
+    """Whether a file is one of such lines, by its first; an empty one may become one."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+        line = json_values.parse(first) if first else {"custom_id": "", "response": {}}
+    except (OSError, JsonError):
+        return False
+    return isinstance(line, dict) and {"custom_id", "response"} <= line.keys()
+
+
+_PREFIX = {"chat": "chatcmpl", "text": "cmpl"}
+_OBJECT = {"chat": "chat.completion", "text": "text_completion"}
+_ENDS = {"length": "length", "context": "length"}  # of the finish reasons; all others stop
+
+
+def _line(custom_id: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
+    name = _digest(custom_id)
+    response = {"status_code": status, "request_id": f"req_{name}", "body": body}
+    return {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None}
+
+
+def _choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dict[str, Any]:
+    reason = _ENDS.get(str(record.finish_reason), "stop")
+    choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
+    found = record.logprobs
+    said = _said(record, spell)
+    if endpoint == "text":
+        logprobs = None if found is None else _text_logprobs(found, said, spell)
+        return {**choice, "logprobs": logprobs, "text": record.completion}
+    if found is not None:
+        content = [
+            {**_logprob(own, value), "top_logprobs": [
+                _logprob(spell(int(other)), of_other) for other, of_other in top.items()
+            ]}
+            for own, (_, value, top) in zip(said, found, strict=True)
+        ]  # fmt: skip
+        choice["logprobs"] = {"content": content, "refusal": None}
+    message = {"role": "assistant", "content": record.completion, "refusal": None}
+    return {**choice, "message": message}
+
+
+_UNLIKELY = -9999.0  # OpenAI's own word for what is not finite
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+
+
+def _said(record: Record, spell: Spell) -> list[bytes | None]:
+    """The bytes of the tokens that were drawn, where their log-probabilities are wanted."""
+    said = [spell(token) for token, *_ in record.logprobs or ()]
+    if said and (said[0] or b"")[:1] == b" " and record.completion[:1] not in ("", " "):
+        said[0] = (said[0] or b"")[1:]  # nothing comes before it, and decoders begin with a word
+    return said
+
+
+def _logprob(said: bytes | None, value: float | None) -> dict[str, Any]:
+    """A token's entry."""
+    found = {"token": _text(said), "bytes": None if said is None else list(said)}
+    return {**found, "logprob": _UNLIKELY if value is None else value}
+
+
+def _text(said: bytes | None) -> str:
+    """A token's text; bytes that are no character by themselves are written as OpenAI does."""
+    return _UNKNOWN if said is None else said.decode(errors="backslashreplace")
+
+
+def _text_logprobs(
+    found: Sequence[Sequence[Any]], said: Sequence[bytes | None], spell: Spell
+) -> dict[str, list[Any]]:
+    """The four lists of the legacy endpoint.
+
+    The token that was drawn is among the likeliest, too, behind them where it is none of them.
+    """
+    return {
+        "tokens": [_legacy_text(each) for each in said],
+        "token_logprobs": [_UNLIKELY if value is None else value for _, value, _ in found],
+        "top_logprobs": [
+            _legacy_top(own, each, spell) for own, each in zip(said, found, strict=True)
+        ],
+        "text_offset": _offsets(said),
+    }
+
+
+def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[str, float]:
+    """By text, the likeliest first; of tokens that read alike, the further ones by their ids.
+
+    said: the bytes of the one that was drawn.
+    """
+    drawn, its, top = entry
+    values = {int(token): value for token, value in top.items()}
+    values.setdefault(drawn, its)
+    found: dict[str, float] = {}
+    for token, value in values.items():
+        text = _legacy_text(said if token == drawn else spell(token))
+        name = f"token_id:{token}" if text in found else text
+        found[name] = _UNLIKELY if value is None else value
+    return found
+
+
+def _legacy_text(said: bytes | None) -> str:
+    """As `_text`, with OpenAI's mark before what is no text."""
+    try:
+        return _UNKNOWN if said is None else said.decode()
+    except UnicodeDecodeError:
+        return f"bytes:{_text(said)}"
+
+
+def _offsets(said: Sequence[bytes | None]) -> list[int]:
+    """Where each token begins in the text, in characters; inside one: where that begins."""
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    offsets, length = [], 0
+    for each in said:
+        offsets.append(length)
+        length += len(decoder.decode(_UNKNOWN.encode() if each is None else each))
+    return offsets
+
+
+def _digest(*parts: str) -> str:
+    """A name that is the same whenever the file is written again."""
+    text = json.dumps(parts)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -1,0 +1,276 @@
+"""Several journals as one: those of one and the same job are pooled, others stay apart.
+
+A job may be done in shards, or the first thousand problems here and the rest there, and then votes
+over all of them. Jobs that differ in model, prompts or seed are never mixed, but for seeds where
+that is asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sharegen.common.remarks import remark
+from sharegen.errors import JournalError
+from sharegen.results.journal.family import family, shard_named, whole_path
+from sharegen.results.journal.identity import differences
+from sharegen.results.journal.keys import Key, Keys
+from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.rereading import Others, Rereading, golds_differ, readings_of
+from sharegen.results.journal.run_file import RunFile, run_file_path, shown
+from sharegen.results.journal.totals import together
+
+_SEED = "sampling.seed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record and where it is.
+
+    record: with the problem id and sample index that it has among all; key: as its file has them.
+    repeats: whether an earlier file has the sample too.
+    """
+
+    path: Path
+    key: Key
+    record: Record
+    repeats: bool = False
+
+
+class Pool:
+    """The journals of one job, read as one.
+
+    files: in the order in which they are read; runs: what made each, None without a run.json.
+    readings: how the answers in each are read; None leaves them as the lines have them.
+    duplicates: after reading, per file the numbers of the lines that were left out because their
+        key came before in that file.
+    """
+
+    def __init__(self, files: Sequence[Path], runs: Sequence[RunFile | None]):
+        self.files = list(files)
+        self.runs = list(runs)
+        self.readings = readings_of(self.runs)
+        self.duplicates: dict[Path, list[int]] = {}
+
+    @classmethod
+    def of(cls, files: Sequence[Path]) -> Pool:
+        """These journals, known to be of one job."""
+        return cls(files, [RunFile.read(run_file_path(path)) for path in files])
+
+    def read_by(self, reading: Rereading) -> Pool:
+        """The same journals, with their answers read so, and its gold answers where it has any."""
+        known = ((found and found.golds) or {} for found in self.readings)
+        self.readings = [replace(reading, golds={**golds, **reading.golds}) for golds in known]
+        return self
+
+    @property
+    def name(self) -> str:
+        if len(self.files) == 1:
+            return str(self.files[0])
+        return ", ".join(dict.fromkeys(str(whole_path(path)) for path in self.files))
+
+    @property
+    def path(self) -> Path:
+        """The one journal, or what its shards' have in common: a name for all in a command."""
+        return self.files[0] if len(self.files) == 1 else whole_path(self.files[0])
+
+    @property
+    def run(self) -> RunFile | None:
+        """What made the journals, how all of it went together, and how answers are read."""
+        known = [run for run in self.runs if run is not None]
+        if not known:
+            return None
+        reading = next((found for found in self.readings if found is not None), None)
+        return together(known) if reading is None else reading.shown(together(known))
+
+    @property
+    def golds_differ(self) -> bool:
+        """Whether its lines have gold answers that were looked for in different ways."""
+        return golds_differ(self.runs)
+
+    def records(self) -> Iterator[Record]:
+        """Every sample once, then those that failed everywhere, then the bad rows without any.
+
+        Raises JournalError as `read` does.
+        """
+        return (entry.record for entry in self.entries() if not entry.repeats)
+
+    def entries(self) -> Iterator[Entry]:
+        """Like `records`, with the samples that an earlier file has too, which is remarked.
+
+        Rows that differ are two problems though their ids are equal, as in two halves of a dataset
+        that both count from 0: the later one gets its file's name. Samples of another seed are
+        further ones of their problem.
+        """
+        seen = Keys()
+        known: dict[str, tuple[Record, Path]] = {}  # the first of each problem, and its job's file
+        bad_rows: list[Entry] = []
+        failed: dict[Key, Entry] = {}  # until one of the key is drawn
+        offset = most = 0
+        seed = _seed_of(self.runs[0]) if self.runs else ""
+        others = Others()
+        for path, run, reading in zip(self.files, self.runs, self.readings, strict=True):
+            if _seed_of(run) != seed:
+                seed, offset = _seed_of(run), most
+            repeated, renamed = 0, set()
+            reader = read(path)
+            for record in reader if reading is None else others.noted(reading.read(reader)):
+                if record.sample is None:
+                    bad_rows.append(Entry(path, record.key, record))
+                    continue
+                first, home = known.setdefault(record.problem_id, (record, whole_path(path)))
+                name = record.problem_id
+                if home != whole_path(path) and _is_other_row(first, record):
+                    name = f"{name} ({whole_path(path)})"
+                    renamed.add(name)
+                pooled = replace(record, problem_id=name, sample=record.sample + offset)
+                most = max(most, record.sample + offset + 1)
+                repeats = pooled.key in seen
+                if not (pooled.is_drawn or repeats):
+                    failed.setdefault(pooled.key, Entry(path, record.key, pooled))
+                    continue
+                failed.pop(pooled.key, None)
+                repeated += repeats
+                seen.add(pooled.key)
+                yield Entry(path, record.key, pooled, repeats)
+            self.duplicates[path] = reader.duplicates
+            if repeated:
+                samples = "1 sample" if repeated == 1 else f"{repeated:,} samples"
+                remark(f"{path}: {samples} of an earlier journal again: counted once")
+            if renamed:
+                remark(
+                    f"{path}: {len(renamed):,} problems have the ids of other rows in an earlier "
+                    f"journal: they are called {min(renamed)!r} and so on"
+                )
+        if others.are_any:
+            remark(f"{self.name}: {others.in_words()}")
+        yield from failed.values()
+        yield from (entry for entry in bad_rows if entry.key.problem_id not in known)
+
+
+def pool(files: Iterable[Path], *, names: bool = True, seeds: bool = False) -> list[Pool]:
+    """Group files, each with its shards', by the job that made them.
+
+    A file without a run.json is a pool of its own. names: whether journals of one job are one
+    under different names too, as halves of a dataset are; those of shards are, whatever folders
+    they are in. seeds: whether jobs that differ in the seed alone are one.
+    """
+    groups: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
+    of_shards: dict[str, Path] = {}  # the journal of each name, where its first shard lies
+    for path in dict.fromkeys(journal for file in files for journal in family(file)):
+        run = RunFile.read(run_file_path(path))
+        whole = whole_path(path)
+        if shard_named(path) is not None:
+            whole = of_shards.setdefault(whole.name, whole)
+        name = "" if names else f"{whole}: "
+        group = name + _identity(run, seeds) if run else f"without: {path}"
+        groups[group].append((path, run))
+    _remark_other_jobs(groups.values(), asked=seeds)
+    pools = []
+    for members in groups.values():
+        by_seed: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
+        for path, run in members:
+            by_seed[_seed_of(run)].append((path, run))
+        ordered = [member for of_seed in by_seed.values() for member in of_seed]
+        found = Pool([path for path, _ in ordered], [run for _, run in ordered])
+        if len(by_seed) > 1:
+            remark(f"{found.name}: samples of seeds {_listed(by_seed)} are pooled, in this order")
+        _remark_shards(found)
+        pools.append(found)
+    return pools
+
+
+def one_job(path: Path) -> Pool:
+    """The journal at `path` with its shards'. Raises JournalError where these are of other jobs."""
+    first, *others = pool([path])
+    for other in others:
+        if first.run is None or other.run is None:
+            bare = (first if first.run is None else other).files[0]
+            raise JournalError(f"{bare}: has no {shown(bare)}: rename or remove it")
+        differ = differences(first.run.identity, other.run.identity)
+        raise JournalError(
+            f"{other.files[0]}: comes from another configuration than {first.files[0]}: "
+            f"{'; '.join(differ)}: rename one of them"
+        )
+    return first
+
+
+def _is_other_row(first: Record, record: Record) -> bool:
+    if first.prompt_hash != record.prompt_hash:
+        return True
+    known = first.row_hash is not None and record.row_hash is not None
+    return known and first.row_hash != record.row_hash
+
+
+def _seed_of(run: RunFile | None) -> str:
+    return "" if run is None else json.dumps(run.identity.get(_SEED))
+
+
+def _identity(run: RunFile, seeds: bool) -> str:
+    identity = {k: v for k, v in run.identity.items() if not (seeds and k == _SEED)}
+    return json.dumps(identity, sort_keys=True)
+
+
+def _name(path: Path) -> str:
+    """Of a shard without its folder: each may have been done elsewhere."""
+    return str(path) if shard_named(path) is None else whole_path(path).name
+
+
+def _remark_other_jobs(
+    groups: Iterable[Sequence[tuple[Path, RunFile | None]]], asked: bool
+) -> None:
+    """Say of shards of one name, and of all journals where it is asked that they be one, why they
+    are not."""
+    first: dict[str, tuple[Path, RunFile]] = {}
+    for members in groups:
+        for path, run in members:
+            if run is None or not (asked or shard_named(path)):
+                continue
+            known, other = first.setdefault("" if asked else _name(path), (path, run))
+            differ = differences(other.identity, run.identity)
+            if any(not (asked and each.startswith(_SEED)) for each in differ):
+                remark(
+                    f"{path}: is read apart, for it comes from another configuration than "
+                    f"{known}: {'; '.join(differ)}"
+                )
+                break
+
+
+def _remark_shards(pool: Pool) -> None:
+    """Say where shards are missing, or do not belong to one cut."""
+    parts: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    cuts: dict[tuple[str, int], set[str]] = defaultdict(set)
+    whole = {(_seed_of(run), path.name) for path, run in zip(pool.files, pool.runs, strict=True)}
+    jobs: dict[str, Path] = {}
+    for path, run in zip(pool.files, pool.runs, strict=True):
+        shard = shard_named(path)
+        if shard is None or (_seed_of(run), whole_path(path).name) in whole:
+            continue
+        job = f"{_seed_of(run)} {_name(path)}"
+        jobs.setdefault(job, whole_path(path))
+        parts[job][shard.count].add(shard.index)
+        recorded = run.extent.get("shard") if run else None
+        if isinstance(recorded, dict):
+            cuts[job, shard.count].add(str(recorded.get("cut")))
+    for job, counts in parts.items():
+        if len(counts) > 1:
+            remark(f"{jobs[job]}: shards of {_listed(sorted(counts))} are read together")
+        for count, present in counts.items():
+            missing = sorted(set(range(1, count + 1)) - present)
+            if missing and len(counts) == 1:
+                shards = "shard" if len(missing) == 1 else "shards"
+                remark(f"{jobs[job]}: without {shards} {_listed(missing)} of {count}")
+            if len(cuts[job, count]) > 1:
+                remark(
+                    f"{jobs[job]}: its shards of {count} were not cut alike, by another --limit, "
+                    "--samples or dataset: problems may be missing"
+                )
+
+
+def _listed(values: Iterable[Any]) -> str:
+    *first, last = map(str, values)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,1 @@
+"""Programs found, run and judged; pass@k."""

@@ -1,0 +1,1 @@
+"""What a person reads while a job runs and when it ends."""

@@ -1,0 +1,290 @@
+"""How far a job is, on stderr: a bar in a terminal or a notebook, now and then a line elsewhere."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import IO, Protocol
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+from sharegen.common.printable import has_signs, in_ascii
+from sharegen.results.screen.time_left import Left, TimeLeft
+
+_PLAIN_SECONDS = 10.0
+_REFRESHES_PER_SECOND = 4
+_LOOK_SECONDS = 0.8  # between two looks at what is left, which take some milliseconds
+_NOTEBOOK_BAR = 20  # columns
+_NOTEBOOK_LINE = 110  # columns, that no notebook breaks
+_NAMED = 4  # workers that are idle; of more it is said how many they are
+
+
+class Status(Protocol):
+    """What the engine says about itself (`EngineStats` does); of several, which have no work."""
+
+    generated_tokens: int
+    copies: int
+    cancelled: int
+    device: str | None
+    running: int
+    blocks_used: int
+    blocks_total: int
+    idle: list[int]
+
+
+@dataclass(frozen=True)
+class OnRecord:
+    """What earlier runs finished: samples, problems, and how many samples have so many tokens."""
+
+    samples: int = 0
+    problems: int = 0
+    lengths: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> float:
+        """Of the samples; journals beside count theirs, too, of which the lengths are unknown."""
+        known = sum(self.lengths.values())
+        total = sum(tokens * count for tokens, count in self.lengths.items())
+        return self.samples * total / known if known else 0.0
+
+
+class Progress:
+    """Tokens drawn out of how many, and samples and problems done, with the engine's state.
+
+    samples, problems: to be done by this run; samples=None where nobody knows how many there will
+    be. longest: tokens that a sample has at most, None without a limit. before: what earlier runs
+    finished, from which the bar goes on.
+    Use as a context manager; `advance` after every completion, and `save` for every problem that
+    needs no more of its samples.
+
+    saved: samples that will not be drawn.
+    """
+
+    def __init__(
+        self,
+        status: Status,
+        samples: int | None,
+        problems: int | None,
+        console: Console | None,
+        longest: int | None = None,
+        before: OnRecord = OnRecord(),
+    ) -> None:
+        self.status = status
+        self.samples = samples
+        self.problems = problems
+        self.samples_done = 0
+        self.problems_done = 0
+        self.saved = 0
+        self._on_record = before
+        self._longest = longest
+        self._tokens_before = before.tokens
+        self._time_left = TimeLeft(longest, before.lengths, status.device == "cuda")
+        self._left: Left | None = None
+        self._left_at = -math.inf
+        self._lock = threading.Lock()  # the bar is drawn by a thread of its own
+        self._copies, self._cancelled = status.copies, status.cancelled
+        self._share = 0.0
+        self._settled = 0  # samples of the problems that are decided, drawn or not
+        self._console = console or Console(stderr=True)
+        self._started = self._said = time.monotonic()
+        self._before = status.generated_tokens
+        self._live: RichProgress | None = None
+        self._in_notebook = is_notebook(self._console.file)
+
+    def __enter__(self) -> Progress:
+        self._started = self._said = time.monotonic()
+        if self._in_notebook:
+            self._rewrite()
+        elif self._console.is_terminal:
+            self._live = _TwoLines(
+                SpinnerColumn(),
+                BarColumn(bar_width=None),
+                TaskProgressColumn(),
+                console=self._console,
+                refresh_per_second=_REFRESHES_PER_SECOND,
+                expand=True,
+            )
+            self._live.of = self
+            self._live.add_task("tokens", total=None if self.samples is None else 1.0)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+        elif self._in_notebook:
+            self._rewrite(end="\n")
+        elif self.samples_done:
+            self._say()
+
+    def advance(self, tokens: int, problem_done: bool) -> None:
+        """One more sample is done, of so many tokens, and with it its problem or not."""
+        self.samples_done += 1
+        self.problems_done += problem_done
+        with self._lock:
+            self._observe()
+            is_copy = self.status.copies > self._copies
+            self._copies += is_copy
+            self._time_left.finish(tokens, is_copy)
+        since = time.monotonic() - self._said
+        if self._in_notebook and since >= 1 / _REFRESHES_PER_SECOND:
+            self._rewrite()
+        elif self._live is None and not self._in_notebook and since >= _PLAIN_SECONDS:
+            self._say()
+
+    def save(self, asked: int, saved: int) -> None:
+        """A problem of which so many samples were asked is decided, and so many are not drawn."""
+        self._settled += asked
+        self.saved += saved
+        self.problems_done += 1
+
+    @property
+    def expected(self) -> int | None:
+        """Samples that will be drawn, if the other problems are decided like those so far."""
+        if self.samples is None or not self._settled:
+            return self.samples
+        still = self.samples - self._settled
+        return round(self.samples - self.saved - still * self.saved / self._settled)
+
+    def share(self) -> float:
+        """The part of the whole job's tokens that is drawn; it never falls. 0 without an end."""
+        if self._is_done:
+            return 1.0
+        left = self._to_come()
+        drawn = self._tokens_before + self.status.generated_tokens - self._before
+        if left is not None and drawn:
+            total = drawn + left.tokens
+            if not self.samples_done and not self._on_record.samples:  # too early to be sure of it
+                total = max(total, (self.expected or 0) * (self._longest or math.inf))
+            self._share = max(self._share, drawn / total)
+        return self._share
+
+    def seconds_left(self) -> float | None:
+        """None where it is too early to say, or without an end."""
+        if self._is_done:
+            return 0.0
+        left = self._to_come()
+        return None if left is None else left.seconds
+
+    @property
+    def _is_done(self) -> bool:
+        return self.expected is not None and self.samples_done >= self.expected
+
+    def _to_come(self) -> Left | None:
+        """What is still to come, looked at now and then; None without an end."""
+        samples, now = self.expected, time.monotonic()
+        if samples is None:
+            return None
+        with self._lock:
+            self._observe()
+            if self._left is None or now - self._left_at >= _LOOK_SECONDS:
+                self._left, self._left_at = self._time_left.left(samples - self.samples_done), now
+            return self._left
+
+    def _observe(self) -> None:
+        drawn = self.status.generated_tokens - self._before
+        seconds = time.monotonic() - self._started
+        self._time_left.cancel(self.status.cancelled - self._cancelled)
+        self._cancelled = self.status.cancelled
+        self._time_left.observe(seconds, drawn, self.status.running)
+
+    def describe(self, width: int | None = None) -> str:
+        """The state in one line; of that width, without what matters least."""
+        seconds = time.monotonic() - self._started
+        tokens = self.status.generated_tokens - self._before
+        recorded = self._on_record
+        parts = [(0, f"{_of(self.samples_done, self.samples, recorded.samples)} samples")]
+        if self._settled:
+            parts.append((4, f"{self.saved:,} saved, about {self.expected:,} expected"))
+        if self.problems is not None:
+            done = _of(self.problems_done, self.problems, recorded.problems)
+            parts.append((3, f"{done} problems"))
+        parts.append((2, f"{tokens / seconds if seconds else 0:,.0f} tokens/s"))
+        parts.append((5, f"{self.status.running:,} running"))
+        if self.status.idle:
+            parts.append((7, _idle(self.status.idle)))
+        if self.status.blocks_total:
+            parts.append((6, f"KV {self.status.blocks_used / self.status.blocks_total:.0%}"))
+        left = self.seconds_left()
+        if left is not None:
+            parts.append((1, f"{timedelta(seconds=round(left))} left"))
+        while width is not None and len(parts) > 1 and len(_line(parts)) > width:
+            parts.remove(max(parts))
+        return _line(parts)
+
+    def _say(self) -> None:
+        self._said = time.monotonic()
+        share = "" if self.samples is None else f"{self.share():.0%} · "
+        self._print(f"sharegen: {share}{self.describe()}\n")
+
+    def _rewrite(self, end: str = "") -> None:
+        """The line of a notebook, which goes back to its start: no widget needs to be there."""
+        self._said = time.monotonic()
+        bar = ""
+        if self.samples is not None:
+            share = self.share()
+            full = round(_NOTEBOOK_BAR * share)
+            bar = f"{share:4.0%} {'█' * full}{'░' * (_NOTEBOOK_BAR - full)} "
+        line = bar + self.describe(_NOTEBOOK_LINE - len(bar))
+        self._print(f"\r{line:{_NOTEBOOK_LINE}}{end}")
+
+    def _print(self, text: str) -> None:
+        shown = text if has_signs(self._console.encoding) else in_ascii(text)
+        print(shown, end="", file=self._console.file, flush=True)
+
+
+class _TwoLines(RichProgress):
+    """The bar and, below it, the state as it is at each refresh: it lives while no sample ends."""
+
+    of: Progress | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.of is None:
+            return
+        for task in self.tasks:
+            task.completed = self.of.share()
+        yield from super().get_renderables()
+        line = self.of.describe(self.console.width - 1)
+        line = line if has_signs(self.console.encoding) else in_ascii(line)
+        yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def is_notebook(stream: IO[str] | None) -> bool:
+    """Whether what is written there is shown under a notebook's cell."""
+    return type(stream).__module__.partition(".")[0] == "ipykernel"
+
+
+def is_shown(stream: IO[str] | None) -> bool:
+    """Whether somebody sees a bar that is written there, as it grows."""
+    return stream is not None and (is_notebook(stream) or stream.isatty())
+
+
+def longest_of(limits: Iterable[int | None]) -> int | None:
+    """The largest of several limits of tokens; None where a sample has none."""
+    found = list(limits)
+    known = [limit for limit in found if limit is not None]
+    return max(known) if known and len(known) == len(found) else None
+
+
+def _line(parts: Iterable[tuple[int, str]]) -> str:
+    return " · ".join(text for _, text in parts)
+
+
+def _of(done: int, total: int | None, before: int) -> str:
+    """How many of all are done, with what was done before."""
+    return f"{before + done:,}" if total is None else f"{before + done:,}/{before + total:,}"
+
+
+def _idle(workers: list[int]) -> str:
+    if len(workers) == 1:
+        return f"worker {workers[0]} idle"
+    if len(workers) > _NAMED:
+        return f"{len(workers)} workers idle"
+    return f"workers {', '.join(map(str, workers))} idle"
