@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sharegen.results.journal import Journal
-from sharegen.results.record import Record
+from sharegen.results.journal.journal import Journal
+from sharegen.results.journal.record import Record
 from tests.cli.conftest import Command
 
 
