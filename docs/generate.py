@@ -248,7 +248,10 @@ def _parameter(value: inspect.Parameter) -> str:
     empty = inspect.Parameter.empty
     default = "" if value.default is empty else f" = {value.default!r}"
     stars = "**" if value.kind is inspect.Parameter.VAR_KEYWORD else ""
-    return f"{stars}{value.name}: {value.annotation}{default}"
+    kind = value.annotation
+    if not isinstance(kind, str):
+        kind = inspect.formatannotation(kind).replace("collections.abc.", "")
+    return f"{stars}{value.name}: {kind}{default}"
 
 
 def _prose(docstring: str) -> str:

@@ -13,6 +13,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from sharegen.common.at_exit import closed_at_exit
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import LoadParameters
+from sharegen.common.parameters.parameter import declared, described
 from sharegen.common.vllm_names import (
     CALL_NOT_HERE,
     METHODS_NOT_HERE,
@@ -57,9 +60,12 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+_LOADING = declared(CheckpointParameters) | declared(LoadParameters)
+
 _IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fields(SamplingParams)}
 
 
+@described(EngineConfig, CheckpointParameters, LoadParameters)
 class LLM:
     """A model that is ready to sample, until it is closed (or its `with` block ends).
 
@@ -68,19 +74,10 @@ class LLM:
     tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
     dtype: "float32" ("float"), "float16" ("half"), "bfloat16", or torch's own of these; "auto" is
-        the checkpoint's on CUDA and float32 on a CPU. device: "auto", "cpu", "cuda", "cuda:1".
-    quantization: "fp8" makes the large weights of a folder or hub id FP8 as they are read, on a GPU
-        that has it.
+        the checkpoint's on CUDA and float32 on a CPU.
     revision: branch, tag or commit of a hub id, and of its tokenizer.
-    max_sequences: sequences decoded together. kv_cache_memory: bytes; by default a share of a CPU's
-        memory, and of a GPU all that is free or, with gpu_memory_utilization, what model, steps and
-        cache may take of it together. kv_cache_dtype: "fp8" keeps in 8 bits the KV that one sample
-        alone reads, "auto" all of it in the model's dtype.
-    swap_space: GiB of host memory, for each GPU, that take the KV of samples that are preempted;
-        0: they compute it again.
-    max_model_len: tokens of prompt and output together, by default what the model's context holds.
-    compile: whether the model's layers are compiled on a GPU; enforce_eager: neither that nor CUDA
-        graphs.
+    kv_cache_memory: bytes; by default a share of a CPU's memory, and of a GPU all that is free or,
+        with gpu_memory_utilization, what model, steps and cache may take of it together.
     lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
     workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
         the cores of a CPU divided among them. The samples are those of one engine.
@@ -127,29 +124,13 @@ class LLM:
         tensor_parallel_size: int = 1,
         **vllm: Unpack[VllmArguments],
     ) -> None:
-        sizes = {"max_sequences": max_sequences, "kv_cache_memory": kv_cache_memory}
-        sizes |= own_arguments(vllm, sizes, inspect.signature(LLM).parameters)
-        config = EngineConfig(
-            **sizes,
-            gpu_memory_utilization=gpu_memory_utilization,
-            kv_cache_dtype=kv_cache_dtype,
-            max_model_len=max_model_len,
-            swap_space=swap_space,
-            block_size=block_size,
-            seed=seed or 0,
-            compile=compile,
-            enforce_eager=enforce_eager,
-            lookahead=lookahead,
-        )
+        said = dict(locals())  # the arguments by name
+        said |= own_arguments(vllm, said, inspect.signature(LLM).parameters)
+        said |= {"seed": seed or 0, "dtype": str(dtype).removeprefix("torch.")}
+        names = declared(EngineConfig).keys() & said.keys()
+        config = EngineConfig(**{name: said[name] for name in names})
         self.tokenizer = open_tokenizer(model, tokenizer, trust_remote_code, revision)
-        options: Any = {
-            "device": device,
-            "dtype": str(dtype).removeprefix("torch."),
-            "quantization": quantization,
-            "adapter": adapter,
-            "trust_remote_code": trust_remote_code,
-            "revision": revision,
-        }
+        options: Any = {name: said[name] for name in _LOADING}
         named = isinstance(model, (str, os.PathLike))
         self._name = os.fspath(model) if named else type(model).__name__  # type: ignore[arg-type]
         self._ranks = tensor_parallel_size

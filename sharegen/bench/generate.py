@@ -97,7 +97,7 @@ def bench_generate(
     loaded.check_length(longest)
 
     config = config_for(load_model(module), prompts, samples, max_tokens, max_sequences)
-    setting = Setting(configuration.model, None, config, device, dtype)
+    setting = Setting(configuration.model, None, config, device=device, dtype=dtype)  # type: ignore[arg-type]
     settings = None if workers is None else places(setting, workers)
 
     module.set_attn_implementation("sdpa")

@@ -9,6 +9,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from sharegen.common.cores import available_cores
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import LoadParameters
+from sharegen.common.parameters.parameter import values_of
 from sharegen.common.remarks import remark
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import UsageError
@@ -142,14 +145,10 @@ def start(
         configuration.model,
         tokenizer,
         config,
-        device=configuration.machine.device,
-        dtype=configuration.machine.dtype,
-        quantization=configuration.machine.quantization,
-        adapter=configuration.adapter,
-        trust_remote_code=configuration.trust_remote_code,
+        **values_of(CheckpointParameters, configuration),
+        **values_of(LoadParameters, configuration.machine),
         fingerprint=model.fingerprint,
         ranks=staff.ranks,
-        revision=configuration.revision,
     )
     if staff.cluster is not None:
         from sharegen.engine.parallel.cluster import staffed

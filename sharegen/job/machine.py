@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import LoadParameters
+from sharegen.common.parameters.parameter import values_of
 from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
@@ -47,14 +50,10 @@ def load(
     device = device or resolve_device(configuration.machine.device)
     model = load_model(
         configuration.model,
-        device=device,
-        dtype=configuration.machine.dtype,
-        adapter=configuration.adapter,
-        trust_remote_code=configuration.trust_remote_code,
         weights=weights,
-        quantization=configuration.machine.quantization,
         ranks=None if size == 1 else Ranks(0, size, device),
-        revision=configuration.revision,
+        **values_of(CheckpointParameters, configuration),
+        **values_of(LoadParameters, configuration.machine) | {"device": device},
     )
     return model, load_job_tokenizer(configuration)
 
@@ -96,9 +95,7 @@ def distance_from_stored(
     stored = load_as_stored(
         configuration.model,
         model.dtype,
-        configuration.adapter,
-        configuration.trust_remote_code,
-        configuration.revision,
+        **values_of(CheckpointParameters, configuration),
     )
     return distance_from_checkpoint(stored, model, steps)
 

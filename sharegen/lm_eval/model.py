@@ -94,29 +94,20 @@ class SharegenLM(TemplateLM):
         max_batch_size: int | None = None,
         **others: Any,
     ) -> None:
+        said = dict(locals())  # the arguments by name
         super().__init__()
         if others:
             taken = [name for name in signature(type(self)).parameters if name != "others"]
             raise UsageError(
                 f"model_args: {', '.join(others)}: not known here: there are {', '.join(taken)}"
             )
-        self._llm = LLM(
-            str(pretrained),
-            tokenizer,
-            revision=revision,
-            dtype=dtype,
-            quantization=quantization,
-            device="auto" if device in (None, _UNSAID) else device,
-            adapter=peft,
-            trust_remote_code=bool(trust_remote_code),
-            max_sequences=max_sequences,
-            kv_cache_memory=kv_cache_memory,
-            gpu_memory_utilization=gpu_memory_utilization,
-            workers=workers,
-            tensor_parallel_size=tensor_parallel_size,
-            seed=seed,
-            block_size=_BLOCK_SIZE,
-        )
+        shared = {name: said[name] for name in signature(LLM).parameters if name in said}
+        shared |= {
+            "device": "auto" if device in (None, _UNSAID) else device,
+            "adapter": peft,
+            "trust_remote_code": bool(trust_remote_code),
+        }
+        self._llm = LLM(str(pretrained), **shared, block_size=_BLOCK_SIZE)
         self.tokenizer = self._llm.tokenizer
         if self.tokenizer is None:
             raise UsageError(f"{pretrained}: has no tokenizer: give tokenizer=... in model_args")

@@ -5,13 +5,15 @@ A null is a field that is not there, whatever its name: OpenAI's package writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from sharegen.common.names import SHOWN, nearest
+from sharegen.common.parameters.parameter import declared
+from sharegen.common.parameters.sampling import SamplingParameters
 from sharegen.common.structured import from_response_format
 from sharegen.common.wrong_value import in_words
 from sharegen.errors import UsageError
@@ -41,33 +43,42 @@ class Refused(Exception):
         self.fault = Fault(message, param, code)
 
 
-class RequestBody(BaseModel):
-    """What bodies of both endpoints may hold; null is a field that is not there."""
+def _optional(group: type, left_out: Collection[str]) -> dict[str, Any]:
+    """Fields of a pydantic model for the parameters of a group, in JSON's types.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    Their ranges are those of a recipe, which what is asked becomes.
+    """
+    return {
+        name: (_JSON_TYPES.get(name, each.hint) | None, None)
+        for name, each in declared(group).items()
+        if name not in left_out
+    }
+
+
+_JSON_TYPES: dict[str, Any] = {
+    "logit_bias": dict[str, float],
+    "allowed_token_ids": list[int],
+    "bad_words": list[str],
+    "stop": str | list[str],
+    "stop_token_ids": list[int],
+    "structured_outputs": dict[str, Any],
+}
+_ELSEWHERE = ("detokenize", "logprobs", "prompt_logprobs")
+"""Parameters that a body says otherwise, or not at all."""
+
+_Sampled: Any = create_model(
+    "_Sampled",
+    __config__=ConfigDict(extra="forbid", frozen=True, strict=True),
+    **_optional(SamplingParameters, _ELSEWHERE),
+)
+
+
+class RequestBody(_Sampled):
+    """What bodies of both endpoints may hold; null is a field that is not there."""
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    ignore_eos: bool | None = None
-    structured_outputs: dict[str, Any] | None = None
     response_format: Any = None
-    seed: int | None = None
     stream: Literal[False] | None = None
     echo: Literal[False] | None = None
     suffix: Literal[""] | None = None

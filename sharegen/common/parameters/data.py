@@ -9,7 +9,7 @@ from sharegen.common.parameters.parameter import Flag, Parameter
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelParameters:
+class ModelName:
     """Which model is asked."""
 
     model: Annotated[
@@ -20,6 +20,12 @@ class ModelParameters:
             examples=("Qwen/Qwen3-0.6B",),
         ),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointParameters:
+    """Which checkpoint of a model is read, and what is merged into it."""
+
     revision: Annotated[
         str | None,
         Parameter(
@@ -42,11 +48,16 @@ class ModelParameters:
     trust_remote_code: Annotated[
         bool,
         Parameter(
-            "Whether code that comes with the model may run. A recipe says so to tell that its "
-            "model needs it; the flag decides.",
+            "Whether code that comes with the model may run. A recipe only tells that its model "
+            "needs it; the command line or the call decides.",
             flag=Flag("--trust-remote-code", help="Run code that comes with the model."),
         ),
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelParameters(CheckpointParameters, ModelName):
+    """The model of a job."""
 
 
 @dataclass(frozen=True, kw_only=True)

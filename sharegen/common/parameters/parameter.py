@@ -106,12 +106,18 @@ class _Described:
 
 @dataclass(frozen=True)
 class Declared:
-    """A field of a group; kinds: its type, or those that are joined by `|`."""
+    """A field of a group; hint: its type, without the parameter."""
 
     name: str
-    kinds: tuple[Any, ...]
+    hint: Any
     default: Any
     parameter: Parameter
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """Its type, or those that are joined by `|`."""
+        is_union = get_origin(self.hint) in (Union, UnionType)
+        return get_args(self.hint) if is_union else (self.hint,)
 
     @property
     def want(self) -> str:
@@ -156,9 +162,8 @@ def declared(group: type) -> dict[str, Declared]:
             known = [found[name].parameter] if name in found else []
             for parameter in (parameters or known)[:1]:
                 bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-                kinds = get_args(bare) if get_origin(bare) in (Union, UnionType) else (bare,)
                 default = owner.__dict__.get(name)
-                found[name] = Declared(name, kinds, default, parameter)
+                found[name] = Declared(name, bare, default, parameter)
     return found
 
 
@@ -179,20 +184,33 @@ Made = TypeVar("Made", bound=type)
 
 
 def described(*groups: type) -> Callable[[Made], Made]:
-    """A decorator that ends a class's docstring with the parameters that its calls take.
+    """A decorator that puts the parameters of a class into its docstring and its signature.
 
-    groups: where these are declared, beside the class itself.
+    groups: where parameters of its calls are declared, beside the class itself. What the docstring
+    says of a name already stays. The others stand before the paragraph on what is raised; the
+    signature has their types alone.
     """
 
     def with_parameters(made: Made) -> Made:
-        taken = inspect.signature(made).parameters
+        signature = inspect.signature(made)
+        found: dict[str, Declared] = {}
+        for group in (*groups, cast(type, made)):
+            found |= declared(group)
+        known = {name: found[name] for name in signature.parameters if name in found}
+        text = (made.__doc__ or "").rstrip()
         lines = [
-            f"    {name}: {each.parameter.description}"
-            for group in (*groups, cast(type, made))
-            for name, each in declared(group).items()
-            if name in taken
+            f"    {name}: {each.parameter.description.replace('null ', 'None ')}\n"
+            for name, each in known.items()
+            if f"    {name}: " not in text
         ]
-        made.__doc__ = "\n".join([(made.__doc__ or "").rstrip(), "", *lines, "    "])
+        before, raises, after = text.partition("    Raises ")
+        ends = "" if before.endswith("\n") else "\n\n"
+        made.__doc__ = f"{before}{ends}{''.join(lines)}\n{raises}{after}\n    "
+        bare = [
+            each.replace(annotation=known[name].hint) if name in declared(made) else each
+            for name, each in signature.parameters.items()
+        ]
+        made.__signature__ = signature.replace(parameters=bare)  # type: ignore[attr-defined]
         return made
 
     return with_parameters

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from sharegen.common.parameters.parameter import check, declared, described
+from sharegen.common.parameters.parameter import Parameter, check, declared, described
 from sharegen.common.parameters.sampling import MOST_BIAS, SamplingParameters
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.common.vllm_names import BEAM_NOT_HERE, SAMPLING_NOT_HERE, refusing
@@ -82,12 +82,6 @@ _LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """Of each field that is a list or a mapping, whether a value will do, and what does in words."""
 
-_NUMBERS = [
-    each
-    for name, each in declared(SamplingParameters).items()
-    if name not in (*_LISTS, "structured_outputs")
-]
-
 
 @refusing(SAMPLING_NOT_HERE)
 @described()
@@ -95,19 +89,17 @@ _NUMBERS = [
 class SamplingParams(SamplingParameters):
     """How to draw the samples of one request, in vLLM's terms.
 
-    n: samples of each prompt.
-    structured_outputs: StructuredOutputsParams, or a mapping of its names.
-    seed: replaces the engine's seed for this request; None and -1 are none, as in vLLM.
-    max_tokens: None is all that the context has room for.
+    A seed replaces the engine's for this request; None and -1 are none, as in vLLM.
+    structured_outputs are StructuredOutputsParams, or a mapping of their names. Parameters cannot
+    be changed: `dataclasses.replace(params, n=4)` makes others.
 
-    Parameters cannot be changed: `dataclasses.replace(params, n=4)` makes others.
     Raises UsageError for a value outside its range, TypeError for an unknown field.
     """
 
-    n: int = 1
+    n: Annotated[int, Parameter("Samples of each prompt.", ge=1)] = 1
+    structured_outputs: StructuredOutputsParams | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check("n", self.n, _whole(self.n, 1), "a whole number of at least 1")
         check(self, _NUMBERS)
         for name, (good, want) in _LISTS.items():
             _check(name, getattr(self, name), good(getattr(self, name)), want)
@@ -142,6 +134,13 @@ class SamplingParams(SamplingParameters):
     def reads_prompt(self) -> bool:
         """Whether the draws depend on the prompt's tokens beside its logits."""
         return self.repetition_penalty != 1 or bool(self.bad_words)
+
+
+_NUMBERS = [
+    each
+    for name, each in declared(SamplingParams).items()
+    if name not in (*_LISTS, "structured_outputs")
+]
 
 
 def _check(name: str, value: Any, good: bool, want: str) -> None:

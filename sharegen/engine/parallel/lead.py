@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import LoadParameters
+from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_device
@@ -34,12 +37,8 @@ def engine_of(setting: Setting, *, stuck: Stuck | None = None) -> Engine:
     load = partial(
         load_model,
         model,
-        device=device,
-        dtype=setting.dtype,
-        quantization=setting.quantization,
-        adapter=setting.adapter,
-        trust_remote_code=setting.trust_remote_code,
-        revision=setting.revision,
+        **values_of(CheckpointParameters, setting),
+        **values_of(LoadParameters, setting) | {"device": device},
     )
     if setting.ranks > 1:
         return lead(load, devices_of(setting), tokenizer, setting.config, stuck=stuck)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import LoadParameters
 from sharegen.engine.config import EngineConfig, EngineStats
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.core.request import Completion, FinishReason, Request, TokenLogprobs
@@ -23,27 +25,21 @@ class WorkersError(SharegenError):
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(CheckpointParameters, LoadParameters):
     """All that a worker makes its engine from.
 
     model: folder or hub id, or what makes one on a device. tokenizer: that of one, or a tokenizer;
     None for none. threads: of torch; 0 leaves them be. ranks: processes that the model is cut
     among, each with a device of its own from `device` on. fingerprint: that the model is to have,
-    where one is known. revision: of a model on the hub, and of its tokenizer where both are one.
+    where one is known. revision: also of the tokenizer, where that is the model's.
     """
 
     model: str | Callable[[torch.device], PreTrainedModel]
     tokenizer: Any
     config: EngineConfig
-    device: str = "auto"
-    dtype: str = "auto"
-    quantization: str | None = None
-    adapter: str | None = None
-    trust_remote_code: bool = False
     threads: int = 0
     ranks: int = 1
     fingerprint: str | None = None
-    revision: str | None = None
 
 
 @dataclass(frozen=True)

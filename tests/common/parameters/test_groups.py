@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from inspect import signature
 
 import pytest
 
+from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.groups import FlaggedKey, flagged_keys
+from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import declared
+from sharegen.common.parameters.sampling import SamplingParameters
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import SamplingParams
+from sharegen.llm import LLM
 from sharegen.workload.configuration import Configuration
+from sharegen.workload.request_body import RequestBody
 from sharegen.workload.validation import Strict
 
 FLAGGED = {each.key: each for each in flagged_keys()}
@@ -70,7 +76,20 @@ def test_what_holds_without_a_flag_is_said(key: str, said: str | None) -> None:
 
 
 def test_every_parameter_of_a_request_and_an_engine_is_described() -> None:
-    for kind, others in ((SamplingParams, {"n"}), (EngineConfig, set())):
+    for kind in (SamplingParams, EngineConfig):
         names = {each.name for each in fields(kind)}
-        assert names - declared(kind).keys() == others
+        assert names == declared(kind).keys()
         assert all(f"    {name}: " in (kind.__doc__ or "") for name in names)
+
+
+def test_arguments_of_a_call_have_the_declared_defaults() -> None:
+    for group in (EngineConfig, LoadParameters, CheckpointParameters):
+        for name, each in declared(group).items():
+            taken = signature(LLM).parameters.get(name)
+            assert taken is None or taken.default == each.default
+
+
+def test_bodies_of_requests_have_the_sampling_parameters() -> None:
+    shared = declared(SamplingParameters).keys()
+    left_out = shared - RequestBody.model_fields.keys()
+    assert left_out == {"detokenize", "logprobs", "prompt_logprobs"}
