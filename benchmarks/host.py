@@ -66,7 +66,7 @@ def bench_host() -> dict[str, float]:
     times, meter = Times(), Meter()
     while len(times.collect) < STEPS:
         started = time.perf_counter()
-        step = scheduler.schedule(at_rest=True)
+        step = scheduler.schedule(is_idle=True)
         assert step is not None
         steady = not isinstance(step, PrefillStep)
         meter.note(Usage.of(scheduler.cache, scheduler.rows), decodes=steady)

@@ -114,7 +114,7 @@ def host(rows: int, bound: int, steps: int, tokenizer: Any) -> tuple[Times, Toke
     times, masks = Times(), None
     while len(times.collect) < most:
         began = time.process_time()
-        step = scheduler.schedule(at_rest=True)
+        step = scheduler.schedule(is_idle=True)
         scheduled = time.process_time()
         assert step is not None
         step = masked(step, grammars)

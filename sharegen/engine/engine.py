@@ -233,9 +233,9 @@ class Engine:
         return self.scheduler.has_work or bool(self._in_flight)
 
     def step(self) -> list[Completion]:
-        """Schedule a step, run it, and collect what is due.
+        """Schedule a step, run it, and collect the steps that are done.
 
-        What is due is the lag: with a step just launched, the host leaves the last ones running.
+        With a step just launched, the host leaves the last ones running, as many as the lag says.
         """
         if self._closed:
             raise UsageError("the model was closed while a job ran")
@@ -253,15 +253,15 @@ class Engine:
 
     def _step(self) -> list[Completion]:
         with using(self.threads), on(self.model.device):
-            finished = self._collect(leave=0) if self.scheduler.wants_rest else []
-            step = self.scheduler.schedule(at_rest=not self._in_flight)
+            finished = self._collect(leave=0) if self.scheduler.needs_sync else []
+            step = self.scheduler.schedule(is_idle=not self._in_flight)
             started = time.perf_counter()
             if step is not None:
                 step = masked(step, self._grammars)
             if step is None:
                 finished += self._collect(leave=0)
             elif self._run(step):
-                finished += self._collect(leave=self._lag * (1 + self.scheduler.turns_over))
+                finished += self._collect(leave=self._lag * (1 + self.scheduler.can_overlap))
             else:
                 finished += self._shrink(step)
             seconds = time.perf_counter() - started
@@ -317,13 +317,14 @@ class Engine:
         self.observer.read()
         return ended
 
-    def call(self, key: int, due: int) -> None:
-        """Let the samples of a request with an index below `due` start before those that are not.
+    def call(self, key: int, required: int) -> None:
+        """Let the samples of a request with an index below `required` start before those that are
+        not.
 
         Raises UsageError outside of a job.
         """
         self._need_job("there are no samples to call: no job runs")
-        self.scheduler.call(key, due)
+        self.scheduler.call(key, required)
 
     def _need_job(self, without: str) -> None:
         if not self._busy:

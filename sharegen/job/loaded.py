@@ -300,7 +300,7 @@ class LoadedJob:
                 samples, due = () if deciding.is_decided else samples, deciding.due
             params, beam = self._params_of(problem)
             request = Request(
-                key, prompt, params, samples, splits=splits, due=due, alone=alone, beam=beam
+                key, prompt, params, samples, splits=splits, required=due, alone=alone, beam=beam
             )
             candidates.append(_Asked(problem, request, recorded))
         asked: list[_Asked] = []

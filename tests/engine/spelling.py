@@ -128,15 +128,17 @@ class SpellingRunner:
         blocks = self.block_tables[np.arange(len(output)), output // self.size]
         slots = blocks * self.size + output % self.size
         live = [row for row in rows if self.position[row] >= 0]
-        holes = np.setdiff1d(np.arange(len(output)), [*live, *batch.resting.tolist()])
-        assert (self.position[holes] == -1).all() and (blocks[holes] == self.scratch).all()
+        empty_rows = np.setdiff1d(np.arange(len(output)), [*live, *batch.resting.tolist()])
+        assert (self.position[empty_rows] == -1).all() and (
+            blocks[empty_rows] == self.scratch
+        ).all()
         truths = {row: self._truth(row, int(output[row]) + 1) for row in live}
         for row, (context, _) in truths.items():
             assert self.position[row] == len(context) - 1
         self._assert_free_of_each_other(slots[live])
         self.keys[slots[live]] = [context[-1] for context, _ in truths.values()]
-        seated = sorted([*live, *batch.resting.tolist()])
-        assert self.layout is not None and sorted(self.layout.order.tolist()) == seated
+        admitted = sorted([*live, *batch.resting.tolist()])
+        assert self.layout is not None and sorted(self.layout.order.tolist()) == admitted
         above = self._above(self.layout)
         for row, (context, drawn) in truths.items():
             own = np.arange(output[row] + 1)

@@ -120,7 +120,7 @@ def test_random_cancellations_change_nothing_else(seed: int) -> None:
     params = replace(SAMPLED, ignore_eos=seed % 2 == 0)
     requests = requests_of(prompts, params, 5)
     if seed >= 2:
-        requests = [replace(r, due=rng.randint(0, 5)) for r in requests]
+        requests = [replace(r, required=rng.randint(0, 5)) for r in requests]
     expected = run(make_engine(loaded("llama")), requests_of(prompts, params, 5)).results
     engine = make_engine(loaded("llama"), blocks=60, max_sequences=7)
     engine._lag = seed % 2
@@ -150,7 +150,7 @@ def test_rows_go_to_what_is_due_and_then_to_what_is_nearly() -> None:
     prompts = [random_tokens(9, random.Random(i)) for i in range(6)]
     engine = make_engine(loaded("llama"), max_sequences=8)
     engine.begin()
-    engine.add([replace(r, due=2) for r in requests_of(prompts, SAMPLED, 5)])
+    engine.add([replace(r, required=2) for r in requests_of(prompts, SAMPLED, 5)])
     began: list[tuple[int, int]] = []
 
     def step() -> None:

@@ -322,7 +322,7 @@ def test_a_batch_taken_back_in_the_middle_of_a_node() -> None:
     [kv] = engine.scheduler.cache.stored.values()
     before, computed = kv.state, kv.computed
     state = kept_states(engine)[before]
-    step = engine.scheduler.schedule(at_rest=True)
+    step = engine.scheduler.schedule(is_idle=True)
     assert step is not None and kv.state != before
     engine.runner.run(step.batch)
     engine.scheduler.shrink(step)

@@ -123,7 +123,7 @@ class DecodeBatch:
 
     num_rows: rows up to the last live one.
     moves: [n, 2] (from, to) rows to copy first. changed: [n] rows whose tables, lengths or sequence
-    are new, holes included; block_tables [n, max_blocks], prefix_length, position and
+    are new, empty rows included; block_tables [n, max_blocks], prefix_length, position and
     last_position (of the last input that the row may have) [n] are theirs, and states [n, 3], the
     slots that the next step reads their states from and writes them to, and those of the states
     of their prompts.

@@ -228,7 +228,8 @@ class Request:
     samples: the indices of the samples to draw; a resumed job leaves out those it has.
     keep: whether the KV of finished samples stays, until its memory is needed or the job ends, so
         that they can be forked without computing it again.
-    due: samples with an index below it start first; the others may turn out not to be wanted, and
+    required: samples with an index below it start first; the others may turn out not to be wanted,
+    and
         start where a row would be empty. None: all are wanted.
     text_tokens: how many of the prompt's last tokens are text of structured_outputs that the
         samples go on with, as a fork's do.
@@ -249,7 +250,7 @@ class Request:
     samples: Sequence[int]
     keep: bool = False
     splits: Sequence[int] | None = None
-    due: int | None = None
+    required: int | None = None
     alone: bool = False
     logprobs_from: int = 1
     text_tokens: int = 0

@@ -14,7 +14,7 @@ from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.loop.ending import Endings, OfSample
 from sharegen.engine.loop.searching import Searching, Seen
 from sharegen.engine.schedule.scheduler import Scheduler
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
 
 
@@ -151,7 +151,7 @@ class Collector:
         self._count(sequence.group, completions)
         return completions
 
-    def _count(self, group: Group, finished: Seq[Completion]) -> None:
+    def _count(self, group: SequenceGroup, finished: Seq[Completion]) -> None:
         self.stats.completions += len(finished)
         self.stats.requests_done += bool(finished) and group.unfinished == 0
 

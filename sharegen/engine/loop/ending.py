@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sharegen.engine.core.request import Completion, FinishReason, TokenLogprobs
-from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.schedule.sequence import SequenceGroup
 from sharegen.engine.text.detokenize import completion_text
 from sharegen.engine.text.stopping import Stops, end_tokens
 
@@ -42,18 +42,20 @@ class Endings:
         self.tokenizer = tokenizer
         self.eos_token_ids = eos_token_ids
 
-    def tokens_of(self, group: Group) -> Seq[int]:
+    def tokens_of(self, group: SequenceGroup) -> Seq[int]:
         """The tokens that end a sample of the group by themselves."""
         return tuple(end_tokens(group.request.params, self.tokenizer, self.eos_token_ids))
 
-    def stops_of(self, group: Group) -> Stops | None:
+    def stops_of(self, group: SequenceGroup) -> Stops | None:
         """What ends a sample of the group in its text, if something does."""
         params = group.request.params
         if group.stops is None and params.stop:
             group.stops = Stops.of(self.tokenizer, params.stop, not params.skip_special_tokens)
         return group.stops
 
-    def find(self, group: Group, tokens: Seq[int], is_end: bool, may_stop: bool) -> Ending | None:
+    def find(
+        self, group: SequenceGroup, tokens: Seq[int], is_end: bool, may_stop: bool
+    ) -> Ending | None:
         """How a group's sample with these tokens has ended.
 
         is_end: whether its newest token alone says so; may_stop: whether that may complete a stop
@@ -79,7 +81,9 @@ class Endings:
             return Ending(group.limit_reason, None)
         return None
 
-    def completion(self, group: Group, sample: int, drawn: OfSample, ending: Ending) -> Completion:
+    def completion(
+        self, group: SequenceGroup, sample: int, drawn: OfSample, ending: Ending
+    ) -> Completion:
         """What a sample of a group is that has ended so."""
         if ending.reason == "error":
             return self.failure(group, sample, drawn, _no_room(len(drawn.tokens)))
@@ -105,7 +109,7 @@ class Endings:
             score=drawn.score,
         )
 
-    def failure(self, group: Group, sample: int, drawn: OfSample, error: str) -> Completion:
+    def failure(self, group: SequenceGroup, sample: int, drawn: OfSample, error: str) -> Completion:
         """What becomes of a sample of which nothing more can be drawn."""
         return Completion(
             request=group.request,

@@ -111,7 +111,7 @@ def _text_tokens(parent: Request, params: SamplingParams, outputs: int) -> int:
 def outputs_so_far(scheduler: Scheduler) -> dict[tuple[int, int], list[int]]:
     """Of all samples that run, by (request key, sample); of a beam search its beams by rank."""
     found: dict[tuple[int, int], list[int]] = {}
-    for sequence in (*scheduler.rows.running(), *scheduler.unseated()):
+    for sequence in (*scheduler.rows.running(), *scheduler.without_row()):
         if not sequence.finished:
             beams = sequence.group.beams
             for sample in sequence.samples:

@@ -10,7 +10,7 @@ from sharegen.engine.core.beam_search import BeamSearch, Choice, Ended
 from sharegen.engine.core.request import NO_DISTRIBUTION, Completion, TokenLogprobs
 from sharegen.engine.loop.ending import Ending, Endings, OfSample
 from sharegen.engine.schedule.scheduler import Scheduler
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Searching:
         self.scheduler = scheduler
         self.endings = endings
 
-    def advance(self, group: Group, seen: Seq[Seen]) -> list[Completion]:
+    def advance(self, group: SequenceGroup, seen: Seq[Seen]) -> list[Completion]:
         """All rows of a search have said what may come next; its texts, once it is over.
 
         seen: of each of the group's beams.
@@ -69,7 +69,7 @@ class Searching:
             beam.logprobs = logprobs
         return []
 
-    def _finish(self, group: Group, search: BeamSearch[_Text]) -> list[Completion]:
+    def _finish(self, group: SequenceGroup, search: BeamSearch[_Text]) -> list[Completion]:
         found = [self._completion(group, rank, text) for rank, text in enumerate(search.ended)]
         missing = range(len(found), search.params.beam_width)
         if missing:
@@ -77,23 +77,23 @@ class Searching:
             found += [self._failure(group, rank, why) for rank in missing]
         return self._end(group, found)
 
-    def _fail(self, group: Group) -> list[Completion]:
+    def _fail(self, group: SequenceGroup) -> list[Completion]:
         count = len(group.beams[0].tokens)
         why = f"{NO_DISTRIBUTION} after {count:,} tokens"
         ranks = range(group.request.rows)
         return self._end(group, [self._failure(group, rank, why) for rank in ranks])
 
-    def _end(self, group: Group, found: Seq[Completion]) -> list[Completion]:
+    def _end(self, group: SequenceGroup, found: Seq[Completion]) -> list[Completion]:
         """Those that are wanted, by rank."""
         wanted = group.samples_of(group.drawn[0])
         self.scheduler.finish(group.alive[group.drawn[0]])
         return [found[rank] for rank in wanted]
 
-    def _completion(self, group: Group, rank: int, text: Ended[_Text]) -> Completion:
+    def _completion(self, group: SequenceGroup, rank: int, text: Ended[_Text]) -> Completion:
         drawn = OfSample(text.end.tokens, text.logprob, text.end.logprobs, text.score)
         return self.endings.completion(group, rank, drawn, text.end.ending)
 
-    def _failure(self, group: Group, rank: int, why: str) -> Completion:
+    def _failure(self, group: SequenceGroup, rank: int, why: str) -> Completion:
         return self.endings.failure(group, rank, OfSample([], 0.0, None), why)
 
 

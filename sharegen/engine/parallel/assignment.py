@@ -36,8 +36,8 @@ class _Item:
     @property
     def weight(self) -> int:
         """Samples that are left and due; 1 where others are alone, 0 where nothing is left."""
-        due = self.request.due
-        wanted = self.left if due is None else self.left & ((1 << due) - 1)
+        required = self.request.required
+        wanted = self.left if required is None else self.left & ((1 << required) - 1)
         return max(wanted.bit_count(), bool(self.left))
 
     def has(self, sample: int) -> bool:
@@ -232,15 +232,15 @@ class Assignment(Generic[W]):
             gone.append((worker, mine))
         return gone
 
-    def call(self, key: int, due: int) -> set[W]:
-        """More samples of a request are due; returns who has some of it."""
+    def call(self, key: int, required: int) -> set[W]:
+        """More samples of a request are required; returns who has some of it."""
         holders: set[W] = set()
         for number in list(self._by_key.get(key, ())):
             item, worker = self._items[number], self._holder(number)
-            if item.request.due is None or item.request.due >= due:
+            if item.request.required is None or item.request.required >= required:
                 continue
             before = item.weight
-            item.request = replace(item.request, due=due)
+            item.request = replace(item.request, required=required)
             self._weigh(worker, number, before)
             if worker is not None:
                 holders.add(worker)

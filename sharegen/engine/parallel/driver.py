@@ -234,11 +234,11 @@ class Driver:
                 self._send(worker, Cancel(key, gone))
         return ended
 
-    def call(self, key: int, due: int) -> None:
+    def call(self, key: int, required: int) -> None:
         """As Engine.call."""
         self._need_job("there are no samples to call: no job runs")
-        for worker in self._assignment.call(key, due):
-            self._send(worker, Call(key, due))
+        for worker in self._assignment.call(key, required):
+            self._send(worker, Call(key, required))
 
     def _need_job(self, without: str) -> None:
         if not self._busy:

@@ -88,10 +88,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Call:
-    """The samples of a request with an index below `due` are due from now on."""
+    """The samples of a request with an index below `required` are required from now on."""
 
     key: int
-    due: int
+    required: int
 
 
 @dataclass(frozen=True)

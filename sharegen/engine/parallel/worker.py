@@ -102,8 +102,8 @@ class _Worker:
                 self.engine.begin(seed, lengths)
             case Work(requests):
                 self.engine.add(requests)
-            case Call(key, due):
-                self.engine.call(key, due)
+            case Call(key, required):
+                self.engine.call(key, required)
             case Cancel(key, samples):
                 self.engine.cancel(key, samples)
             case End():

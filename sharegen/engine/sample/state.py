@@ -1,8 +1,8 @@
 """How each running row is to be sampled, as arrays on the device.
 
 A row is a running sequence's place in the batch. The host writes a row when a sequence starts and
-moves it when a hole is filled; a decoding step only reads. `features()` says on the host what the
-live rows ask for, so that a step pays for nothing else and a CUDA graph can be keyed by it.
+moves it when an empty row is filled; a decoding step only reads. `features()` says on the host what
+the live rows ask for, so that a step pays for nothing else and a CUDA graph can be keyed by it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.schedule.forecast import Forecast
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.survival import Survival
 from sharegen.engine.schedule.swapping import Swapping
 
@@ -24,7 +24,7 @@ _EVERY = 16  # forecasts between two that look at the lengths anew
 
 
 class Admission:
-    """Seats what is ready, and takes seats back.
+    """Admits sequences that are ready, and evicts sequences.
 
     lengths: of samples that have ended. blocked: whether some wait for blocks, or slots of states,
     not for rows.
@@ -42,13 +42,16 @@ class Admission:
         self._survival: Survival | None = None
         self._asked = 0
 
-    def seat(self, most: int, early: bool = False) -> None:
-        """Seat ready sequences in up to `most` rows while blocks last; early: see Ready.first."""
+    def admit(self, most: int, speculative: bool = False) -> None:
+        """Admit ready sequences in up to `most` rows while blocks last.
+
+        speculative: as in `Ready.first`.
+        """
         self.blocked = False
         rows, cache = self.rows, self.cache
         outlook = Outlook(self) if self.ready else None
         while rows.num_running < most:
-            sequence = self.ready.first(early)
+            sequence = self.ready.first(speculative)
             if sequence is None or not cache.is_resident(sequence.group.leaf):
                 return  # its prompt was dropped: prefill comes first
             together = sequence.together
@@ -67,16 +70,16 @@ class Admission:
             self.ready.take(sequence)
             for each, blocks in zip(together, self.swapping.restore(sequence), strict=True):
                 states = cache.stored[each.group.leaf].state, cache.states.take()
-                rows.seat(each, blocks, states)
+                rows.admit(each, blocks, states)
             outlook.held += need
 
-    def vacate(self, sequence: Sequence, keep: bool = False) -> None:
+    def evict(self, sequence: Sequence, keep: bool = False) -> None:
         """Take a sequence's row, and its blocks unless they are kept for forks.
 
         Forks have no use for them where states have gone on beyond.
         """
         pool, states = self.cache.pool, self.cache.states
-        self.rows.vacate(sequence)
+        self.rows.evict(sequence)
         states.give_back(sequence.state)
         sequence.state = NO_SLOT
         # A fork, or who keeps them, may hold the blocks longer.
@@ -126,7 +129,7 @@ class Outlook:
         fed = self._admission.swapping.fed(sequence)
         self.add(sequence.group, len(sequence.tokens), len(sequence.together), fed)
 
-    def add(self, group: Group, tokens: int = 1, count: int = 1, fed: int = 0) -> None:
+    def add(self, group: SequenceGroup, tokens: int = 1, count: int = 1, fed: int = 0) -> None:
         """Samples of a group start, which have so many tokens already.
 
         fed: how many of these they do not feed again.

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.schedule.rows import Rows
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
 def begin(sequence: Sequence) -> None:
@@ -21,7 +21,7 @@ def begin(sequence: Sequence) -> None:
     sequence.group.beams = [sequence]
 
 
-def go_on(group: Group, choices: Seq[Choice], rows: Rows, pool: BlockPool) -> None:
+def go_on(group: SequenceGroup, choices: Seq[Choice], rows: Rows, pool: BlockPool) -> None:
     """Let a group's beams be those that were chosen, each a token longer.
 
     The first that goes on from a beam stays in its row, the others take those of beams that died.

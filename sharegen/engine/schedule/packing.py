@@ -12,7 +12,7 @@ from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked, asked_of
 from sharegen.engine.cache.stored import NodeKV
 from sharegen.engine.core.batch import MixedChunks, PrefillBatch, WantedLogprobs
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import Chunk, PrefillStep
 from sharegen.kernels.layout import SharedLayout
 
@@ -28,7 +28,7 @@ class Queries:
 
 def prefill_step(
     chunks: list[Chunk],
-    groups: list[Group],
+    groups: list[SequenceGroup],
     stored: Mapping[Node, NodeKV],
     block_size: int,
     mixed: Callable[[list[Chunk]], list[MixedChunks]] = lambda chunks: [],

@@ -76,7 +76,7 @@ class Preemption:
         if not self._swapping.is_saved(waiting):
             self.tokens_replayed += sum(each.fed for each in waiting.together)
         for each in sequence.together:
-            self._admission.vacate(each)
+            self._admission.evict(each)
         # The youngest goes first, so that the oldest ends up at the front.
         self._ready.put_back(waiting)
 

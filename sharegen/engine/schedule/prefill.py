@@ -11,7 +11,7 @@ from collections import OrderedDict
 from sharegen.engine.cache.block_pool import Room
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.schedule.admission import Admission, Outlook
-from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.schedule.sequence import SequenceGroup
 from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep
 
 _MOST_READY = 64  # times the rows: samples that wait, from where no prompt is computed ahead
@@ -20,7 +20,7 @@ _MOST_READY = 64  # times the rows: samples that wait, from where no prompt is c
 class Prefill:
     """Plans what prompts miss. chunk_tokens, ahead_tokens, ahead_steps: see Scheduler. waiting: the
     groups whose prompts are not computed, in order; num_waiting: samples whose first token has not
-    been drawn. drawing: samples that are due of prompts in flight."""
+    been drawn. drawing: samples that are required of prompts in flight."""
 
     def __init__(
         self, admission: Admission, chunk_tokens: int, ahead_tokens: int, ahead_steps: int
@@ -30,18 +30,20 @@ class Prefill:
         self.chunk_tokens = chunk_tokens
         self.ahead_tokens = ahead_tokens
         self.ahead_steps = ahead_steps
-        self.waiting: OrderedDict[Group, None] = OrderedDict()
+        self.waiting: OrderedDict[SequenceGroup, None] = OrderedDict()
         self.num_waiting = 0
         self.drawing = 0
-        self._ending: dict[Node, list[Group]] = {}  # groups to draw when the node is computed
+        self._ending: dict[
+            Node, list[SequenceGroup]
+        ] = {}  # groups to draw when the node is computed
 
-    def add(self, group: Group) -> None:
+    def add(self, group: SequenceGroup) -> None:
         """A group waits for its prompt, behind the others."""
         self.waiting[group] = None
         self.num_waiting += group.unfinished
         self._ending.setdefault(group.leaf, []).append(group)
 
-    def leave(self, group: Group, left: list[int]) -> None:
+    def leave(self, group: SequenceGroup, left: list[int]) -> None:
         """Of the samples of a group that waits only these are still to be drawn."""
         group.drawn = left
         self.num_waiting -= group.unfinished - len(left)
@@ -56,7 +58,7 @@ class Prefill:
         for chunk in reversed(step.chunks):
             self.cache.forget_computed(chunk.node, chunk.start)
         for group in reversed(step.groups):
-            self.drawing -= group.num_due
+            self.drawing -= group.num_required
             self._ending.setdefault(group.leaf, []).insert(0, group)
             self.waiting[group] = None
             self.waiting.move_to_end(group, last=False)
@@ -83,15 +85,15 @@ class Prefill:
         if first is not None and not self.cache.is_resident(first.group.leaf):
             self._plan_path(first.group, plan, Outlook(self.admission), most)
             return plan
-        free_rows = most - self.rows.num_running - self.ready.rows_due
+        free_rows = most - self.rows.num_running - self.ready.rows_required
         free_rows += max(0, self.rows.num_leaving(self.ahead_steps) - self.drawing)
         # So many samples may wait that further prompts would only fill the memory.
-        has_enough_early = self.ready.num_early >= _MOST_READY * most
-        if not self.waiting or free_rows <= 0 or self.admission.blocked or has_enough_early:
+        has_enough_speculative = self.ready.num_speculative >= _MOST_READY * most
+        if not self.waiting or free_rows <= 0 or self.admission.blocked or has_enough_speculative:
             return plan
         outlook = Outlook(self.admission)
         # A prompt whose samples would find no blocks takes the room of those before it.
-        for sequence in self.ready.due():
+        for sequence in self.ready.required():
             outlook.add_waiting(sequence)
         while self.waiting:
             if plan.samples >= free_rows and not 0 < plan.tokens < self.ahead_tokens:
@@ -100,19 +102,21 @@ class Prefill:
             if not self._plan_path(next(iter(self.waiting)), plan, outlook, most):
                 break
             for group in plan.groups[known:]:
-                outlook.add(group, count=group.num_due)
+                outlook.add(group, count=group.num_required)
         return plan
 
-    def plan_early(self, most: int) -> PrefillPlan:
+    def plan_speculative(self, most: int) -> PrefillPlan:
         """The prompt of the first sample that could take a row, where it was given up."""
         plan = PrefillPlan()
-        first = self.ready.first(early=True)
+        first = self.ready.first(speculative=True)
         has_row = self.rows.num_running + self.drawing < most
         if first is not None and has_row and not self.cache.is_resident(first.group.leaf):
             self._plan_path(first.group, plan, Outlook(self.admission), most)
         return plan
 
-    def _plan_path(self, group: Group, plan: PrefillPlan, outlook: Outlook, most: int) -> bool:
+    def _plan_path(
+        self, group: SequenceGroup, plan: PrefillPlan, outlook: Outlook, most: int
+    ) -> bool:
         """Add the chunks that the group's path misses; False when they don't all fit now.
 
         outlook: of the rows, and of samples that have none yet.
@@ -146,16 +150,16 @@ class Prefill:
                 del self.waiting[ending]
                 self.num_waiting -= ending.unfinished
                 plan.groups.append(ending)
-                plan.samples += ending.num_due
-                self.drawing += ending.num_due
+                plan.samples += ending.num_required
+                self.drawing += ending.num_required
         return True
 
     def _promised_states(self, most: int) -> int:
         """Slots to leave for the rows of samples whose prompts are computed, or about to be."""
         free_rows = most - self.rows.num_running
-        return min(free_rows, self.ready.rows_due + self.drawing)
+        return min(free_rows, self.ready.rows_required + self.drawing)
 
-    def _note_cached(self, group: Group) -> None:
+    def _note_cached(self, group: SequenceGroup) -> None:
         """Remember how much of a prompt was there before anything was computed for it."""
         if group.num_cached is None:
             stored = self.cache.stored

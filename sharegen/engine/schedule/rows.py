@@ -1,7 +1,7 @@
 """The rows of the batch: which sequence sits where, and the tables that attention reads by row.
 
-A sequence keeps its row while it runs; one that leaves makes a hole, which the next one fills.
-Only what has changed since the last batch is sent again.
+A sequence keeps its row while it runs; one that leaves makes an empty row, which the next one
+fills. Only what has changed since the last batch is sent again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Rows:
     """`capacity` places, of which those up to the last live one are a batch.
 
     num_structured: rows of which the host must know a token before the next can be drawn.
-    sequences: [rows so far] who sits in each row (None: a hole).
+    sequences: [rows so far] who sits in each row (None: an empty row).
     block_tables: [capacity, widest]; prefix_length, position, last_position: [capacity]: of the
-        prompt, of the row's next input, and of the last input that its limit allows. A hole has
-        prefix_length 0, position -1 and scratch_block in its table; nothing reads what is written
-        there. replay: [capacity] tokens that the sequence had when it joined; num_blocks:
+        prompt, of the row's next input, and of the last input that its limit allows. An empty row
+        has prefix_length 0, position -1 and scratch_block in its table; nothing reads what is
+        written there. replay: [capacity] tokens that the sequence had when it joined; num_blocks:
         [capacity] that it has.
     num_beams: rows that are part of a beam search.
     states: [capacity, 3] slots that the next step reads states from and writes them to, and of the
-        prompt's states; of a hole zero, scratch and zero slot.
+        prompt's states; of an empty row zero, scratch and zero slot.
     padded: rows of the batch that is run for n live rows.
     """
 
@@ -57,7 +57,7 @@ class Rows:
         self.num_beams = 0
         self._no_states = (slots.zero, slots.scratch, slots.zero)
         self.states = np.tile(np.array(self._no_states, dtype=np.int32), (capacity, 1))
-        self._holes: list[int] = []
+        self._empty_rows: list[int] = []
         self._joined = 0
         self._changed: set[int] = set()
         self._growth: list[tuple[int, ...]] = []
@@ -68,7 +68,7 @@ class Rows:
 
     @property
     def num_running(self) -> int:
-        return len(self.sequences) - len(self._holes)
+        return len(self.sequences) - len(self._empty_rows)
 
     def running(self) -> Iterator[Sequence]:
         return (sequence for sequence in self.sequences if sequence is not None)
@@ -82,14 +82,14 @@ class Rows:
 
     # -- who sits where -----------------------------------------------------------------------
 
-    def seat(self, sequence: Sequence, blocks: list[int], states: tuple[int, int]) -> None:
+    def admit(self, sequence: Sequence, blocks: list[int], states: tuple[int, int]) -> None:
         """Give a sequence a row, its first blocks, and the slots of its leaf's states and its own.
 
         It goes on from its leaf's, which so need no copy. Where what it has fed is on its way into
         the blocks, it sits out one step, which so need not wait for that.
         """
-        if self._holes:
-            row = self._holes.pop()
+        if self._empty_rows:
+            row = self._empty_rows.pop()
             self.sequences[row] = sequence
         else:
             row = len(self.sequences)
@@ -143,24 +143,24 @@ class Rows:
         self.states[sequence.row, 0] = self.states[other.row, 0]
         self._changed.add(sequence.row)
 
-    def vacate(self, sequence: Sequence) -> None:
+    def evict(self, sequence: Sequence) -> None:
         """Take the sequence's row; its blocks are still its own."""
         for block in sequence.blocks[-1:]:
             self._copies.pop(block, None)
         self._empty(sequence.row)
         self.num_beams -= sequence.group.search is not None
         self.num_structured -= sequence.structured
-        self._holes.append(sequence.row)
+        self._empty_rows.append(sequence.row)
         sequence.row = -1
         self._layout_changed = True
         if self.sequences[-1] is None:
-            self._drop_last_holes()
+            self._drop_last_empty_rows()
 
-    def _drop_last_holes(self) -> None:
-        """The batch ends with a live row, so that one of holes alone waits for no compaction."""
+    def _drop_last_empty_rows(self) -> None:
+        """End the batch with a live row, so that empty rows alone wait for no compaction."""
         while self.sequences and self.sequences[-1] is None:
             self.sequences.pop()
-        self._holes = [hole for hole in self._holes if hole < len(self.sequences)]
+        self._empty_rows = [row for row in self._empty_rows if row < len(self.sequences)]
 
     def _empty(self, row: int) -> None:
         self.sequences[row] = None
@@ -174,17 +174,19 @@ class Rows:
 
     @property
     def wants_compaction(self) -> bool:
-        """Whether closing the holes would make the batch smaller."""
+        """Whether closing the empty rows would make the batch smaller."""
         return self.padded(self.num_running) < self.padded(len(self.sequences))
 
     def compact(self) -> list[tuple[int, ...]]:
-        """Move the last rows into the holes, when that makes the batch smaller; (from, to)."""
+        """Move the last rows into the empty rows, when that makes the batch smaller; (from, to)."""
         if not self.wants_compaction:
             return []
         moves: list[tuple[int, ...]] = []
         live = self.num_running
         sources = [row for row in range(live, len(self.sequences)) if self.sequences[row]]
-        for source, target in zip(sources, sorted(h for h in self._holes if h < live), strict=True):
+        for source, target in zip(
+            sources, sorted(h for h in self._empty_rows if h < live), strict=True
+        ):
             sequence = self.sequences[source]
             assert sequence is not None
             self.sequences[target] = sequence
@@ -196,7 +198,7 @@ class Rows:
             self._changed.update((source, target))
             moves.append((source, target))
         del self.sequences[live:]
-        self._holes = []
+        self._empty_rows = []
         self._layout_changed = True
         self._changed.update(range(live))
         return moves
@@ -245,8 +247,8 @@ class Rows:
         fed = position - self.prefix_length[:live]
         empty = self.num_blocks[:live] * self.block_size - fed
         fillable = np.minimum(empty, self.last_position[:live] + 1 - position)
-        holes = len(self._holes)  # of which each counts as one
-        return int(empty.sum()) - holes, int(fillable.sum()) - holes
+        empty_rows = len(self._empty_rows)  # of which each counts as one
+        return int(empty.sum()) - empty_rows, int(fillable.sum()) - empty_rows
 
     def kinds(self) -> tuple[Int64, Int64, Int64, Int64]:
         """Running sequences by whole blocks: those fed, those drawn, those before the last input's.
@@ -262,17 +264,17 @@ class Rows:
 
     def _progress(self) -> tuple[Int64, Int64, Int64]:
         """Of the running: inputs so far, tokens they joined with, the number of the last input."""
-        seated = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
-        prefix = self.prefix_length[seated].astype(np.int64)
-        last = self.last_position[seated] - prefix
-        return self.position[seated] - prefix, self.replay[seated].astype(np.int64), last
+        admitted = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
+        prefix = self.prefix_length[admitted].astype(np.int64)
+        last = self.last_position[admitted] - prefix
+        return self.position[admitted] - prefix, self.replay[admitted].astype(np.int64), last
 
     def _at(self, mask: np.ndarray) -> list[Sequence]:
         return [self._sequence(row) for row in np.flatnonzero(mask).tolist()]
 
     def _sequence(self, row: int) -> Sequence:
         sequence = self.sequences[row]
-        assert sequence is not None, "a hole has no position"
+        assert sequence is not None, "an empty row has no position"
         return sequence
 
     # -- the next step ------------------------------------------------------------------------

@@ -8,8 +8,8 @@ prefilled ahead are dropped first, then the youngest sequences are preempted. A 
 keeps its tokens, and its KV in host memory where that pays; else it replays the tokens when it
 rejoins, before anything new is admitted.
 
-Where requests say which of their samples are due, rows go to those: first to what has its prompt,
-then to new prompts. Only rows that would be empty go to samples that may yet be cancelled.
+Where requests say which of their samples are required, rows go to those: first to what has its
+prompt, then to new prompts. Only rows that would be empty go to samples that may yet be cancelled.
 
 The host may run one step ahead of the device: whatever `schedule` decides rests on the number of
 steps launched, never on the tokens that they will draw.
@@ -37,7 +37,7 @@ from sharegen.engine.schedule.preemption import Preemption
 from sharegen.engine.schedule.prefill import Prefill
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.rows import Rows
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
 from sharegen.engine.schedule.swapping import SwapCost, Swapping
 
@@ -96,8 +96,8 @@ class Scheduler:
 
         self.row_steps = 0  # tokens given to the rows
         self.cancelled = self.cancelled_tokens = 0  # samples that had begun, and tokens of all
-        self._unfinished: set[Group] = set()
-        self._by_key: dict[int, list[Group]] = {}  # of these
+        self._unfinished: set[SequenceGroup] = set()
+        self._by_key: dict[int, list[SequenceGroup]] = {}  # of these
 
     # -- in and out ---------------------------------------------------------------------------
 
@@ -133,13 +133,13 @@ class Scheduler:
         if not fits:
             self.cache.prune()
 
-    def unseated(self) -> Iterator[Sequence]:
+    def without_row(self) -> Iterator[Sequence]:
         """Samples whose first token is drawn and that have no row yet, or no more."""
         return iter(self.ready)
 
     def find(self, key: int, sample: int) -> Sequence | None:
         """The sample of a request while it runs, waits for a row, or is kept."""
-        for sequence in (*self.rows.running(), *self.unseated(), *self.cache.kept):
+        for sequence in (*self.rows.running(), *self.without_row(), *self.cache.kept):
             if sequence.group.request.key == key and sample in sequence.samples:
                 return sequence
         return None
@@ -148,9 +148,9 @@ class Scheduler:
         """Raise CapacityError for a request of which one sample can never run, or its beams."""
         self.capacity.check(request, self.max_sequences)
 
-    def _enter(self, request: Request, leaf: Node) -> Group:
+    def _enter(self, request: Request, leaf: Node) -> SequenceGroup:
         """A request whose prompt ends at `leaf` waits."""
-        group = Group(request, leaf, self.context_length, self.seed)
+        group = SequenceGroup(request, leaf, self.context_length, self.seed)
         if request.is_endless:
             group.end_at(self.capacity.most_outputs(leaf))
         self.rows.make_wide(self.capacity.blocks_at_end(group.limit))
@@ -161,12 +161,12 @@ class Scheduler:
         want(self.cache.stored, leaf, request)
         return group
 
-    def draw(self, group: Group, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:
+    def draw(self, group: SequenceGroup, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:
         """The first tokens of a group's samples have come; its sequences are ready to join.
 
         Those that were cancelled meanwhile have ended.
         """
-        self.prefill.drawing -= group.num_due
+        self.prefill.drawing -= group.num_required
         sequences = [
             Sequence(group, sample, int(token), float(logprob))
             for sample, token, logprob in zip(group.drawn, tokens, logprobs, strict=True)
@@ -179,7 +179,7 @@ class Scheduler:
         self.ready.add(group, group.alive.values())
         return sequences
 
-    def go_on(self, group: Group, choices: Seq[Choice]) -> None:
+    def go_on(self, group: SequenceGroup, choices: Seq[Choice]) -> None:
         """A beam search is a token further, with other beams."""
         go_on(group, choices, self.rows, self.pool)
 
@@ -200,12 +200,12 @@ class Scheduler:
             each.finished = True
             each.matcher = None
             if each.row >= 0:
-                self.admission.vacate(each, keep=keep)
+                self.admission.evict(each, keep=keep)
             elif each.waits:
                 self.ready.forget(each)
         self._lessen(group, 1)
 
-    def _lessen(self, group: Group, samples: int) -> None:
+    def _lessen(self, group: SequenceGroup, samples: int) -> None:
         """So many of a group's samples are not to come any more; it goes with the last one."""
         group.unfinished -= samples
         if group.unfinished == 0:
@@ -215,16 +215,16 @@ class Scheduler:
                 del self._by_key[group.request.key]
             self.cache.release(group.leaf)
 
-    def call(self, key: int, due: int) -> None:
-        """The samples of a request with an index below `due` are due from now on."""
+    def call(self, key: int, required: int) -> None:
+        """The samples of a request with an index below `required` are required from now on."""
         for group in self._by_key.get(key, ()):
-            if group.due is None or group.due >= due:
+            if group.required is None or group.required >= required:
                 continue
-            before, group.due = group.num_due, due
+            before, group.required = group.num_required, required
             if group.alive:
                 self.ready.call(group)
             elif group not in self.prefill.waiting:
-                self.prefill.drawing += group.num_due - before
+                self.prefill.drawing += group.num_required - before
 
     def cancel(self, key: int, samples: Collection[int] | None) -> list[int]:
         """End samples of a request that are not finished, all of them by default; returns these.
@@ -241,7 +241,7 @@ class Scheduler:
             self._drop_cancelled(group)
         return ended
 
-    def _drop_cancelled(self, group: Group) -> None:
+    def _drop_cancelled(self, group: SequenceGroup) -> None:
         """Take out what a group does for no sample any more, wherever it stands."""
         if group.alive:
             for sequence in list(group.alive.values()):
@@ -266,7 +266,7 @@ class Scheduler:
         half-way.
         """
         for sequence in list(self.rows.running()):
-            self.admission.vacate(sequence)
+            self.admission.evict(sequence)
         if is_whole:
             self.cache.forget_kept()
             for group in self._unfinished:
@@ -311,7 +311,7 @@ class Scheduler:
         return self.rows.num_running
 
     @property
-    def wants_rest(self) -> bool:
+    def needs_sync(self) -> bool:
         """Whether what is next waits for the steps in flight.
 
         Rows may move only while there is none, and which beams go on depends on what they drew; so
@@ -322,14 +322,14 @@ class Scheduler:
         return self.rows.wants_compaction or waiting
 
     @property
-    def turns_over(self) -> bool:
+    def can_overlap(self) -> bool:
         """Whether most rows leave now, at their limits, and those who take them are ready.
 
-        To seat these takes the host longer than a step, and depends on no token: unless one of them
-        was preempted, and replays its own.
+        To admit these takes the host longer than a step, and depends on no token: unless one of
+        them was preempted, and replays its own.
         """
         leaving = self.rows.num_leaving(0)
-        is_full = self.ready.rows_due >= leaving and not self.ready.has_preempted
+        is_full = self.ready.rows_required >= leaving and not self.ready.has_preempted
         return 2 * leaving > self.num_running and is_full
 
     @property
@@ -349,29 +349,29 @@ class Scheduler:
 
     # -- one step -----------------------------------------------------------------------------
 
-    def schedule(self, at_rest: bool) -> Step | None:
+    def schedule(self, is_idle: bool) -> Step | None:
         """The next step, or None while everything waits for steps in flight.
 
-        at_rest: whether none is in flight, so that rows may move.
+        is_idle: whether none is in flight, so that rows may move.
         """
         self.cache.settle_states()
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
-            self.admission.vacate(sequence, keep=sequence.group.keeps)
+            self.admission.evict(sequence, keep=sequence.group.keeps)
         plan = PrefillPlan()
         if not self.preemption.grow():
-            self.admission.seat(self.max_sequences)
+            self.admission.admit(self.max_sequences)
             plan = self.prefill.plan(self.max_sequences)
-            if not plan.chunks and self.ready.num_early:
-                self.admission.seat(self.max_sequences - self.prefill.drawing, early=True)
-                plan = self.prefill.plan_early(self.max_sequences)
+            if not plan.chunks and self.ready.num_speculative:
+                self.admission.admit(self.max_sequences - self.prefill.drawing, speculative=True)
+                plan = self.prefill.plan_speculative(self.max_sequences)
         if plan.chunks:
             return self._with_swaps(self._prefill_step(plan))
         if self.swapping.filling:
             filled = self.swapping.fill(self.prefill.chunk_tokens)
             return self._with_swaps(fill_step(filled, self.cache.stored, self.pool.block_size))
         if self.num_running:
-            moves = self.rows.compact() if at_rest else []
+            moves = self.rows.compact() if is_idle else []
             self.row_steps += self.num_running
             return self._with_swaps(self.rows.next_step(moves, self.cache.stored))
         return None

@@ -16,14 +16,14 @@ from sharegen.engine.core.random_key import RequestKey
 from sharegen.engine.core.request import FinishReason, Request, TokenLogprobs
 
 
-class Group:
+class SequenceGroup:
     """A request whose prompt stands in the tree, and how far its samples are.
 
     leaf: the node where the prompt ends. seed: of its random streams. drawn: the samples that are
     computed, of a greedy request the first alone, which stands for all; unfinished: how many of
     these are not finished yet. limit: the most output tokens of a sample, and limit_reason what
     sets it. prompt_logprobs: where the request wants them, from when its first tokens are drawn.
-    due: samples with an index below it are wanted whatever comes of them (None: all are).
+    required: samples with an index below it are wanted whatever comes of them (None: all are).
     num_cached: prompt tokens that others had computed when it was its turn; None before.
     cancelled: samples of the request that are wanted no more. alive: from when the first tokens
     are drawn, the sequences that are not finished. place: among the groups that were drawn.
@@ -32,16 +32,16 @@ class Group:
     strings of its request, from when somebody has looked for them.
     """
 
-    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "due", "leaf", "limit",
-                 "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "search",
-                 "stops", "unfinished")  # fmt: skip
+    __slots__ = ("_key", "_prompt", "alive", "beams", "cancelled", "drawn", "leaf", "limit",
+                 "limit_reason", "num_cached", "place", "prompt_logprobs", "request", "required",
+                 "search", "stops", "unfinished")  # fmt: skip
 
     def __init__(self, request: Request, leaf: Node, context_length: int, seed: int = 0) -> None:
         self.request = request
         self.leaf = leaf
         self.drawn = request.samples[:1] if request.params.is_greedy else request.samples
         self.unfinished = len(self.drawn)
-        self.due = None if request.params.is_greedy else request.due
+        self.required = None if request.params.is_greedy else request.required
         self.cancelled: set[int] = set()
         self.alive: dict[int, Sequence] = {}
         self.num_cached: int | None = None
@@ -71,12 +71,12 @@ class Group:
         key = self._key.of_sample(sample)
         return Drawing(self.request.params, key, self._prompt, width)
 
-    def is_due(self, sample: int) -> bool:
-        return self.due is None or sample < self.due
+    def is_required(self, sample: int) -> bool:
+        return self.required is None or sample < self.required
 
-    def earliness(self, sample: int) -> int:
-        """How far the index of a sample is beyond those that are due."""
-        return 0 if self.due is None else sample - self.due
+    def distance(self, sample: int) -> int:
+        """How far the index of a sample is beyond those that are required."""
+        return 0 if self.required is None else sample - self.required
 
     @property
     def keeps(self) -> bool:
@@ -84,11 +84,11 @@ class Group:
         return self.request.keep and self.search is None
 
     @property
-    def num_due(self) -> int:
-        """Rows for the samples to be drawn that are due; before the first tokens come."""
-        if self.due is None:
+    def num_required(self) -> int:
+        """Rows for the samples to be drawn that are required; before the first tokens come."""
+        if self.required is None:
             return len(self.drawn) * self.request.rows
-        return sum(map(self.is_due, self.drawn))
+        return sum(map(self.is_required, self.drawn))
 
     def samples_of(self, sample: int) -> Seq[int]:
         """The samples that one stands for: all of a greedy request, bar the cancelled."""
@@ -118,7 +118,7 @@ class Sequence(Suffix):
     __slots__ = ("cumulative_logprob", "finished", "group", "joined", "logprobs", "matcher",
                  "replay", "row", "sample", "structured", "tokens", "waits")  # fmt: skip
 
-    def __init__(self, group: Group, sample: int, token: int, logprob: float) -> None:
+    def __init__(self, group: SequenceGroup, sample: int, token: int, logprob: float) -> None:
         super().__init__(group.leaf)
         self.group = group
         self.sample = sample

@@ -12,7 +12,7 @@ from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import Asked
 from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.core.batch import DecodeBatch, PrefillBatch
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PrefillPlan:
     """What a prefill batch is going to hold; tokens, samples: of its chunks and of its groups."""
 
     chunks: list[Chunk] = field(default_factory=list)
-    groups: list[Group] = field(default_factory=list)
+    groups: list[SequenceGroup] = field(default_factory=list)
     tokens: int = 0
     samples: int = 0
 
@@ -49,14 +49,14 @@ class PrefillStep:
 
     batch: PrefillBatch
     chunks: list[Chunk]
-    groups: list[Group]
+    groups: list[SequenceGroup]
     asked: list[Asked]
 
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """sequences: [num_rows] who sits in each row (None: a hole). index: [num_rows] which of its
-    output tokens the row draws, -1 where it sits the step out. bounded: rows of which a grammar
+    """sequences: [num_rows] who sits in each row (None: an empty row). index: [num_rows] which of
+    its output tokens the row draws, -1 where it sits the step out. bounded: rows of which a grammar
     says what they may draw."""
 
     batch: DecodeBatch

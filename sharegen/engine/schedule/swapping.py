@@ -141,8 +141,8 @@ class Swapping:
         beams would each need a pass of their own for what they have in common.
         """
         params, group = sequence.group.request.params, sequence.group
-        was_seated = sequence.joined >= 0
-        return was_seated and group.search is None and not params.looks_back
+        was_admitted = sequence.joined >= 0
+        return was_admitted and group.search is None and not params.looks_back
 
     def blocks_to_join(self, sequence: Sequence) -> int:
         """Blocks of the pool for all that was saved, and for the next input of every beam."""

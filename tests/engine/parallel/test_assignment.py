@@ -232,7 +232,7 @@ def test_workers_that_die_at_random_moments(seed: int) -> None:
 def test_samples_are_cancelled_and_called_whoever_has_them(seed: int) -> None:
     """At random, while workers come and go: nothing is lost, and the books end empty."""
     rng = random.Random(seed)
-    requests = [replace(r, due=rng.randint(0, 3)) for r in requests_of(rng.randint(1, 9), 6)]
+    requests = [replace(r, required=rng.randint(0, 3)) for r in requests_of(rng.randint(1, 9), 6)]
     assignment: Assignment[int] = Assignment(BLOCK)
     held: dict[int, set[tuple[int, int]]] = {0: set(), 1: set(), 2: set()}
     for worker in held:

@@ -176,7 +176,7 @@ def test_cancelled_samples_do_not_come_and_the_others_are_the_same(
     """A request is cancelled with its first sample; what a worker had finished may still come."""
     found: list[Completion] = []
     ended: set[tuple[int, int]] = set()
-    for completion in two.generate([replace(request, due=1) for request in job()]):
+    for completion in two.generate([replace(request, required=1) for request in job()]):
         found.append(completion)
         key = completion.request.key
         assert len(completion.request.prompt_token_ids) == len(job()[key].prompt_token_ids)

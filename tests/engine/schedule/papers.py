@@ -54,7 +54,7 @@ def count(
     scheduler.add([Request(i, [i] * 12, params, range(1)) for i in range(len(lengths))])
     steps = replayed = 0
     while scheduler.has_work:
-        step = scheduler.schedule(at_rest=True)
+        step = scheduler.schedule(is_idle=True)
         assert step is not None
         if isinstance(step, PrefillStep):
             grown = [s for group in step.groups for s in scheduler.draw(group, [0], [0.0])]

@@ -15,20 +15,20 @@ def test_the_youngest_are_preempted_and_come_back_first(monkeypatch: pytest.Monk
     requests = requests_of([[10 + i] * 4 for i in range(8)], replace(PARAMS, max_tokens=16))
     engine = spelling_engine(requests, blocks=16)
     scheduler = engine.scheduler
-    preempt, seat = scheduler.preemption.preempt, scheduler.rows.seat
+    preempt, admit = scheduler.preemption.preempt, scheduler.rows.admit
 
     def watched_preempt(sequence: Sequence) -> None:
         assert sequence.joined == max(s.joined for s in scheduler.rows.running())
         preempt(sequence)
 
-    def watched_seat(sequence: Sequence, block: int, states: tuple[int, int]) -> None:
+    def watched_admit(sequence: Sequence, block: int, states: tuple[int, int]) -> None:
         behind = [s.group.request.key for s in scheduler.ready]
         behind += [group.request.key for group in scheduler.prefill.waiting]
         assert all(sequence.group.request.key < key for key in behind)
-        seat(sequence, block, states)
+        admit(sequence, block, states)
 
     hope_for_the_best(engine)
     monkeypatch.setattr(scheduler.preemption, "preempt", watched_preempt)
-    monkeypatch.setattr(scheduler.rows, "seat", watched_seat)
+    monkeypatch.setattr(scheduler.rows, "admit", watched_admit)
     run(engine, requests)
     assert engine.stats.preemptions > 0
