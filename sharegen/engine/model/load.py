@@ -29,8 +29,8 @@ from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
 from sharegen.engine.model.states.mixers import install
-from sharegen.engine.model.tensor_parallel.partition import Partition
-from sharegen.engine.model.tensor_parallel.parts import load_part, random_part
+from sharegen.engine.model.tensor_parallel.plan import Partition
+from sharegen.engine.model.tensor_parallel.load import load_part, random_part
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 

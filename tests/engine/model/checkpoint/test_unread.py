@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, load_weights, locate
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
-from sharegen.engine.model.tensor_parallel.cutting import read_own_parts
-from sharegen.engine.model.tensor_parallel.parts import plan_parts
+from sharegen.engine.model.tensor_parallel.shard import read_own_parts
+from sharegen.engine.model.tensor_parallel.load import plan_parts
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from tests.engine.tiny_models import make_tiny
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.model.fp8.products import FP8Linear
 from sharegen.engine.model.interface import OWN_HEADS
-from sharegen.engine.model.tensor_parallel.partition import (
+from sharegen.engine.model.tensor_parallel.plan import (
     Gather,
     LookUp,
     OverAllHeads,

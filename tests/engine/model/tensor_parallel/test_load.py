@@ -24,7 +24,7 @@ from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.load import load_model, load_random_part
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.self_check import DenseContext
-from sharegen.engine.model.tensor_parallel.partition import DIVISIBLE
+from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import CUT_IN_FOUR, TINY, make_tiny, tiny_config
@@ -120,8 +120,8 @@ _READING = """
 import sys, torch
 from pathlib import Path
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
-from sharegen.engine.model.tensor_parallel.cutting import read_own_parts
-from sharegen.engine.model.tensor_parallel.parts import plan_parts
+from sharegen.engine.model.tensor_parallel.shard import read_own_parts
+from sharegen.engine.model.tensor_parallel.load import plan_parts
 from sharegen.engine.model.tensor_parallel import fp8_parts
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.tensor_parallel.ranks import Ranks

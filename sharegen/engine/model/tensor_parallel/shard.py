@@ -22,8 +22,8 @@ from transformers.utils import cached_file
 from sharegen.engine.model.checkpoint.source import Source, explained, refuse_missing
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
 from sharegen.engine.model.fp8.quantising import Place
-from sharegen.engine.model.tensor_parallel.fp8_parts import install_stored_part, quantise_part
-from sharegen.engine.model.tensor_parallel.partition import Partition
+from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_part, quantise_part
+from sharegen.engine.model.tensor_parallel.plan import Partition
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 

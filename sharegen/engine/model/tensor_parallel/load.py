@@ -15,10 +15,10 @@ from sharegen.engine.model.fp8.quantising import check, places
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
-from sharegen.engine.model.tensor_parallel.cutting import keep_own_parts, read_own_parts
-from sharegen.engine.model.tensor_parallel.fp8_parts import places_of_parts, quantise_part
-from sharegen.engine.model.tensor_parallel.joining import join
-from sharegen.engine.model.tensor_parallel.partition import Partition, partition
+from sharegen.engine.model.tensor_parallel.shard import keep_own_parts, read_own_parts
+from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_parts, quantise_part
+from sharegen.engine.model.tensor_parallel.collectives import join
+from sharegen.engine.model.tensor_parallel.plan import Partition, partition
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 

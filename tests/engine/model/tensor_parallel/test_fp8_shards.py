@@ -15,8 +15,8 @@ from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, 
 from sharegen.engine.model.fp8 import experts as fp8_experts
 from sharegen.engine.model.fp8.products import E4M3, EMULATE, FP8Linear, multiply, multiply_groups
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.tensor_parallel.partition import Cut, Partition
-from sharegen.engine.model.tensor_parallel.parts import plan_parts
+from sharegen.engine.model.tensor_parallel.plan import Cut, Partition
+from sharegen.engine.model.tensor_parallel.load import plan_parts
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 from tests.engine.model.fp8.test_loading import change, compressed, store_fp8

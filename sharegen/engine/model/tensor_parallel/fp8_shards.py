@@ -18,7 +18,7 @@ from sharegen.engine.model.fp8.loading import as_stored, expect_scales, usable_s
 from sharegen.engine.model.fp8.products import largest_of_rows
 from sharegen.engine.model.fp8.quantising import Place, Rows, fit, install, naming, places, quantise
 from sharegen.engine.model.fp8.stored import StoredFP8
-from sharegen.engine.model.tensor_parallel.partition import Cut, Partition
+from sharegen.engine.model.tensor_parallel.plan import Cut, Partition
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 
