@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from sharegen.bench.shapes import random_model, random_part
+from sharegen.bench.shapes import random_model, random_shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
@@ -67,7 +67,7 @@ class Engines:
         )
         tree = None if levels is None else tree_of(config.block_size, levels)
         if self._devices:
-            part = partial(random_part, self._shape, self._dtype, self._quantization)
+            part = partial(random_shard, self._shape, self._dtype, self._quantization)
             return lead(part, self._devices, None, config, tree=tree, costs=costs)
         return Engine(self._loaded, None, config, tree=tree, costs=costs)
 

@@ -15,7 +15,7 @@ from sharegen.engine.model.checkpoint.source import (
     locate,
 )
 from sharegen.engine.model.fp8.quantising import check, install, places, quantise
-from sharegen.engine.model.load import load_random_part
+from sharegen.engine.model.load import load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import UsageError
@@ -148,11 +148,11 @@ def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> 
     model.tie_weights()
 
 
-def random_part(
+def random_shard(
     shape: str, dtype: torch.dtype, quantization: str | None, ranks: Ranks
 ) -> LoadedModel:
     """This rank's part of such a model; the whole is nowhere."""
-    return load_random_part(config_of(shape), shape, dtype, ranks, quantization)
+    return load_random_shard(config_of(shape), shape, dtype, ranks, quantization)
 
 
 def vocabulary(shape: str) -> int:

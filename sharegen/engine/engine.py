@@ -51,7 +51,7 @@ class Engine:
 
     tree: an empty one, which says what prompts store once; costs: what decides which of its nodes
     a GPU reads once for all rows, by default all that is worth it; with EACH_ROW none, on a CPU
-    neither. others: the other ranks, where the model is this rank's part of one.
+    neither. others: the other ranks, where the model is this rank's shard of one.
     """
 
     def __init__(

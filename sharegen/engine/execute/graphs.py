@@ -23,7 +23,8 @@ class StepGraphs:
 
     A replay overwrites the outputs of the one before. A model that cannot be captured (one whose
     experts are chosen on the host, say) runs step by step, and a warning says why. ranks: where the
-    model is one rank's part; a step is captured on all ranks, or on none, and all have room for it.
+    model is one rank's shard; a step is captured on all ranks, or on none, and all have room for
+    it.
     """
 
     def __init__(self, ranks: Ranks | None = None, room: Room | None = None) -> None:

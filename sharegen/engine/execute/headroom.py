@@ -55,7 +55,7 @@ def kv_cache_memory(
 ) -> tuple[int, StepMemory]:
     """Bytes that the KV cache takes: what is asked, else what there is, up to the limit.
 
-    Beside it what the largest steps take, where the model is a rank's part or the cache what they
+    Beside it what the largest steps take, where the model is a rank's shard or the cache what they
     leave on a GPU.
 
     rows: sequences decoded together; tokens: of a prefill batch; blocks_per_full: of the cache's

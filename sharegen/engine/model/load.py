@@ -29,8 +29,8 @@ from sharegen.engine.model.probe import embedding_weight, probe, refusal
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.self_check import TESTED, self_check
 from sharegen.engine.model.states.mixers import install
-from sharegen.engine.model.tensor_parallel.plan import Partition
-from sharegen.engine.model.tensor_parallel.load import load_part, random_part
+from sharegen.engine.model.tensor_parallel.load import load_shard, random_shard
+from sharegen.engine.model.tensor_parallel.plan import TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError, UsageError
 
@@ -90,7 +90,7 @@ def load_model(
     adapter: a LoRA adapter (folder or hub id), merged into the weights.
     weights: False builds the model on torch's meta device from its config alone: enough to plan.
         A torch.device, of which the dtype may hang, need not be here then.
-    ranks: load this rank's part of the model, on the rank's device. All ranks must load.
+    ranks: load this rank's shard of the model, on the rank's device. All ranks must load.
     quantization: "fp8" makes the large weights FP8 as they are read, on a GPU that has it. A
         checkpoint that is quantised needs no word about it.
     revision: branch, tag or commit of a model on the hub; by default its main one.
@@ -145,8 +145,8 @@ def load_model(
     precision = checkpoint.resolve_dtype(dtype, target, config)
     fingerprint = fingerprint_of_source(source)
     if ranks is not None:
-        part, plan = load_part(source, config, precision, ranks, weights, quantization)
-        return _prepare_part(part, plan, source.name, fingerprint, ranks)
+        shard, plan = load_shard(source, config, precision, ranks, weights, quantization)
+        return _prepare_shard(shard, plan, source.name, fingerprint, ranks)
     lora = None
     if adapter is not None:
         lora = locate_adapter(adapter)
@@ -192,24 +192,24 @@ def _inside(model: object) -> str:
     return ""
 
 
-def load_random_part(
+def load_random_shard(
     config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None = None
 ) -> LoadedModel:
-    """This rank's part of a model of random weights, for measurements. All ranks must load.
+    """This rank's shard of a model of random weights, for measurements. All ranks must load.
 
-    The part alone is made, on the rank's device. Raises ModelError for a model that is not cut.
+    The shard alone is made, on the rank's device. Raises ModelError for a model that is not cut.
     """
-    part, plan = random_part(config, name, dtype, ranks, quantization)
-    return _prepare_part(part, plan, name, f"random:{name}", ranks)
+    shard, plan = random_shard(config, name, dtype, ranks, quantization)
+    return _prepare_shard(shard, plan, name, f"random:{name}", ranks)
 
 
-def _prepare_part(
-    part: PreTrainedModel, plan: Partition, name: str, fingerprint: str, ranks: Ranks
+def _prepare_shard(
+    shard: PreTrainedModel, plan: TensorParallelPlan, name: str, fingerprint: str, ranks: Ranks
 ) -> LoadedModel:
-    loaded = _prepare(part, name, fingerprint)
+    loaded = _prepare(shard, name, fingerprint)
     for own, planned in zip(loaded.layers, plan.layers, strict=True):
         if own.sizes != planned.sizes:
-            raise refusal(name, f"a part of its attention has {own.sizes}, not {planned.sizes}")
+            raise refusal(name, f"a shard of its attention has {own.sizes}, not {planned.sizes}")
     loaded.ranks = ranks
     return loaded
 

@@ -55,7 +55,7 @@ class LoadedModel:
     layers: one LayerSpec per attention call, in the order of the calls; mixers likewise.
     vocab_size: rows of the output head.
     fingerprint: a stable hash of the config and the weights' identity.
-    ranks: where the module is one rank's part of a model. Its layers are those of the part, its
+    ranks: where the module is one rank's shard of a model. Its layers are those of the shard, its
         logits the whole model's.
     weights: whether they are what they were, as somebody may ask who kept what they computed.
     wanted: where the last layer may be computed for some rows alone, who tells it for which.
@@ -99,7 +99,7 @@ class LoadedModel:
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of all weights, or of those of a rank's part."""
+        """Bytes of all weights, or of those of a rank's shard."""
         return sum(weight.nbytes for weight in self.model.parameters())
 
     @property

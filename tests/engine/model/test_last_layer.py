@@ -10,7 +10,7 @@ from sharegen.engine.model.compile import compiling, narrowing
 from sharegen.engine.model.compile.narrowing import narrow_last_layer, wanted_rows
 from sharegen.engine.model.compile.stacking import decoder_layers
 from sharegen.engine.model.interface import ValuesOnly, active
-from sharegen.engine.model.load import load_model, load_random_part
+from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.mixers import FreshStates
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -128,7 +128,7 @@ def test_a_model_of_which_it_does_not_compile_computes_all(
 def compiled_part(ranks: Ranks) -> tuple[bool, torch.Tensor, torch.Tensor]:
     """Logits of some rows by a part of a model, before and after it is compiled."""
     torch.manual_seed(0)
-    part = load_random_part(tiny_config("llama"), "random", torch.float32, ranks)
+    part = load_random_shard(tiny_config("llama"), "random", torch.float32, ranks)
     before = logits_of(part, [3, 20])
     compiling.optimise(part)
     return part.wanted is not None, before, logits_of(part, [3, 20])

@@ -229,7 +229,7 @@ def test_a_rank_that_goes_astray_is_named(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_cut_is_refused_before_weights_are_read(folder: Path) -> None:
-    with pytest.raises(ModelError, match="cannot be cut into 3 parts: it has 4 attention heads"):
+    with pytest.raises(ModelError, match="cannot be cut into 3 shards: it has 4 attention heads"):
         LLM(folder, device="cpu", tensor_parallel_size=3)
     with pytest.raises(ModelError, match="an adapter cannot be cut"):
         LLM(folder, device="cpu", tensor_parallel_size=2, adapter=str(folder))

@@ -1,6 +1,6 @@
 """A residual added where ranks add up a product: one pass over the hidden states less.
 
-Model code says `residual + down_proj(x)`, and the projection of a rank's part ends in a sum over
+Model code says `residual + down_proj(x)`, and the projection of a rank's shard ends in a sum over
 all ranks. The compiler sees both, so this is done in its graph, where nothing of the model's code
 has to be matched; whatever comes between the two, as a norm in olmo2, leaves them as they are.
 """

@@ -38,7 +38,7 @@ def optimise(model: LoadedModel) -> None:
     outside of layers are compiled, too, and those inside of mixers, whose own code runs uncompiled
     (`mixers.py`): a norm's many kernels become one. Mixers whose states all change in place are
     compiled whole for decoding. Modules of one kind share one compilation. A model that does not
-    compile runs as it was, and a warning says why; so does one rank's part where that of another
+    compile runs as it was, and a warning says why; so does one rank's shard where that of another
     does not, and so do norms and mixers, beside layers that compile. The last layer is compiled
     once more, for the rows whose logits are wanted (`last_layer.py`). All is undone when the model
     is released.

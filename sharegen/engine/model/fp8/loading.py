@@ -155,7 +155,7 @@ def quantise_on_meta(model: PreTrainedModel, name: str, stored: StoredFP8 | None
 
 
 def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
-    """The same for these weights of a model, or of a rank's part of it."""
+    """The same for these weights of a model, or of a rank's shard of it."""
     for place in found:
         weight = model.get_parameter(place.name)
         shape = weight.transpose(-2, -1).shape if place.is_transposed else weight.shape

@@ -65,18 +65,18 @@ class Rows:
     scales: torch.Tensor
 
 
-Parts = Callable[[str, torch.Tensor], Iterable[torch.Tensor]]
-"""The parts that a weight of some name is cut into, one for each rank."""
+Shards = Callable[[str, torch.Tensor], Iterable[torch.Tensor]]
+"""The shards that a weight of some name is cut into, one for each rank."""
 
 
 def _whole(name: str, weight: torch.Tensor) -> Iterable[torch.Tensor]:
     return [weight]
 
 
-def places(model: PreTrainedModel, parts: Parts = _whole) -> list[Place]:
+def places(model: PreTrainedModel, shards: Shards = _whole) -> list[Place]:
     """Every weight of the model that becomes FP8, in the order of its modules.
 
-    parts: how the model will be cut: every rank's part of a weight that becomes FP8 can.
+    shards: how the model will be cut: every rank's shard of a weight that becomes FP8 can.
     """
     found: list[Place] = []
     experts: list[Place] = []
@@ -84,12 +84,12 @@ def places(model: PreTrainedModel, parts: Parts = _whole) -> list[Place]:
     module: Any
     for name, module in _parts_of_layers(model):
         if type(module) in (nn.Linear, Conv1D):
-            if not _STAY & set(name.split(".")) and fit(parts, f"{name}.weight", module.weight):
+            if not _STAY & set(name.split(".")) and fit(shards, f"{name}.weight", module.weight):
                 found.append(Place(name, "weight", type(module) is Conv1D))
         elif is_known(module):
             for projection in projections(module):
                 weight = getattr(module, projection)
-                all_known &= fit(parts, f"{name}.{projection}", weight)
+                all_known &= fit(shards, f"{name}.{projection}", weight)
                 experts.append(Place(name, projection, module.is_transposed))
     return found + (experts if all_known else [])  # one implementation serves all of a model's
 
@@ -108,9 +108,9 @@ def _parts_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
         yield from layer.named_modules(prefix=name)
 
 
-def fit(parts: Parts, name: str, weight: torch.Tensor) -> bool:
-    """Whether tensor cores take every rank's part of a weight."""
-    sizes = [size for part in parts(name, weight) for size in part.shape[-2:]]
+def fit(shards: Shards, name: str, weight: torch.Tensor) -> bool:
+    """Whether tensor cores take every rank's shard of a weight."""
+    sizes = [size for shard in shards(name, weight) for size in shard.shape[-2:]]
     return all(size % MULTIPLE == 0 for size in sizes)
 
 
@@ -123,7 +123,7 @@ def quantise(
     """A weight in FP8 on the device, piece by piece: beside the result it takes next to nothing.
 
     weight: [..., N, K], or [..., K, N] if transposed, on any device. largest: [..., N, 1], the
-    largest absolute numbers of rows of which the weight has a part; by default its own. Raises
+    largest absolute numbers of rows of which the weight has a shard; by default its own. Raises
     ModelError, whose message lacks the weight's name, where its numbers are not finite.
     """
     if is_transposed:

@@ -1,1 +1,1 @@
-"""A model cut among ranks: the plan, the parts, and what the ranks say to each other."""
+"""Tensor parallelism: the plan, the shards, and the collectives between ranks."""

@@ -1,4 +1,4 @@
-"""What makes the parts of several ranks one model: sums and gathered tensors around its modules.
+"""What makes the shards of several ranks one model: sums and gathered tensors around its modules.
 
 They are forward hooks, which the model's own code and torch.compile take as they are.
 """
@@ -17,18 +17,18 @@ from sharegen.engine.model.tensor_parallel.plan import (
     Gather,
     LookUp,
     OverAllHeads,
-    Partition,
     Spread,
     Sum,
+    TensorParallelPlan,
 )
 from sharegen.engine.model.tensor_parallel.ranks import Ranks, share
 
 
-def join(model: PreTrainedModel, plan: Partition, ranks: Ranks) -> None:
-    """Install what the plan says around the modules of a rank's part."""
-    for path, join in plan.joins.items():
+def install_collectives(model: PreTrainedModel, plan: TensorParallelPlan, ranks: Ranks) -> None:
+    """Install what the plan says around the modules of a rank's shard."""
+    for path, collective in plan.collectives.items():
         module: Any = model.get_submodule(path)
-        match join:
+        match collective:
             case Sum():
                 _sum(module, ranks)
             case Gather(length):
@@ -121,11 +121,11 @@ def _spread(
     ]
 
     def hook(module: nn.Module, args: Any, out: torch.Tensor) -> torch.Tensor:
-        parts = [
-            nn.functional.pad(part, margin)
-            for part, margin in zip(out.split(own, -1), margins, strict=True)
+        shards = [
+            nn.functional.pad(shard, margin)
+            for shard, margin in zip(out.split(own, -1), margins, strict=True)
         ]
-        return torch.cat(parts, -1)
+        return torch.cat(shards, -1)
 
     module.register_forward_hook(hook)
     setattr(attention, OWN_HEADS, (shares[0], shares[1]))

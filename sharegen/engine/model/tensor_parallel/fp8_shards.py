@@ -1,4 +1,4 @@
-"""FP8 weights of a rank's part.
+"""FP8 weights of a rank's shard.
 
 The numbers and the scales are those of the whole model on one GPU: the checkpoint's, or where a row
 is cut the ranks agree on its largest number. Only activations are scaled by each rank for the
@@ -18,82 +18,86 @@ from sharegen.engine.model.fp8.loading import as_stored, expect_scales, usable_s
 from sharegen.engine.model.fp8.products import largest_of_rows
 from sharegen.engine.model.fp8.quantising import Place, Rows, fit, install, naming, places, quantise
 from sharegen.engine.model.fp8.stored import StoredFP8
-from sharegen.engine.model.tensor_parallel.plan import Cut, Partition
+from sharegen.engine.model.tensor_parallel.plan import Shard, TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 
 
-def places_of_parts(
-    whole: PreTrainedModel, plan: Partition, name: str, stored: StoredFP8 | None
+def places_of_shards(
+    whole: PreTrainedModel, plan: TensorParallelPlan, name: str, stored: StoredFP8 | None
 ) -> list[Place]:
     """The weights of a model on torch's meta device that are FP8 on its ranks.
 
     name: of the model; stored: how the checkpoint has them, if it does. Raises ModelError where a
-    part of those has sizes that tensor cores do not take.
+    shard of those has sizes that tensor cores do not take.
     """
     if stored is None:
-        return places(whole, plan.parts)
+        return places(whole, plan.shards_of)
     found = expect_scales(whole, name, stored)
     for place in found:
-        if not fit(plan.parts, place.name, whole.get_parameter(place.name)):
+        if not fit(plan.shards_of, place.name, whole.get_parameter(place.name)):
             raise ModelError(
-                f"model {name} cannot be cut into {plan.size} parts: its {place.name} is FP8, of "
-                "which a part has a size that is no multiple of 16"
+                f"model {name} cannot be cut into {plan.size} shards: its {place.name} is FP8, of "
+                "which a shard has a size that is no multiple of 16"
             )
     return found
 
 
-def quantise_part(
-    part: PreTrainedModel, found: Sequence[Place], plan: Partition, ranks: Ranks, name: str
+def quantise_shard(
+    shard: PreTrainedModel,
+    found: Sequence[Place],
+    plan: TensorParallelPlan,
+    ranks: Ranks,
+    name: str,
 ) -> None:
     """Make these weights FP8, on the rank's device. All ranks must.
 
-    Of what is not read yet one weight's part is read at a time. name: of the model. Raises
+    Of what is not read yet one weight's shard is read at a time. name: of the model. Raises
     ModelError where numbers are not finite.
     """
     for place in found:
-        weight = part.get_parameter(place.name).detach()
+        weight = shard.get_parameter(place.name).detach()
         if isinstance(weight, Unread):
             weight = weight.read(ranks.device)
         largest = _of_whole_rows(weight, place, plan, ranks)
         with naming(name, place.name):
             rows = quantise(weight, place.is_transposed, ranks.device, largest)
-        install(part, place, rows)
+        install(shard, place, rows)
 
 
-def install_stored_part(
-    part: PreTrainedModel,
+def install_stored_shard(
+    shard: PreTrainedModel,
     scales: Mapping[Place, torch.Tensor],
-    plan: Partition,
+    plan: TensorParallelPlan,
     ranks: Ranks,
     name: str,
 ) -> None:
-    """Put these weights, which the checkpoint has in FP8, where the part has what is not read yet.
+    """Put these weights, which the checkpoint has in FP8, where the shard has what is not read yet.
 
     scales: of whole weights, [N, 1] or [1] each. name: of the model. Raises ModelError where
     numbers or scales are none.
     """
     for place, whole_scale in scales.items():
-        weight = part.get_parameter(place.name).detach()
-        cut = plan.cuts.get(place.name)
+        weight = shard.get_parameter(place.name).detach()
+        spec = plan.shards.get(place.name)
         with naming(name, f"{place.name}_scale"):
             rows = len(weight) if whole_scale.numel() == 1 else len(whole_scale)
             scale = usable_scale(whole_scale, rows)
-        if isinstance(cut, Cut) and cut.dim == 0 and whole_scale.numel() > 1:
-            scale = cut.part(scale, ranks.rank, ranks.size)
+        if isinstance(spec, Shard) and spec.dim == 0 and whole_scale.numel() > 1:
+            scale = spec.take(scale, ranks.rank, ranks.size)
         with naming(name, place.name):
             assert isinstance(weight, Unread)
             values = as_stored(weight.read(ranks.device))
-        install(part, place, Rows(values, scale.to(ranks.device).contiguous()))
+        install(shard, place, Rows(values, scale.to(ranks.device).contiguous()))
 
 
 def _of_whole_rows(
-    weight: torch.Tensor, place: Place, plan: Partition, ranks: Ranks
+    weight: torch.Tensor, place: Place, plan: TensorParallelPlan, ranks: Ranks
 ) -> torch.Tensor | None:
-    """[..., N, 1]: the largest numbers of rows of which each rank has a part; None if of none."""
-    cut = plan.cuts.get(place.name)
+    """[..., N, 1]: the largest numbers of rows of which each rank has a shard; None if of none."""
+    spec = plan.shards.get(place.name)
     along = weight.ndim - (2 if place.is_transposed else 1)
-    if not isinstance(cut, Cut) or cut.dim != along:
+    if not isinstance(spec, Shard) or spec.dim != along:
         return None
     rows = weight.transpose(-2, -1) if place.is_transposed else weight
     own = largest_of_rows(rows).float()

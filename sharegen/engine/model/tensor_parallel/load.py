@@ -1,4 +1,4 @@
-"""A rank's part of a model: planned on the whole without weights, then read or drawn at random."""
+"""A rank's shard of a model: planned on the whole without weights, then read or drawn at random."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sharegen.engine.model.fp8.quantising import check, places
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
 from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
-from sharegen.engine.model.tensor_parallel.shard import keep_own_parts, read_own_parts
-from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_parts, quantise_part
-from sharegen.engine.model.tensor_parallel.collectives import join
-from sharegen.engine.model.tensor_parallel.plan import Partition, partition
+from sharegen.engine.model.tensor_parallel.collectives import install_collectives
+from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_shards, quantise_shard
+from sharegen.engine.model.tensor_parallel.plan import TensorParallelPlan, make_plan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.shard import keep_own_shards, read_own_shards
 from sharegen.errors import ModelError
 
 
-def load_part(
+def load_shard(
     source: Source,
     config: Any,
     dtype: torch.dtype,
     ranks: Ranks,
     weights: bool,
     quantization: str | None,
-) -> tuple[PreTrainedModel, Partition]:
-    """The rank's part of a checkpoint, on its device; without weights, on torch's meta device.
+) -> tuple[PreTrainedModel, TensorParallelPlan]:
+    """The rank's shard of a checkpoint, on its device; without weights, on torch's meta device.
 
     Raises ModelError for a model that cannot be cut, before weights are read.
     """
@@ -43,48 +43,48 @@ def load_part(
         )
     config = checkpoint.without_quantization(config)
     whole = checkpoint.build_on_meta(source, deepcopy(config), dtype)  # which it changes
-    plan = plan_parts(whole, source.name, ranks.size)
+    plan = plan_shards(whole, source.name, ranks.size)
     has_fp8 = quantization is not None or stored is not None
-    found = places_of_parts(whole, plan, source.name, stored) if has_fp8 else []
+    found = places_of_shards(whole, plan, source.name, stored) if has_fp8 else []
     if weights:
         if has_fp8:
             check(found, whole, source.name, ranks.device)
         is_stored = stored is not None
-        part = read_own_parts(source, config, type(whole), dtype, plan, ranks, found, is_stored)
+        shard = read_own_shards(source, config, type(whole), dtype, plan, ranks, found, is_stored)
     else:
-        part = whole
-        keep_own_parts(part, plan, ranks)
-        install_on_meta(part, found)
-    join(part, plan, ranks)
-    return part, plan
+        shard = whole
+        keep_own_shards(shard, plan, ranks)
+        install_on_meta(shard, found)
+    install_collectives(shard, plan, ranks)
+    return shard, plan
 
 
-def random_part(
+def random_shard(
     config: Any, name: str, dtype: torch.dtype, ranks: Ranks, quantization: str | None
-) -> tuple[PreTrainedModel, Partition]:
-    """The rank's part of a model of random weights, made on its device; the whole is nowhere.
+) -> tuple[PreTrainedModel, TensorParallelPlan]:
+    """The rank's shard of a model of random weights, made on its device; the whole is nowhere.
 
     What is not cut is alike on all ranks. Raises ModelError for a model that cannot be cut.
     """
     with quiet(), torch.device("meta"):
-        part = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
-    plan = plan_parts(part.eval(), name, ranks.size)
-    found = [] if quantization is None else places(part, plan.parts)
+        shard = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager")
+    plan = plan_shards(shard.eval(), name, ranks.size)
+    found = [] if quantization is None else places(shard, plan.shards_of)
     if quantization is not None:
-        check(found, part, name, ranks.device)
-    keep_own_parts(part, plan, ranks)
-    part.to_empty(device=ranks.device)
+        check(found, shard, name, ranks.device)
+    keep_own_shards(shard, plan, ranks)
+    shard.to_empty(device=ranks.device)
     torch.manual_seed(ranks.rank)
-    part.init_weights()
-    for path, parameter in part.named_parameters():
-        if path not in plan.cuts:
+    shard.init_weights()
+    for path, parameter in shard.named_parameters():
+        if path not in plan.shards:
             ranks.broadcast(parameter.data)
-    quantise_part(part, found, plan, ranks, name)
-    join(part, plan, ranks)
-    return part, plan
+    quantise_shard(shard, found, plan, ranks, name)
+    install_collectives(shard, plan, ranks)
+    return shard, plan
 
 
-def plan_parts(whole: PreTrainedModel, name: str, size: int) -> Partition:
+def plan_shards(whole: PreTrainedModel, name: str, size: int) -> TensorParallelPlan:
     """How a model on torch's meta device is cut; it is left as it was. Raises ModelError."""
     with quiet():
         held = hold_frequencies(whole)
@@ -98,4 +98,4 @@ def plan_parts(whole: PreTrainedModel, name: str, size: int) -> Partition:
             whole.set_experts_implementation(experts)
             for frequencies in held:
                 frequencies.release()
-    return partition(whole, recording, name, size)
+    return make_plan(whole, recording, name, size)

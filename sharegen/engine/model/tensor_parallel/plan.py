@@ -1,4 +1,4 @@
-"""How a model is cut into the parts of several ranks: attention by heads, the rest by columns.
+"""How a model is cut into the shards of several ranks: attention by heads, the rest by columns.
 
 A projection into heads or into an MLP's inner columns is cut by its outputs, the one that leads
 back by its inputs, and the ranks' results are summed; so two sums a layer are all that is said.
@@ -34,7 +34,7 @@ DIVISIBLE = frozenset({
     "smollm3", "solar_open", "starcoder2", "vaultgemma", "youtu",
 })
 # fmt: on
-"""The architectures for which the tests prove that the parts draw one process's tokens."""
+"""The architectures for which the tests prove that the shards draw one process's tokens."""
 
 # Children of an attention module, by what their outputs (or, of the last, inputs) are laid out in.
 _BY_QUERY_HEADS = {"q_proj", "q_b_proj", "query_key_value", "g_proj", "gate_proj"}
@@ -58,7 +58,7 @@ _TRANSPOSED = {"gpt_oss", "llama4_text", "aria_text"}
 
 
 @dataclass(frozen=True)
-class Cut:
+class Shard:
     """A parameter of which a rank has some units along one dimension.
 
     pieces: (length, units) of what follows one another there, each cut by itself.
@@ -67,22 +67,22 @@ class Cut:
     dim: int
     pieces: tuple[tuple[int, int], ...]
 
-    def part(self, whole: torch.Tensor, rank: int, size: int) -> torch.Tensor:
-        """A view of the rank's part, or a copy where it has several pieces."""
-        parts = []
+    def take(self, whole: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+        """A view of the rank's shard, or a copy where it has several pieces."""
+        shards = []
         lengths = [length for length, _ in self.pieces]
         for piece, (length, units) in zip(whole.split(lengths, self.dim), self.pieces, strict=True):
             first, count = share(units, rank, size)
             unit = length // units
-            parts.append(piece.narrow(self.dim, first * unit, count * unit))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, self.dim)
+            shards.append(piece.narrow(self.dim, first * unit, count * unit))
+        return shards[0] if len(shards) == 1 else torch.cat(shards, self.dim)
 
 
 @dataclass(frozen=True)
-class Once:
+class OnFirstRank:
     """A bias inside a sum over the ranks: rank 0 has it, the others zeros."""
 
-    def part(self, whole: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+    def take(self, whole: torch.Tensor, rank: int, size: int) -> torch.Tensor:
         return whole if rank == 0 else torch.zeros_like(whole)
 
 
@@ -123,32 +123,34 @@ class Spread:
     pieces: tuple[tuple[int, int], ...]
 
 
-Join = Sum | Gather | LookUp | OverAllHeads | Spread
+Collective = Sum | Gather | LookUp | OverAllHeads | Spread
 
 
 @dataclass(frozen=True)
-class Partition:
+class TensorParallelPlan:
     """What a rank of `size` has, by the names of the whole model.
 
-    cuts: parameters that are cut; the others every rank has whole. joins: what a module does beside
-    its own forward. layers: the attention of a rank's part.
+    shards: parameters that are cut; the others every rank has whole. collectives: what a module
+    does beside its own forward. layers: the attention of a rank's shard.
     """
 
     size: int
     layers: list[LayerSpec]
-    cuts: dict[str, Cut | Once] = field(default_factory=dict)
-    joins: dict[str, Join] = field(default_factory=dict)
+    shards: dict[str, Shard | OnFirstRank] = field(default_factory=dict)
+    collectives: dict[str, Collective] = field(default_factory=dict)
 
-    def parts(self, path: str, whole: torch.Tensor) -> list[torch.Tensor]:
-        """Each rank's part of a parameter, by rank; one where all have the whole of it."""
-        cut = self.cuts.get(path)
-        if cut is None:
+    def shards_of(self, path: str, whole: torch.Tensor) -> list[torch.Tensor]:
+        """Each rank's shard of a parameter, by rank; one where all have the whole of it."""
+        spec = self.shards.get(path)
+        if spec is None:
             return [whole]
-        return [cut.part(whole, rank, self.size) for rank in range(self.size)]
+        return [spec.take(whole, rank, self.size) for rank in range(self.size)]
 
 
-def partition(model: PreTrainedModel, recording: Recording, name: str, size: int) -> Partition:
-    """Plan the parts of a model that was probed; its weights are not looked at.
+def make_plan(
+    model: PreTrainedModel, recording: Recording, name: str, size: int
+) -> TensorParallelPlan:
+    """Plan the shards of a model that was probed; its weights are not looked at.
 
     Raises ModelError, in one line, for an architecture or a number of heads that is not cut.
     """
@@ -168,12 +170,12 @@ def partition(model: PreTrainedModel, recording: Recording, name: str, size: int
         )
         for layer in recording.layers
     ]
-    plan = Partition(size, own)
+    plan = TensorParallelPlan(size, own)
     inside: set[str] = set()  # attention
     for module, layer in zip(recording.modules, recording.layers, strict=True):
         path = names[id(module)]
         _cut_attention(plan, path, module, layer)
-        inside.update(names[id(part)] for part in module.modules())
+        inside.update(names[id(submodule)] for submodule in module.modules())
     roots = {_layer_of(names[id(module)]) for module in recording.modules}
     for path, module in model.named_modules():
         if path not in inside and _layer_of(path) in roots:
@@ -198,7 +200,7 @@ def _divides(heads: int, kv_heads: int, size: int) -> bool:
 
 
 def _refusal(name: str, size: int, reason: str) -> ModelError:
-    return ModelError(f"model {name} cannot be cut into {size} parts: {reason}")
+    return ModelError(f"model {name} cannot be cut into {size} shards: {reason}")
 
 
 def _layer_of(path: str) -> str | None:
@@ -207,14 +209,16 @@ def _layer_of(path: str) -> str | None:
     return found[1] if found else None
 
 
-def _cut_attention(plan: Partition, path: str, module: nn.Module, layer: LayerSpec) -> None:
+def _cut_attention(
+    plan: TensorParallelPlan, path: str, module: nn.Module, layer: LayerSpec
+) -> None:
     heads, kv_heads = layer.num_heads, layer.num_kv_heads
-    for child, part in module.named_children():
+    for child, submodule in module.named_children():
         inner = f"{path}.{child}"
         if child in _BY_QUERY_HEADS:
-            _cut_outputs(plan, inner, part, heads)
+            _cut_outputs(plan, inner, submodule, heads)
         elif child in _BY_KV_HEADS:
-            _cut_outputs(plan, inner, part, kv_heads)
+            _cut_outputs(plan, inner, submodule, kv_heads)
         elif child in _ALL_IN_ONE:
             lengths = (
                 heads * layer.key_size,
@@ -222,43 +226,45 @@ def _cut_attention(plan: Partition, path: str, module: nn.Module, layer: LayerSp
                 kv_heads * layer.value_size,
             )
             pieces = tuple(zip(lengths, (heads, kv_heads, kv_heads), strict=True))
-            for name, _ in part.named_parameters():
-                plan.cuts[f"{inner}.{name}"] = Cut(0, pieces)
-            plan.joins[inner] = Spread(pieces)
+            for name, _ in submodule.named_parameters():
+                plan.shards[f"{inner}.{name}"] = Shard(0, pieces)
+            plan.collectives[inner] = Spread(pieces)
         elif child in _OUT_OF_HEADS:
-            _cut_inputs(plan, inner, part, heads)
+            _cut_inputs(plan, inner, submodule, heads)
         elif child in _QUERY_NORMS | _KEY_NORMS:
-            _cut_norm(plan, inner, part, heads if child in _QUERY_NORMS else kv_heads, layer)
+            _cut_norm(plan, inner, submodule, heads if child in _QUERY_NORMS else kv_heads, layer)
     for name, parameter in module.named_parameters(recurse=False):
         if name == "sinks":
-            plan.cuts[f"{path}.{name}"] = Cut(0, ((parameter.shape[0], heads),))
+            plan.shards[f"{path}.{name}"] = Shard(0, ((parameter.shape[0], heads),))
 
 
-def _cut_norm(plan: Partition, path: str, norm: nn.Module, heads: int, layer: LayerSpec) -> None:
+def _cut_norm(
+    plan: TensorParallelPlan, path: str, norm: nn.Module, heads: int, layer: LayerSpec
+) -> None:
     """A norm of each head by itself has one head's weights, which stay; or weights for each."""
     for name, weight in norm.named_parameters():
         if weight.ndim == 2 and weight.shape[0] == heads:
-            plan.cuts[f"{path}.{name}"] = Cut(0, ((heads, heads),))
+            plan.shards[f"{path}.{name}"] = Shard(0, ((heads, heads),))
         elif weight.shape != (layer.key_size,):
-            plan.joins[path] = OverAllHeads(heads)
+            plan.collectives[path] = OverAllHeads(heads)
 
 
-def _cut_columns(plan: Partition, path: str, module: nn.Module, kind: str) -> None:
+def _cut_columns(plan: TensorParallelPlan, path: str, module: nn.Module, kind: str) -> None:
     child = path.rpartition(".")[2]
     if isinstance(module, nn.Linear):
         if child in _INTO_COLUMNS:
             _cut_outputs(plan, path, module, _units(module.out_features, module.weight, plan.size))
         elif child in _PAIRED_COLUMNS:
             half = module.out_features // 2
-            pair = Cut(0, ((half, _units(half, module.weight, plan.size)),) * 2)
-            plan.cuts.update({f"{path}.{name}": pair for name, _ in module.named_parameters()})
+            pair = Shard(0, ((half, _units(half, module.weight, plan.size)),) * 2)
+            plan.shards.update({f"{path}.{name}": pair for name, _ in module.named_parameters()})
         elif child in _OUT_OF_COLUMNS:
             _cut_inputs(plan, path, module, _units(module.in_features, module.weight, plan.size))
     elif "gate_up_proj" in module._parameters:
         _cut_experts(plan, path, module, kind)
 
 
-def _cut_experts(plan: Partition, path: str, module: nn.Module, kind: str) -> None:
+def _cut_experts(plan: TensorParallelPlan, path: str, module: nn.Module, kind: str) -> None:
     """gate_up_proj and down_proj of all experts; every rank has some columns of each expert."""
     into, out_of = (2, 1) if kind in _TRANSPOSED else (1, 2)
     for name, weight in module.named_parameters(recurse=False):
@@ -267,14 +273,14 @@ def _cut_experts(plan: Partition, path: str, module: nn.Module, kind: str) -> No
             half = weight.shape[dim] // 2
             units = _units(half, weight, plan.size)
             pieces = ((2 * half, units),) if kind in _INTERLEAVED else ((half, units),) * 2
-            plan.cuts[f"{path}.{name}"] = Cut(dim, pieces)
+            plan.shards[f"{path}.{name}"] = Shard(dim, pieces)
         elif name == "down_proj":
             columns = weight.shape[out_of]
             units = _units(columns, weight, plan.size)
-            plan.cuts[f"{path}.{name}"] = Cut(out_of, ((columns, units),))
+            plan.shards[f"{path}.{name}"] = Shard(out_of, ((columns, units),))
         elif name == "down_proj_bias":
-            plan.cuts[f"{path}.{name}"] = Once()
-    plan.joins[path] = Sum()
+            plan.shards[f"{path}.{name}"] = OnFirstRank()
+    plan.collectives[path] = Sum()
 
 
 def _units(columns: int, weight: torch.Tensor, size: int) -> int:
@@ -286,26 +292,28 @@ def _units(columns: int, weight: torch.Tensor, size: int) -> int:
     return units
 
 
-def _cut_outputs(plan: Partition, path: str, module: nn.Module, units: int) -> None:
+def _cut_outputs(plan: TensorParallelPlan, path: str, module: nn.Module, units: int) -> None:
     for name, parameter in module.named_parameters():
-        plan.cuts[f"{path}.{name}"] = Cut(0, ((parameter.shape[0], units),))
+        plan.shards[f"{path}.{name}"] = Shard(0, ((parameter.shape[0], units),))
 
 
-def _cut_inputs(plan: Partition, path: str, module: nn.Module, units: int) -> None:
+def _cut_inputs(plan: TensorParallelPlan, path: str, module: nn.Module, units: int) -> None:
     for name, parameter in module.named_parameters():
         if name == "bias":
-            plan.cuts[f"{path}.{name}"] = Once()
+            plan.shards[f"{path}.{name}"] = OnFirstRank()
         else:
-            plan.cuts[f"{path}.{name}"] = Cut(1, ((parameter.shape[1], units),))
-    plan.joins[path] = Sum()
+            plan.shards[f"{path}.{name}"] = Shard(1, ((parameter.shape[1], units),))
+    plan.collectives[path] = Sum()
 
 
-def _cut_vocabulary(plan: Partition, model: PreTrainedModel, names: dict[int, str]) -> None:
+def _cut_vocabulary(
+    plan: TensorParallelPlan, model: PreTrainedModel, names: dict[int, str]
+) -> None:
     """Both ends of the model by tokens, so that weights that both share are cut alike."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     assert isinstance(embedding, nn.Embedding) and isinstance(head, nn.Linear)
     for module in (embedding, head):
         path = names[id(module)]
         _cut_outputs(plan, path, module, module.weight.shape[0])
-    plan.joins[names[id(embedding)]] = LookUp(embedding.num_embeddings)
-    plan.joins[names[id(head)]] = Gather(head.out_features)
+    plan.collectives[names[id(embedding)]] = LookUp(embedding.num_embeddings)
+    plan.collectives[names[id(head)]] = Gather(head.out_features)

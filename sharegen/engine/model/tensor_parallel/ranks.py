@@ -1,7 +1,7 @@
 """This process's place among the ranks of one engine, and what the ranks say to each other.
 
-A model that is too large for one GPU is cut into as many parts as there are ranks. Each rank runs
-the whole engine on its part; sums and gathered tensors make the parts one model.
+A model that is too large for one GPU is cut into as many shards as there are ranks. Each rank runs
+the whole engine on its shard; sums and gathered tensors make the shards one model.
 
 All ranks hold the same bits after an all-reduce, or their engines would part ways: each element is
 summed on one rank alone, which then hands the sum to all. So do gloo's ring, NCCL's rings and trees
@@ -58,7 +58,7 @@ class Ranks:
     host_group: dist.ProcessGroup | None = None
 
     def begin(self) -> None:
-        """Before a forward of the model's part."""
+        """Before a forward of the model's shard."""
         shared = None if _alone else _symmetric.get(self._name)
         if shared is not None:
             shared.begin()
@@ -88,9 +88,9 @@ class Ranks:
         return x
 
     def gather_last(self, x: torch.Tensor, size: int) -> torch.Tensor:
-        """x: [..., part] -> [..., size]: the parts of all ranks, in their order.
+        """x: [..., shard] -> [..., size]: the shards of all ranks, in their order.
 
-        A rank's part is as long as its `share` of size.
+        A rank's shard is as long as its `share` of size.
         """
         return torch.ops.sharegen.gather_last(x, size, self.size, self._name)
 
@@ -230,7 +230,7 @@ def abort() -> None:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Sums and gathers inside are made of this rank's part alone.
+    """Sums and gathers inside are made of this rank's shard alone.
 
     For a trial of what this rank can do: where one cannot, the others would wait for it.
     """
@@ -376,11 +376,11 @@ def _gather_last(x: torch.Tensor, size: int, ranks: int, group: str) -> torch.Te
     x = x[None].contiguous()
     functional = torch.ops._c10d_functional
     if _alone:
-        parts = x.expand(ranks, *x.shape[1:])
+        shards = x.expand(ranks, *x.shape[1:])
     else:
-        parts = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
+        shards = functional.wait_tensor(functional.all_gather_into_tensor(x, ranks, group))
     lengths = [share(size, rank, ranks)[1] for rank in range(ranks)]
-    return torch.cat([part[..., :n] for part, n in zip(parts, lengths, strict=True)], -1)
+    return torch.cat([shard[..., :n] for shard, n in zip(shards, lengths, strict=True)], -1)
 
 
 @_gather_last.register_fake

@@ -1,8 +1,8 @@
-"""A rank's part of the weights, cut while they are read.
+"""A rank's shard of the weights, cut while they are read.
 
 transformers renames and merges what a checkpoint holds, of which nothing is read yet (`unread.py`);
-every parameter that it gives to a module passes `_keeping_own_parts`, which reads the rank's part
-onto its device. So a rank holds its part and a piece of one tensor in a file, also of experts that
+every parameter that it gives to a module passes `_keeping_own_shards`, which reads the rank's shard
+onto its device. So a rank holds its shard and a piece of one tensor in a file, also of experts that
 are stored one by one, and the checkpoint's conversion stays transformers' own.
 """
 
@@ -22,8 +22,8 @@ from transformers.utils import cached_file
 from sharegen.engine.model.checkpoint.source import Source, explained, refuse_missing
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
 from sharegen.engine.model.fp8.quantising import Place
-from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_part, quantise_part
-from sharegen.engine.model.tensor_parallel.plan import Partition
+from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_shard, quantise_shard
+from sharegen.engine.model.tensor_parallel.plan import TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 
@@ -31,17 +31,17 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _GENERATION = "generation_config.json"
 
 
-def read_own_parts(
+def read_own_shards(
     source: Source,
     config: Any,
     kind: type[PreTrainedModel],
     dtype: torch.dtype,
-    plan: Partition,
+    plan: TensorParallelPlan,
     ranks: Ranks,
     fp8: Sequence[Place] = (),
     stored: bool = False,
 ) -> PreTrainedModel:
-    """A model of that kind with the rank's part of the weights, on the rank's device.
+    """A model of that kind with the rank's shard of the weights, on the rank's device.
 
     fp8: the weights that become FP8 as they are read, or are `stored` so. Raises ModelError when
     weights are missing, not in safetensors, or not finite where they must be.
@@ -49,7 +49,7 @@ def read_own_parts(
     with explained(source, "weights"):
         tensors = _stored_tensors(source)
         scales = {place: tensors.pop(f"{place.name}_scale", None) for place in fp8 if stored}
-        with _keeping_own_parts(plan, ranks, {place.name for place in fp8}):
+        with _keeping_own_shards(plan, ranks, {place.name for place in fp8}):
             loaded: Any = kind.from_pretrained(
                 None,
                 config=config,
@@ -59,17 +59,17 @@ def read_own_parts(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported, and refused below in our words
             )
-        part, report = loaded
+        shard, report = loaded
         if _file(source, _GENERATION) is not None:
-            part.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
+            shard.generation_config = GenerationConfig.from_pretrained(source.name, **source.place)
     refuse_missing(source, report)
     if stored:
         refuse_missing(source, _missing_scales(scales))
         read = {place: scale.read() for place, scale in scales.items() if scale is not None}
-        install_stored_part(part, read, plan, ranks, source.name)
+        install_stored_shard(shard, read, plan, ranks, source.name)
     else:
-        quantise_part(part, fp8, plan, ranks, source.name)
-    return part.to(ranks.device).eval()
+        quantise_shard(shard, fp8, plan, ranks, source.name)
+    return shard.to(ranks.device).eval()
 
 
 def _stored_tensors(source: Source) -> dict[str, Unread]:
@@ -107,8 +107,8 @@ def _file(source: Source, name: str) -> str | None:
 
 
 @contextmanager
-def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterator[None]:
-    """Inside, a module that is given a parameter of the whole model keeps the rank's part.
+def _keeping_own_shards(plan: TensorParallelPlan, ranks: Ranks, later: set[str]) -> Iterator[None]:
+    """Inside, a module that is given a parameter of the whole model keeps the rank's shard.
 
     later: the names of those that are not read yet.
     """
@@ -119,7 +119,7 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterat
         if child is not None:
             owners[id(child)] = (module, name)
 
-    def keep_own_part(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
+    def keep_own_shard(module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
         if parameter is None or parameter.is_meta or id(parameter) in kept:
             return None
         path = [name]
@@ -127,7 +127,7 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterat
             module, name = owners[id(module)]
             path.insert(0, name)
         full_name = ".".join(path)
-        own = own_part(plan, full_name, parameter, ranks, read=full_name not in later)
+        own = own_shard(plan, full_name, parameter, ranks, read=full_name not in later)
         kept[id(own)] = own
         return own
 
@@ -137,7 +137,7 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterat
     hooks = (
         registration.register_module_module_registration_hook(note_owner),
         registration.register_module_buffer_registration_hook(read),
-        registration.register_module_parameter_registration_hook(keep_own_part),
+        registration.register_module_parameter_registration_hook(keep_own_shard),
     )
     try:
         yield
@@ -146,16 +146,16 @@ def _keeping_own_parts(plan: Partition, ranks: Ranks, later: set[str]) -> Iterat
             hook.remove()
 
 
-def own_part(
-    plan: Partition, path: str, whole: nn.Parameter, ranks: Ranks, read: bool = True
+def own_shard(
+    plan: TensorParallelPlan, path: str, whole: nn.Parameter, ranks: Ranks, read: bool = True
 ) -> nn.Parameter:
-    """The rank's part of a parameter, in memory of its own on the rank's device.
+    """The rank's shard of a parameter, in memory of its own on the rank's device.
 
     read: whether what is not read yet will be.
     """
-    cut = plan.cuts.get(path)
+    spec = plan.shards.get(path)
     data = whole.detach()
-    data = data if cut is None else cut.part(data, ranks.rank, ranks.size)
+    data = data if spec is None else spec.take(data, ranks.rank, ranks.size)
     if isinstance(data, Unread):
         data = data.read(ranks.device) if read else data
     else:
@@ -167,11 +167,11 @@ def own_part(
     return own
 
 
-def keep_own_parts(model: PreTrainedModel, plan: Partition, ranks: Ranks) -> None:
+def keep_own_shards(model: PreTrainedModel, plan: TensorParallelPlan, ranks: Ranks) -> None:
     """The same for a model that is there, as on torch's meta device."""
-    parts: dict[int, nn.Parameter] = {}
+    shards: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         for name, whole in list(module.named_parameters(recurse=False)):
-            if id(whole) not in parts:
-                parts[id(whole)] = own_part(plan, f"{path}.{name}".lstrip("."), whole, ranks)
-            module._parameters[name] = parts[id(whole)]
+            if id(whole) not in shards:
+                shards[id(whole)] = own_shard(plan, f"{path}.{name}".lstrip("."), whole, ranks)
+            module._parameters[name] = shards[id(whole)]

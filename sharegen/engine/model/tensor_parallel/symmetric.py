@@ -2,7 +2,7 @@
 
 Two ranks each add the other's numbers to their own, where the sum is wanted: a + b and b + a are
 the same bits. More of them take torch's two-shot kernel: each rank sums one part of the numbers,
-then all fetch the parts, so that every rank gets the same bits, as with NCCL. Ranks wait for each
+then all fetch the shards, so that every rank gets the same bits, as with NCCL. Ranks wait for each
 other in kernels, with no time-out: `let_go` ends the waiting for one that is gone.
 """
 
@@ -21,7 +21,7 @@ _ALIGNMENT = 16  # bytes that a thread of the kernel loads at once
 _LONGEST = 10.0  # seconds of letting go
 
 Product = Callable[[torch.Tensor], None]
-"""Writes the product of a rank's part, [rows, out], where it is told."""
+"""Writes the product of a rank's shard, [rows, out], where it is told."""
 
 _has_met = False
 """Whether this process has met others: torch numbers what they tell each other then by process, so

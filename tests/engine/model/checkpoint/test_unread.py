@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, load_weights, locate
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
-from sharegen.engine.model.tensor_parallel.shard import read_own_parts
-from sharegen.engine.model.tensor_parallel.load import plan_parts
+from sharegen.engine.model.tensor_parallel.load import plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.shard import read_own_shards
 from tests.engine.tiny_models import make_tiny
 
 CPU = torch.device("cpu")
@@ -108,14 +108,14 @@ def test_parts_hold_the_numbers_of_the_whole(name: str, tmp_path: Path) -> None:
     config = load_config(source)
     whole = load_weights(source, config, torch.bfloat16, CPU)
     on_meta = build_on_meta(source, config, torch.bfloat16)
-    plan = plan_parts(on_meta, name, 2)
+    plan = plan_shards(on_meta, name, 2)
     for rank in (0, 1):
         ranks = Ranks(rank, 2, CPU)
-        part = read_own_parts(source, config, type(on_meta), torch.bfloat16, plan, ranks)
+        part = read_own_shards(source, config, type(on_meta), torch.bfloat16, plan, ranks)
         found = dict(part.named_parameters()) | dict(part.named_buffers())
         for tensor in found.values():
             assert not isinstance(tensor, Unread) and not hasattr(tensor, "source")
         for path, wanted in (dict(whole.named_parameters()) | dict(whole.named_buffers())).items():
-            cut = plan.cuts.get(path)
+            cut = plan.shards.get(path)
             own = wanted.data if cut is None else cut.part(wanted.data, rank, 2)
             assert found[path].dtype == own.dtype and torch.equal(found[path], own), path

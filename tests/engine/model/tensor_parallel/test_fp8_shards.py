@@ -15,12 +15,12 @@ from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, 
 from sharegen.engine.model.fp8 import experts as fp8_experts
 from sharegen.engine.model.fp8.products import E4M3, EMULATE, FP8Linear, multiply, multiply_groups
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.tensor_parallel.plan import Cut, Partition
-from sharegen.engine.model.tensor_parallel.load import plan_parts
+from sharegen.engine.model.tensor_parallel.load import plan_shards
+from sharegen.engine.model.tensor_parallel.plan import Shard, TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 from tests.engine.model.fp8.test_loading import change, compressed, store_fp8
-from tests.engine.model.tensor_parallel.test_parts import greedy
+from tests.engine.model.tensor_parallel.test_load import greedy
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import tiny_config
 
@@ -69,9 +69,9 @@ def read_parts(
     return found
 
 
-def plan_of(folder: Path) -> Partition:
+def plan_of(folder: Path) -> TensorParallelPlan:
     source = locate(folder)
-    return plan_parts(build_on_meta(source, load_config(source), torch.float32), folder.name, 2)
+    return plan_shards(build_on_meta(source, load_config(source), torch.float32), folder.name, 2)
 
 
 def widened(path: str, weights: dict[str, torch.Tensor], name: str) -> torch.Tensor:
@@ -80,25 +80,27 @@ def widened(path: str, weights: dict[str, torch.Tensor], name: str) -> torch.Ten
     return rows.transpose(-2, -1) if name == "gpt_oss" and rows.ndim == 3 else rows
 
 
-def scale_by_parts(model: Any, plan: Partition, patch: pytest.MonkeyPatch) -> None:
+def scale_by_parts(model: Any, plan: TensorParallelPlan, patch: pytest.MonkeyPatch) -> None:
     """Have one process scale activations as ranks do: each the columns that it has."""
     for name, module in model.named_modules():
-        cut = plan.cuts.get(f"{name}.weight")
-        if type(module) is FP8Linear and isinstance(cut, Cut) and cut.dim == 1:
+        cut = plan.shards.get(f"{name}.weight")
+        if type(module) is FP8Linear and isinstance(cut, Shard) and cut.dim == 1:
             patch.setattr(module, "forward", _by_parts(module, plan, f"{name}.weight"))
-    [down] = {tuple(cut.pieces) for name, cut in plan.cuts.items()
+    [down] = {tuple(cut.pieces) for name, cut in plan.shards.items()
               if name.endswith("experts.down_proj")} or {None}  # fmt: skip
     if down is not None:
-        patch.setattr(fp8_experts, "_project", _experts_by_parts(Cut(-1, down)))
+        patch.setattr(fp8_experts, "_project", _experts_by_parts(Shard(-1, down)))
 
 
-def _by_parts(module: FP8Linear, plan: Partition, name: str) -> Callable[..., torch.Tensor]:
+def _by_parts(
+    module: FP8Linear, plan: TensorParallelPlan, name: str
+) -> Callable[..., torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
-        cut = plan.cuts[name]
-        assert isinstance(cut, Cut)
-        last = Cut(-1, cut.pieces)
+        cut = plan.shards[name]
+        assert isinstance(cut, Shard)
+        last = Shard(-1, cut.pieces)
         one, other = (
-            multiply(last.part(x, rank, 2), cut.part(module.weight.float(), rank, 2).to(E4M3),
+            multiply(last.take(x, rank, 2), cut.take(module.weight.float(), rank, 2).to(E4M3),
                      module.weight_scale, module.bias if rank == 0 else None)
             for rank in range(2)
         )  # fmt: skip
@@ -107,7 +109,7 @@ def _by_parts(module: FP8Linear, plan: Partition, name: str) -> Callable[..., to
     return forward
 
 
-def _experts_by_parts(cut: Cut) -> Callable[..., torch.Tensor]:
+def _experts_by_parts(cut: Shard) -> Callable[..., torch.Tensor]:
     plain = fp8_experts._project
 
     def project(module: Any, name: str, x: torch.Tensor, *where: torch.Tensor) -> torch.Tensor:
@@ -116,7 +118,7 @@ def _experts_by_parts(cut: Cut) -> Callable[..., torch.Tensor]:
         expert, ends = where
         weight, scale = module.down_proj.float(), module.down_proj_scale
         one, other = (
-            multiply_groups(cut.part(x, rank, 2), cut.part(weight, rank, 2).to(E4M3), scale, ends)
+            multiply_groups(cut.take(x, rank, 2), cut.take(weight, rank, 2).to(E4M3), scale, ends)
             for rank in range(2)
         )
         return one + other + (module.down_proj_bias[expert] if module.has_bias else 0)
@@ -143,7 +145,7 @@ def test_ranks_have_the_weights_of_one_gpu_and_draw_as_it_would(
             own = part[name].weights
             assert {path for path, weight in own.items() if weight.dtype is E4M3} == fp8
             for path in fp8:
-                expected = plan.parts(path, widened(path, weights, name))
+                expected = plan.shards_of(path, widened(path, weights, name))
                 found = widened(path, own, name)
                 assert torch.equal(found, expected[rank % len(expected)]), path
         with pytest.MonkeyPatch.context() as patch:
@@ -187,7 +189,7 @@ def test_a_checkpoint_that_is_fp8_is_cut_as_it_is(
         own = part["llama"].weights
         assert {path for path, weight in own.items() if weight.dtype is E4M3} == fp8
         for path in fp8:
-            expected = plan.parts(path, widened(path, weights, "llama"))[rank]
+            expected = plan.shards_of(path, widened(path, weights, "llama"))[rank]
             assert torch.equal(widened(path, own, "llama"), expected), path
     scale_by_parts(whole.model, plan, pytest.MonkeyPatch())
     assert parts[0]["llama"].tokens == greedy(whole)[0]
@@ -198,7 +200,7 @@ def test_a_checkpoint_that_is_fp8_is_cut_as_it_is(
 def test_what_is_wrong_in_a_checkpoint_that_is_fp8(tmp_path: Path) -> None:
     narrow = save("llama", tmp_path / "narrow", intermediate_size=16)
     store_fp8(narrow, compressed("channel"))
-    with pytest.raises(ModelError, match=r"mlp\.gate_proj\.weight is FP8, of which a part"):
+    with pytest.raises(ModelError, match=r"mlp\.gate_proj\.weight is FP8, of which a shard"):
         load_model(narrow, ranks=Ranks(0, 2, torch.device("cpu")), weights=False)
 
 

@@ -21,7 +21,7 @@ from transformers import (
 
 from sharegen.engine.model import interface
 from sharegen.engine.model.checkpoint.source import load_config, locate
-from sharegen.engine.model.load import load_model, load_random_part
+from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.self_check import DenseContext
 from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE
@@ -120,8 +120,8 @@ _READING = """
 import sys, torch
 from pathlib import Path
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
-from sharegen.engine.model.tensor_parallel.shard import read_own_parts
-from sharegen.engine.model.tensor_parallel.load import plan_parts
+from sharegen.engine.model.tensor_parallel.shard import read_own_shards
+from sharegen.engine.model.tensor_parallel.load import plan_shards
 from sharegen.engine.model.tensor_parallel import fp8_parts
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -133,14 +133,14 @@ def resident(key):
 source = locate(sys.argv[1])
 config, dtype = load_config(source), getattr(torch, sys.argv[2])
 whole = build_on_meta(source, config, dtype)
-plan = plan_parts(whole, source.name, 4)
+plan = plan_shards(whole, source.name, 4)
 fp8 = quantising.places(whole, plan) if sys.argv[3] == "fp8" else []
 quantising._PIECE = 2**18  # these weights are smaller than a piece
 fp8_parts._of_whole_rows = lambda *_: None  # the other ranks are not there
 Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
 before = resident("VmRSS")
 ranks = Ranks(2, 4, torch.device("cpu"))
-part = read_own_parts(source, config, type(whole), dtype, plan, ranks, fp8)
+part = read_own_shards(source, config, type(whole), dtype, plan, ranks, fp8)
 print(resident("VmHWM") - before, sum(p.nbytes for p in part.parameters()))
 """
 
@@ -179,7 +179,7 @@ def test_reading_holds_a_part_and_one_file(
 
 def random_weights(ranks: Ranks, folder: str) -> dict[str, torch.Tensor]:
     config = load_config(locate(folder))
-    model = load_random_part(config, "qwen3_moe", torch.float32, ranks).model
+    model = load_random_shard(config, "qwen3_moe", torch.float32, ranks).model
     return dict(model.named_parameters()) | dict(model.named_buffers())
 
 

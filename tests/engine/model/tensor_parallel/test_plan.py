@@ -11,7 +11,7 @@ import torch
 
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE, Cut, Once
+from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE, OnFirstRank, Shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks, share
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import CUT_IN_FOUR, TINY, tiny_config
@@ -87,7 +87,7 @@ def test_kv_bytes_of_a_part(tmp_path: Path) -> None:
 
 def test_what_is_not_cut_is_refused_before_weights_are_read(tmp_path: Path) -> None:
     for name in UNCUT[:1]:
-        with pytest.raises(ModelError, match=f"cannot be cut into 2 parts: .*{TINY[name][0]}"):
+        with pytest.raises(ModelError, match=f"cannot be cut into 2 shards: .*{TINY[name][0]}"):
             load_model(save_config(name, tmp_path / name), device="cpu", ranks=at(2))
 
 
@@ -108,7 +108,7 @@ def test_heads_that_do_not_divide_are_refused_before_weights_are_read(
     with pytest.raises(ModelError) as error:
         load_model(folder, device="cpu", ranks=at(size))
     assert str(error.value) == (
-        f"model {folder} cannot be cut into {size} parts: it has {heads} attention heads on "
+        f"model {folder} cannot be cut into {size} shards: it has {heads} attention heads on "
         f"{kv_heads} of keys and values: --tensor-parallel-size may be {allowed}"
     )
 
@@ -142,10 +142,10 @@ def test_shares_are_neighbours_and_cover_all() -> None:
 
 def test_parts_of_a_tensor_put_together_are_the_whole() -> None:
     whole = torch.arange(40.0).view(8, 5)
-    paired = Cut(0, ((4, 4), (4, 2)))
-    first, second = (paired.part(whole, rank, 2) for rank in range(2))
+    paired = Shard(0, ((4, 4), (4, 2)))
+    first, second = (paired.take(whole, rank, 2) for rank in range(2))
     assert first[:, 0].tolist() == [0, 5, 20, 25] and second[:, 0].tolist() == [10, 15, 30, 35]
-    columns = [Cut(1, ((5, 5),)).part(whole, rank, 2) for rank in range(2)]
+    columns = [Shard(1, ((5, 5),)).take(whole, rank, 2) for rank in range(2)]
     assert torch.equal(torch.cat(columns, 1), whole)
-    once = [Once().part(whole, rank, 2) for rank in range(2)]
+    once = [OnFirstRank().take(whole, rank, 2) for rank in range(2)]
     assert torch.equal(once[0] + once[1], whole)
