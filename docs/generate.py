@@ -46,7 +46,7 @@ Under the same name these differ:
 
 - `LLM(dtype=)`: "auto" is float32 on a CPU. `quantization` makes weights FP8 or is left out;
   checkpoints that are quantised are read as they are. `kv_cache_dtype` is "auto" or "fp8", which
-  narrows what one sample alone reads.
+  keeps in FP8 what one sample alone reads.
 - `gpu_memory_utilization`: by default all of a GPU that is free is used, not nine tenths. On a
   CPU it is refused: give `kv_cache_memory`. `max_model_len` may not exceed the model's context.
 - `swap_space`: by default 0, not 4 GiB for each GPU; on a CPU the same memory serves better as KV

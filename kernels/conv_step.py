@@ -79,7 +79,7 @@ def _input(
     x_ptr, states_ptr, token, position, channel, there, stride_xt, stride_xc, channels,
     L: tl.constexpr,
 ):  # fmt: skip
-    """Of a sequence's token; one before its first (-1 and on) is in its state."""
+    """The input of a sequence's token; those before its first (-1 and on) are in its state."""
     x = tl.load(
         x_ptr + token * stride_xt + channel * stride_xc, mask=there & (token >= 0), other=0.0
     )

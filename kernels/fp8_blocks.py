@@ -35,7 +35,7 @@ class FP8Blocks:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of keys and of values: from block to block, token to token, head to head."""
+        """Strides of keys, then of values: from block to block, token to token, head to head."""
         return (*self.keys.stride()[:3], *self.values.stride()[:3])
 
 

@@ -40,7 +40,7 @@ class Rows:
 
 
 def warps_for(numbers: int, each: int = _NUMBERS) -> int:
-    """Of a program that has so many numbers of a row, `each` in a thread."""
+    """Warps of a program that has so many numbers of a row, `each` in a thread."""
     return min(32, max(1, numbers // (32 * each)))
 
 

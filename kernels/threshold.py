@@ -1,8 +1,8 @@
 """What top-k, top-p and min-p leave of a row of logits: a threshold, and the sums above it.
 
 A launch searches the row, by counting (top-k) or summing (top-p) what lies above a few pivots and
-narrowing the bracket around the threshold until it holds a single value; as soon as few are left in
-the bracket they are copied aside, so that the last passes are short. All that ties with the
+tightening the bracket around the threshold until it holds a single value; as soon as few are left
+in the bracket they are copied aside, so that the last passes are short. All that ties with the
 threshold stays.
 """
 

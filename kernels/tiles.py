@@ -201,7 +201,7 @@ def causal_tile(shape: AttentionShape, tokens: int, limit: int) -> Tile:
 
 
 def num_processors(device: torch.device) -> int:
-    """Of a GPU."""
+    """The streaming multiprocessors of a GPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

@@ -27,7 +27,7 @@ from sharegen.engine.execute.room import Room
 from sharegen.engine.execute.runner import Runner
 from sharegen.engine.execute.states import StatePool, step_kernels
 from sharegen.engine.execute.swap_space import SwapSpace, open_swap_space
-from sharegen.engine.model.compile.narrowing import narrow_last_layer
+from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.kernels.cost import CostModel
 
@@ -95,7 +95,7 @@ class Prepared:
 
             optimise(model)
         else:
-            narrow_last_layer(model)
+            skip_unwanted_rows(model)
         memory, steps = kv_cache_memory(
             model,
             self.padded(self.max_sequences),
@@ -170,7 +170,7 @@ class Prepared:
 
 
 def _threads(model: LoadedModel, rows: int) -> int:
-    """Of torch, for a step: ranks have equal parts of them, which no rank times by itself."""
+    """Torch's threads for a step; ranks get equal numbers, which no rank times by itself."""
     threads = torch.get_num_threads()
     if model.ranks is not None:
         return max(1, threads // model.ranks.size)

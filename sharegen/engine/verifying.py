@@ -26,7 +26,7 @@ from sharegen.engine.model.loaded import LoadedModel
 from sharegen.errors import UsageError
 
 TOP = 20
-"""Of how many of a step's likeliest tokens the log-probabilities are compared."""
+"""How many of a step's likeliest tokens have their log-probabilities compared."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Verification:
 
 
 _Numbers = list[Found | None]
-"""Of each step what the module says; None where memory did not suffice."""
+"""What the module says of each step; None where memory did not suffice."""
 
 
 def back_ends(model: LoadedModel) -> list[str]:

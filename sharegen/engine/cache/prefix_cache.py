@@ -315,7 +315,7 @@ class PrefixCache(Generic[Kept]):
         return bool(self.kept) and self.pool.would_have(room, self._held_by_no_one_else())
 
     def _held_by_no_one_else(self) -> Iterable[Iterable[int]]:
-        """Of each owner that is idle, or goes with what is kept, its blocks."""
+        """The blocks of each owner that is idle or goes with what is kept."""
         users = Counter(node for suffix in self.kept for node in suffix.leaf.path())
         owners: list[NodeKV | Suffix] = [*self.kept, *(self.stored[node] for node in self.idle)]
         owners += [kv for node, count in users.items() if (kv := self.stored[node]).users == count]

@@ -198,7 +198,7 @@ class PrefixTree:
 
     @property
     def num_duplicated(self) -> int:
-        """Of these, the ones that several prompts share in branches shorter than a block."""
+        """Tokens that several prompts share in branches shorter than a block."""
         siblings = [self.root_nodes, *(node.children for node in self.nodes())]
         return sum(_num_repeated([node.tokens for node in nodes]) for nodes in siblings)
 

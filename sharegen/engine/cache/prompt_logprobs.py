@@ -34,11 +34,11 @@ class Asked:
     offset: int
     token: int
 
-    def note(self, logprob: float, rank: int, ids: list[int], of_ids: list[float]) -> None:
+    def note(self, logprob: float, token_rank: int, ids: list[int], of_ids: list[float]) -> None:
         """Write down the token's log-probability, and those of the likeliest, best first."""
         top = self.known.top
         best = dict(zip(ids[:top], of_ids[:top], strict=True))
-        entry = TokenLogprobs(self.token, logprob, best, rank)
+        entry = TokenLogprobs(self.token, logprob, best, token_rank)
         if self.offset < len(self.known.own):
             self.known.own[self.offset] = entry
         else:
@@ -95,8 +95,8 @@ def note(
     asked: Seq[Asked], logprobs: Seq[float], best: Seq[tuple[int, list[int], list[float]]]
 ) -> None:
     """Write what has come from the device down where it was asked for."""
-    for place, logprob, (rank, ids, of_ids) in zip(asked, logprobs, best, strict=True):
-        place.note(logprob, rank, ids, of_ids)
+    for place, logprob, (token_rank, ids, of_ids) in zip(asked, logprobs, best, strict=True):
+        place.note(logprob, token_rank, ids, of_ids)
 
 
 def of_prompt(stored: Stored, leaf: Node, request: Request) -> PromptLogprobs | None:

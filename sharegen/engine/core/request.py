@@ -80,7 +80,7 @@ _LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "stop": (lambda x: _text(x) or _all(x, _text), "non-empty strings"),
     "stop_token_ids": (lambda x: _all(x, _token), "a list of token ids"),
 }
-"""Of each field that is a list or a mapping, whether a value will do, and what does in words."""
+"""For each field that is a list or a mapping: whether a value will do, and what does in words."""
 
 
 @refusing(SAMPLING_NOT_HERE)
@@ -240,7 +240,7 @@ class Request:
         as the context; params then ask for one token.
     logprobs_from: the first prompt token whose log-probability is told where params asks for
         them, 1 at least; what comes before costs no logits.
-    beam: where the samples are the best texts that a beam search finds, by their rank; params are
+    beam: where the samples are the best texts that a beam search finds, by beam rank; params are
         then its `of_rows`.
     """
 
@@ -296,7 +296,7 @@ class Request:
 class TokenLogprobs:
     """The raw distribution at one position: the chosen token's log-probability and the top k's.
 
-    rank: the chosen token's place among all, 1 for the likeliest.
+    rank: the token rank: the chosen token's place among all, 1 for the likeliest.
     """
 
     token_id: int

@@ -52,7 +52,7 @@ class Agreement:
 
 
 def digest(value: Any) -> str:
-    """Of a batch, or what else a step depends on, by its content alone."""
+    """A short hash of the content of a batch, or of what else a step depends on."""
     hashed = hashlib.blake2b(digest_size=4)
     for part in _parts(value):
         hashed.update(part)

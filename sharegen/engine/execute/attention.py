@@ -48,7 +48,7 @@ def attention_for(
 
 
 class NoAttention:
-    """Of a model whose every layer keeps a state, and none keys and values."""
+    """Stands in where every layer of a model keeps a state, and none keys and values."""
 
     def __init__(self) -> None:
         self.fallback: str | None = None

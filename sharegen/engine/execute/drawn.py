@@ -56,7 +56,7 @@ class Drawn:
         return ended
 
     def get_top(self) -> list[tuple[int, list[int], list[float]]]:
-        """Of each place the token's rank, the likeliest tokens and their log-probabilities."""
+        """(token rank, likeliest tokens, their log-probabilities) of each place."""
         columns = (self._wait(index).tolist() for index in (3, 4, 5))
         return list(zip(*columns, strict=True))
 

@@ -47,7 +47,7 @@ def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
 def block_format(
     layers: Sequence[LayerSpec], dtype: torch.dtype, kv_cache_dtype: str
 ) -> BlockFormat:
-    """Of a KV cache of this dtype ("auto": the model's, or "fp8") for a model's layers.
+    """The format of a KV cache of this dtype ("auto": the model's, or "fp8").
 
     Without attention a token takes its own id and nothing else.
     """

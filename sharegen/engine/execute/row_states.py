@@ -106,7 +106,9 @@ class RowStates:
     def of_step(
         self, position: torch.Tensor, output: torch.Tensor, in_place: bool = False
     ) -> StatesOfRows:
-        """Of the first rows; one that has ended, and has position -1, changes nobody's state.
+        """The states of the first rows for one step.
+
+        A row that has ended has position -1 and changes no state.
 
         output: how many tokens a row has had after its prompt. in_place: no row goes on from what
         another row writes in this step, as beams do.

@@ -326,7 +326,7 @@ def _top(
     count: int,
     logit_rows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Each token's rank and the `count` likeliest of its place; nothing where nobody asked (-1)."""
+    """Token ranks and the `count` likeliest tokens of each place; nothing where none asked (-1)."""
     if count < 0:
         return ()
     places = ranks(logits, tokens, logit_rows)

@@ -121,7 +121,7 @@ class StepSlots:
 
 
 class _Kind(NamedTuple):
-    """Of mixers whose states are settled together: their modules' type, and the states."""
+    """What mixers have in common whose states are settled together."""
 
     module: type
     spec: StateSpec

@@ -99,7 +99,7 @@ class SwapSpace:
             self._copy_back(slots, blocks)
 
     def seconds(self) -> tuple[float, float]:
-        """Of blocks that go out and come back: the fixed part, and what each of them adds."""
+        """Seconds for blocks to go out and come back: the fixed part, and what each block adds."""
         many = min(_TIMED, self.num_slots)
         self._trial(many)  # touches the pages
         of_one, of_many = self._trial(1), self._trial(many)

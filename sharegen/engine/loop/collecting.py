@@ -188,9 +188,9 @@ def _note_top(
         wanted = sequence.group.request.params.logprobs
         if wanted is None:
             continue
-        rank, ids, of_ids = top[place]
+        token_rank, ids, of_ids = top[place]
         best = dict(zip(ids[:wanted], of_ids[:wanted], strict=True))
         if sequence.logprobs is None:
             sequence.logprobs = []
-        entry = TokenLogprobs(sequence.tokens[-1], logprobs[place], best, rank)
+        entry = TokenLogprobs(sequence.tokens[-1], logprobs[place], best, token_rank)
         sequence.logprobs.append(entry)

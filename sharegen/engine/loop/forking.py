@@ -109,7 +109,7 @@ def _text_tokens(parent: Request, params: SamplingParams, outputs: int) -> int:
 
 
 def outputs_so_far(scheduler: Scheduler) -> dict[tuple[int, int], list[int]]:
-    """Of all samples that run, by (request key, sample); of a beam search its beams by rank."""
+    """The tokens of all running samples, by (request key, sample or beam rank)."""
     found: dict[tuple[int, int], list[int]] = {}
     for sequence in (*scheduler.rows.running(), *scheduler.without_row()):
         if not sequence.finished:

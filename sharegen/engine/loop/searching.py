@@ -70,31 +70,33 @@ class Searching:
         return []
 
     def _finish(self, group: SequenceGroup, search: BeamSearch[_Text]) -> list[Completion]:
-        found = [self._completion(group, rank, text) for rank, text in enumerate(search.ended)]
+        found = [
+            self._completion(group, beam_rank, text) for beam_rank, text in enumerate(search.ended)
+        ]
         missing = range(len(found), search.params.beam_width)
         if missing:
             why = f"no more than {len(found)} texts can be told apart: follow fewer beams"
-            found += [self._failure(group, rank, why) for rank in missing]
+            found += [self._failure(group, beam_rank, why) for beam_rank in missing]
         return self._end(group, found)
 
     def _fail(self, group: SequenceGroup) -> list[Completion]:
         count = len(group.beams[0].tokens)
         why = f"{NO_DISTRIBUTION} after {count:,} tokens"
-        ranks = range(group.request.rows)
-        return self._end(group, [self._failure(group, rank, why) for rank in ranks])
+        beam_ranks = range(group.request.rows)
+        return self._end(group, [self._failure(group, beam_rank, why) for beam_rank in beam_ranks])
 
     def _end(self, group: SequenceGroup, found: Seq[Completion]) -> list[Completion]:
-        """Those that are wanted, by rank."""
+        """Those that are wanted, by beam rank."""
         wanted = group.samples_of(group.drawn[0])
         self.scheduler.finish(group.alive[group.drawn[0]])
-        return [found[rank] for rank in wanted]
+        return [found[beam_rank] for beam_rank in wanted]
 
-    def _completion(self, group: SequenceGroup, rank: int, text: Ended[_Text]) -> Completion:
+    def _completion(self, group: SequenceGroup, beam_rank: int, text: Ended[_Text]) -> Completion:
         drawn = OfSample(text.end.tokens, text.logprob, text.end.logprobs, text.score)
-        return self.endings.completion(group, rank, drawn, text.end.ending)
+        return self.endings.completion(group, beam_rank, drawn, text.end.ending)
 
-    def _failure(self, group: SequenceGroup, rank: int, why: str) -> Completion:
-        return self.endings.failure(group, rank, OfSample([], 0.0, None), why)
+    def _failure(self, group: SequenceGroup, beam_rank: int, why: str) -> Completion:
+        return self.endings.failure(group, beam_rank, OfSample([], 0.0, None), why)
 
 
 def _noted(beam: Sequence, choice: Choice, seen: Seq[Seen]) -> list[TokenLogprobs] | None:
@@ -103,6 +105,6 @@ def _noted(beam: Sequence, choice: Choice, seen: Seq[Seen]) -> list[TokenLogprob
     if wanted is None:
         return None
     likeliest = seen[choice.parent].likeliest
-    rank = 1 + likeliest.index((choice.token, choice.logprob))
-    entry = TokenLogprobs(choice.token, choice.logprob, dict(likeliest[:wanted]), rank)
+    token_rank = 1 + likeliest.index((choice.token, choice.logprob))
+    entry = TokenLogprobs(choice.token, choice.logprob, dict(likeliest[:wanted]), token_rank)
     return [*(beam.logprobs or []), entry]

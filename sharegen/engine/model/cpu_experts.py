@@ -37,10 +37,10 @@ def fill_experts(model: nn.Module, undo: ExitStack) -> None:
 
 
 def _filled_by_token(forward: _ByToken) -> _ByToken:
-    """Of experts in transformers' interface, and what is called alike.
+    """Wraps experts of transformers' interface, and others that are called in the same way.
 
-    They take tokens, [T, hidden] or with more axes before, and of each its experts and their
-    weights, [T, k].
+    They take tokens [T, hidden], or with more axes before, and the experts and weights of each
+    token, [T, k].
     """
 
     def filled(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _filled_by_token(forward: _ByToken) -> _ByToken:
 
 
 def _filled_by_size(forward: _BySize) -> _BySize:
-    """Of experts that take rows in their order, and how many each has, as jetmoe's do."""
+    """Wraps experts that take rows in their order and a count for each expert, as jetmoe's do."""
 
     def filled(rows: Tensor, counts: list[int]) -> Tensor:
         if torch.compiler.is_compiling():

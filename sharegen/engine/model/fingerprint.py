@@ -45,7 +45,7 @@ def fingerprint_of_folder(folder: Path) -> str:
 
 
 def fingerprint_of_others(folder: Path) -> str:
-    """Of all other files in a model's folder: while they stay, its tokenizer does."""
+    """A fingerprint of all other files in the folder: while it stays, so does the tokenizer."""
     return _hash_files(folder, lambda name: not _is_model(name))
 
 

@@ -85,7 +85,7 @@ class Wanted:
 
     @contextmanager
     def only(self, rows: torch.Tensor) -> Iterator[None]:
-        """Of the forward inside, which is of more, only these rows' logits are wanted."""
+        """Inside, a forward of more rows is asked for the logits of these rows alone."""
         self.rows = rows
         try:
             yield

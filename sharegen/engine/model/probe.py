@@ -297,7 +297,7 @@ def _mixers(model: PreTrainedModel, name: str, others: list[str], tokens: list[i
 
 
 def _begins_with_zeros(mixer: Mixer, model: PreTrainedModel) -> bool:
-    """Of a model on the meta device nobody can tell."""
+    """Whether a mixer's states begin with zeros; taken as true for a model on the meta device."""
     device = next(mixer.module.parameters()).device
     if device.type == "meta":
         return True

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-NARROW = 64
+SHORTLIST = 64
 """How many of a row's best tokens are looked at before the whole row is sorted."""
 
 _SORTED_AT_ONCE = 4096
@@ -34,7 +34,7 @@ def survivors(
 def _threshold(scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     """The least logit that top-k and top-p leave: float32 [n], -inf where they are off.
 
-    On a CPU only the rows that ask are looked at; in a large vocabulary first their best NARROW
+    On a CPU only the rows that ask are looked at; in a large vocabulary first their best SHORTLIST
     tokens, which nearly always hold the answer, and the whole row only where they don't. Which way
     a row goes depends on that row alone.
     """
@@ -43,7 +43,7 @@ def _threshold(scaled: Tensor, weights: Tensor, top_k: Tensor, top_p: Tensor) ->
         return _threshold_among(scaled, weights, top_k, top_p, vocab_size)[0]
     threshold = torch.full_like(top_p, -torch.inf)
     rows = ((top_k < vocab_size) | (top_p < 1)).nonzero().squeeze(-1)
-    for width in (NARROW, vocab_size) if vocab_size > _SORTED_AT_ONCE else (vocab_size,):
+    for width in (SHORTLIST, vocab_size) if vocab_size > _SORTED_AT_ONCE else (vocab_size,):
         if len(rows):
             threshold[rows], found = _threshold_among(
                 scaled[rows], weights[rows], top_k[rows], top_p[rows], width

@@ -11,7 +11,7 @@ from sharegen.errors import CapacityError
 
 
 class Capacity:
-    """Of the block pool and the slots of states of one engine, for a model's context."""
+    """What the block pool and the state slots of one engine have room for."""
 
     def __init__(self, cache: PrefixCache[Sequence], context_length: int) -> None:
         self._cache = cache

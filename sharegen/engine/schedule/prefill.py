@@ -44,7 +44,7 @@ class Prefill:
         self._ending.setdefault(group.leaf, []).append(group)
 
     def leave(self, group: SequenceGroup, left: list[int]) -> None:
-        """Of the samples of a group that waits only these are still to be drawn."""
+        """Keep only these samples of a waiting group to be drawn."""
         group.drawn = left
         self.num_waiting -= group.unfinished - len(left)
         if not left:

@@ -263,7 +263,7 @@ class Rows:
         return codes // radix**2, codes // radix % radix, codes % radix, count
 
     def _progress(self) -> tuple[Int64, Int64, Int64]:
-        """Of the running: inputs so far, tokens they joined with, the number of the last input."""
+        """Inputs so far, tokens at admission, and last input's number of the running rows."""
         admitted = np.flatnonzero(self.position[: len(self.sequences)] >= 0)
         prefix = self.prefix_length[admitted].astype(np.int64)
         last = self.last_position[admitted] - prefix

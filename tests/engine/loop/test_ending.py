@@ -12,16 +12,16 @@ from transformers import AutoModelForCausalLM
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.loop.ending import Endings
 from sharegen.engine.model.load import load_model
-from sharegen.engine.schedule.sequence import Group
+from sharegen.engine.schedule.sequence import SequenceGroup
 from tests.engine.jobs import make_engine, run
 from tests.engine.tiny_models import make_tiny
 from tests.engine.tokenizers_for_tests import byte_level, python_bytes
 
 
-def group(stop: str) -> Group:
+def group(stop: str) -> SequenceGroup:
     params = SamplingParams(stop=stop)
     leaf: Any = None  # where the prompt ends plays no part
-    return Group(Request(0, [5], params, range(1)), leaf, 100)
+    return SequenceGroup(Request(0, [5], params, range(1)), leaf, 100)
 
 
 def test_stops_are_looked_up_once_a_request_however_many_lists_run() -> None:

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from sharegen.engine.model.compile import compiling, narrowing
-from sharegen.engine.model.compile.narrowing import narrow_last_layer, wanted_rows
+from sharegen.engine.model.compile import compiling
+from sharegen.engine.model.compile import wanted_rows as choice
 from sharegen.engine.model.compile.stacking import decoder_layers
+from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows, wanted_rows
 from sharegen.engine.model.interface import ValuesOnly, active
 from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
@@ -36,7 +37,7 @@ def tiny(name: str) -> LoadedModel:
 def test_what_follows_attention_is_computed_for_wanted_rows(name: str) -> None:
     model = tiny(name)
     expected = logits_of(model, [3, 20, 3])
-    narrow_last_layer(model)
+    skip_unwanted_rows(model)
     seen: list[int] = []
     for layer in decoder_layers(model):
         layer.mlp.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[1]))  # type: ignore[operator, union-attr]
@@ -44,7 +45,7 @@ def test_what_follows_attention_is_computed_for_wanted_rows(name: str) -> None:
     assert seen == [TOKENS] * (len(seen) - 1) + [3]
     assert logits_of(model, list(range(TOKENS))).shape[0] == TOKENS  # all, in one run
     assert seen[-1] == TOKENS
-    narrow_last_layer(model)  # as the next engine on the same model does
+    skip_unwanted_rows(model)  # as the next engine on the same model does
     torch.testing.assert_close(logits_of(model, [3, 20, 3]), expected)
     assert seen[-1] == 3
     model.release()
@@ -55,7 +56,7 @@ def test_what_follows_attention_is_computed_for_wanted_rows(name: str) -> None:
 def test_hybrids_whose_last_layer_is_attention_are_no_exception() -> None:
     model = tiny("qwen3_next")
     expected = logits_of(model, [7, 9])
-    narrow_last_layer(model)
+    skip_unwanted_rows(model)
     assert model.wanted is not None
     torch.testing.assert_close(logits_of(model, [7, 9]), expected)
 
@@ -67,7 +68,7 @@ def test_models_whose_code_does_not_allow_it_compute_all(name: str) -> None:
     """Shapes taken from elsewhere, positions counted, two attentions or none, a mixer, no order."""
     model = tiny(name)
     expected = logits_of(model, [3, 20])
-    narrow_last_layer(model)
+    skip_unwanted_rows(model)
     assert model.wanted is None
     assert all(layer._compiled_call_impl is None for layer in decoder_layers(model))
     torch.testing.assert_close(logits_of(model, [3, 20]), expected)
@@ -148,5 +149,5 @@ def test_ranks_do_it_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
     model = tiny("llama")
     monkeypatch.setattr(model, "ranks", Two())
-    monkeypatch.setattr(narrowing, "_is_same", lambda *_: True)
+    monkeypatch.setattr(choice, "_is_same", lambda *_: True)
     assert wanted_rows(model) is None

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
-from sharegen.engine.sample.filters import NARROW, survivors
+from sharegen.engine.sample.filters import SHORTLIST, survivors
 from sharegen.engine.sample.sampling import (
     SamplingState,
     inverse_cdf,
@@ -235,8 +235,8 @@ class TestFilters:
         assert kept(top_k=2, top_p=0.2) == [1]
 
     def test_all_logits_equal(self):
-        """One large tie, wider than the narrow look: nothing can be cut."""
-        vocab_size = 4 * NARROW
+        """One large tie, longer than the shortlist: nothing can be cut."""
+        vocab_size = 4 * SHORTLIST
         logits = torch.zeros(300, vocab_size)
         for params in (
             SamplingParams(top_k=1),
@@ -248,9 +248,9 @@ class TestFilters:
 
     @pytest.mark.parametrize(
         "vocab_size",
-        [1, NARROW - 1, NARROW, 10 * NARROW, pytest.param(6000, marks=pytest.mark.slow)],
+        [1, SHORTLIST - 1, SHORTLIST, 10 * SHORTLIST, pytest.param(6000, marks=pytest.mark.slow)],
     )
-    def test_narrow_and_full_look_agree_with_the_definition(self, vocab_size):
+    def test_shortlist_and_full_look_agree_with_the_definition(self, vocab_size):
         generator = torch.manual_seed(vocab_size)
         count = 60 if vocab_size < 1000 else 6
         spread = torch.tensor([0.1, 1.0, 4.0]).repeat(count // 3)[:, None]

@@ -120,7 +120,7 @@ class _Converted:
 
 
 @dataclass(frozen=True)
-class _Narrowed:
+class _Sliced:
     whole: _Source
     dim: int
     first: int
@@ -229,19 +229,19 @@ def _convert(x: Unread, *, dtype: Any = None, device: Any = None, **kwargs: Any)
     return Unread(_Converted(x.source, dtype or x.dtype))
 
 
-def _narrow(
+def _slice(
     x: Unread, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Unread | None:
     if step != 1:
         return None
     first, end, _ = slice(start, end).indices(x.shape[dim])
-    return Unread(_Narrowed(x.source, dim % x.dim(), first, max(0, end - first)))
+    return Unread(_Sliced(x.source, dim % x.dim(), first, max(0, end - first)))
 
 
 def _split(x: Unread, lengths: Sequence[int], dim: int = 0) -> list[Unread]:
     ends = accumulate(lengths)
     return [
-        Unread(_Narrowed(x.source, dim % x.dim(), end - length, length))
+        Unread(_Sliced(x.source, dim % x.dim(), end - length, length))
         for length, end in zip(lengths, ends, strict=True)
     ]
 
@@ -281,7 +281,7 @@ _NOTED: dict[Any, Callable[..., Unread | list[Unread] | None]] = {
     _aten.alias.default: _same,
     _aten.clone.default: _same,
     _aten._to_copy.default: _convert,
-    _aten.slice.Tensor: _narrow,
+    _aten.slice.Tensor: _slice,
     _aten.split_with_sizes.default: _split,
     _aten.split.Tensor: _split_alike,
     _aten.transpose.int: _transpose,

@@ -16,8 +16,8 @@ from sharegen.engine.model.compile.adding import SumsOntoResiduals
 from sharegen.engine.model.compile.choosing import whole_rows
 from sharegen.engine.model.compile.fusing import fuse_projections, unfuse
 from sharegen.engine.model.compile.graph_passes import GraphPasses
-from sharegen.engine.model.compile.narrowing import narrow_last_layer, wanted_rows
 from sharegen.engine.model.compile.stacking import Stack, decoder_layers, stacks
+from sharegen.engine.model.compile.wanted_rows import skip_unwanted_rows, wanted_rows
 from sharegen.engine.model.last_layer import Wanted
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.states.in_place import changing, in_place, no_changes
@@ -53,7 +53,7 @@ def optimise(model: LoadedModel) -> None:
     if reason is not None:
         unfuse(replaced)
         warnings.warn(f"the model runs uncompiled: {reason:.200}", stacklevel=2)
-        narrow_last_layer(model)
+        skip_unwanted_rows(model)
         return
     model.on_release(unfuse, replaced)
     if wanted is not None:

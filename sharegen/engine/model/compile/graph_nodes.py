@@ -25,7 +25,7 @@ def value_of(node: Any) -> torch.Tensor | None:
 
 
 def shape_of(node: Any) -> tuple[Any, ...]:
-    """Of the tensor that it computes; empty where it computes another thing."""
+    """The shape of the tensor that a node computes; empty where it computes no tensor."""
     value = value_of(node)
     return () if value is None else tuple(value.shape)
 

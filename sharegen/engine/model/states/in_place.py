@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 Key = tuple[str, int]
-"""Of one of a mixer's states: "conv" or "recurrent", and its number among those."""
+"""Names one of a mixer's states: "conv" or "recurrent", and its number among those."""
 
 RECURRENT: Key = ("recurrent", 0)
 

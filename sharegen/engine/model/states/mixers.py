@@ -131,11 +131,11 @@ class Mixer:
 
     @property
     def keys(self) -> frozenset[Key]:
-        """Of its states."""
+        """The keys of its states."""
         return frozenset(spec.key for spec in self.states)
 
     def spec(self, key: Key) -> StateSpec:
-        """Of that state."""
+        """The specification of the state with that key."""
         return next(spec for spec in self.states if spec.key == key)
 
     def step(self, hidden: torch.Tensor, states: States, compiled: bool) -> torch.Tensor:

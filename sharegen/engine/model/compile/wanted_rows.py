@@ -19,7 +19,7 @@ _TOKENS, _ROWS = 8, 2  # of the trial
 _TOLERANCE = 0.1  # of the logits' norm: rows that are others' differ by as much as it is
 
 
-def narrow_last_layer(model: LoadedModel) -> None:
+def skip_unwanted_rows(model: LoadedModel) -> None:
     """Have the last layer computed for wanted rows alone, until the model is released.
 
     A model of which a trial shows that this makes no difference has it so.
