@@ -12,7 +12,7 @@ class SharegenError(Exception):
 
     exit_code = 1
     request_key: int | None = None
-    """Of the request that it is about, where it is one of many."""
+    """The key of the request that it is about, if it is one of many."""
 
 
 class UsageError(SharegenError):

@@ -407,7 +407,7 @@ class LLM:
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def _next_seed(self) -> int:
-        """The seed of one call: the LLM's own first, then further ones that hang on it alone."""
+        """The seed of one call: the LLM's own first, then further ones derived from it alone."""
         call = self._calls
         self._calls += 1
         return row_key(self._seed, call, 0) if call else self._seed

@@ -12,7 +12,7 @@ Offer = list[tuple[str, str]]
 
 
 def complete_recipe(incomplete: str) -> Offer:
-    """Recipes that ship, and YAML files here."""
+    """Bundled recipes, and YAML files of this folder."""
     from sharegen.workload.recipe import load_recipe, recipe_names
 
     names = [name for name in recipe_names() if name.startswith(incomplete)]

@@ -81,7 +81,10 @@ def llama_cpp(
         typer.Option(min=1, max=256, help="Sequences together (repeatable). 20, 80 and 256."),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="Of sharegen, and of a file that is written: float32 or bfloat16.")
+        str,
+        typer.Option(
+            help="The data type of sharegen, and of a file that is written: float32 or bfloat16."
+        ),
     ] = "float32",
 ) -> None:
     """One shared prompt through llama.cpp's llama-batched-bench and through sharegen, on the CPU.

@@ -170,7 +170,7 @@ def _duration(seconds: float) -> str:
 
 
 def _gold_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Of how many problems the gold answer is known, where the recipe looks for any."""
+    """How many problems have a known gold answer, where the recipe looks for one."""
     if plan.golds is None:
         return []
     return [("gold answers", f"known of {plan.golds:,} of {plan.problems:,} problems")]

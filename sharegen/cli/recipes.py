@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def recipes(context: typer.Context) -> None:
-    """List the recipes that ship with sharegen, or print one.
+    """List the bundled recipes, or print one.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def recipes(context: typer.Context) -> None:
 
 @app.command("list", cls=Command)
 def list_recipes() -> None:
-    """List the recipes that ship with sharegen.
+    """List the bundled recipes.
 
     \b
     Example:

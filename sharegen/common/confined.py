@@ -1,4 +1,4 @@
-"""Calls whose cost a stranger's template or pattern decides: a process with limits makes them.
+"""Calls whose cost an untrusted template or pattern decides: a process with limits makes them.
 
 Ten characters of a template can compute for hours within a single operation of Python, which hears
 no signal meanwhile; so neither a thread nor a timer in this process could end it. The process is
@@ -29,7 +29,7 @@ from typing import IO, Any, NoReturn, ParamSpec, TypeVar
 from sharegen.common.import_path import import_path
 
 SECONDS = 2.0
-"""Of CPU time, for one call."""
+"""CPU seconds that one call may take."""
 
 MEMORY = 2**30
 """Bytes that one call may take on top of what the process has."""

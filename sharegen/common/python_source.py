@@ -7,7 +7,7 @@ import sys
 import warnings
 
 _DIGITS = 50_000
-"""Of a number in a program. Where it is run there is no limit; reading one takes quadratic time."""
+"""The most digits of a number in a program that is parsed: parsing takes quadratic time."""
 
 
 def parsed(code: str) -> ast.Module | None:

@@ -2,8 +2,8 @@
 
 A part is a span of the problems in tree order, so neighbours in the tree stay together and only
 nodes that lie across a boundary are computed twice. Of all cuts into such spans this finds one
-whose largest part is the least, and among these takes boundaries that copy few tokens. It hangs on
-the tree, the tokens of a problem's samples and the number of parts alone: every process of a job
+whose largest part is the least, and among these takes boundaries that copy few tokens. It depends
+only on the tree, the tokens of a problem's samples and the number of parts: every process of a job
 finds the same one by itself.
 """
 
@@ -90,9 +90,9 @@ def cut(tree: PrefixTree, problem_tokens: int | Sequence[int], num_parts: int) -
 
 
 def copied_by_workers(tree: PrefixTree, workers: int) -> int:
-    """Prompt tokens computed more than once if so many workers each take a stretch of the tree.
+    """Prompt tokens computed more than once if each worker takes a run of adjacent problems.
 
-    They are dealt even stretches of problems, and parts of a problem where there are fewer.
+    They are dealt even runs of problems, and parts of a problem where there are fewer.
     """
     order, starts, ends, lengths = _spans(tree)
     places = np.arange(1, workers) * len(order) / workers

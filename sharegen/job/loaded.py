@@ -173,7 +173,7 @@ class LoadedJob:
     ) -> int:
         """Draw what the journal lacks and close it; returns how many samples that were.
 
-        judge: of programs, where it hangs on their tests how many are drawn.
+        judge: of programs, where how many are drawn depends on their tests.
 
         Raises ModelError where not one sample came out, of this run and those before it.
         """
@@ -277,7 +277,7 @@ class LoadedJob:
         """The problems that can run, and the requests to put to the engine.
 
         The other problems become lines of the journal. They stay among the requests without
-        samples: where the tree splits hangs on the prompts alone, not on what fits this machine.
+        samples: where the tree splits depends only on the prompts, not on what fits this machine.
         """
         from sharegen.engine.core.request import Request
 
@@ -351,7 +351,7 @@ class LoadedJob:
         )
 
     def _samplings(self) -> list[Sampling]:
-        """Of the prompts in the tree, by their places there."""
+        """How each prompt in the tree is sampled, in the tree's order."""
         pairs = zip(self.workload.problems, self.prompts, strict=True)
         return [problem.sampling for problem, prompt in pairs if prompt]
 

@@ -127,7 +127,7 @@ def state_slots(
 
 
 def single(configuration: Configuration, samplings: Iterable[Sampling]) -> list[bool] | None:
-    """Of prompts whether one sample alone goes on from each; None where all KV is alike."""
+    """Whether only one sample continues each prompt; None where all KV has one format."""
     if configuration.machine.kv_cache_dtype == "auto":
         return None
     from sharegen.engine.core.request import GREEDY_BELOW
@@ -161,12 +161,12 @@ def kv_cache_limit(
 
 
 def extents(samplings: Sequence[Sampling], context_length: int) -> tuple[list[int], list[int]]:
-    """Of each problem how many samples it has, and of how many tokens at most."""
+    """How many samples each problem has, and how many tokens one of them has at most."""
     return [s.samples for s in samplings], [s.max_tokens or context_length for s in samplings]
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that samples hang on."""
+    """Versions of Python and of the packages that samples depend on."""
     names = ("sharegen", "torch", "transformers", "triton")
     found = {"python": platform.python_version()}
     for name in names:

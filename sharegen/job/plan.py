@@ -19,7 +19,7 @@ _SHOWN_FIRST, _SHOWN_LAST, _SHOWN_LEVELS = 2, 1, 12
 
 
 Each = int | Sequence[int]
-"""Of problems: one value for all, or one for each by their numbers in the tree."""
+"""A value for all problems, or one for each by their numbers in the tree."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]
 
 
 def shared_lengths(tree: PrefixTree) -> dict[int, int]:
-    """Of each prompt how many of its tokens are in nodes that others read, too."""
+    """How many tokens of each prompt are in nodes that other prompts have, too."""
     below: dict[int, int] = {}
     for node in reversed(list(tree.nodes())):
         below[id(node)] = len(node.requests) + sum(below[id(child)] for child in node.children)

@@ -33,12 +33,12 @@ def readings(
     """
     counts = each_of(samples, sum(len(node.requests) for node in tree.nodes()))
     queries: list[Queries] = []
-    seated = 0
+    num_rows = 0
     for node in tree.nodes():
-        wanted = min(sum(counts[place] for place in node.requests), rows - seated)
+        wanted = min(sum(counts[place] for place in node.requests), rows - num_rows)
         if wanted > 0:
-            queries.append(Queries(node, range(seated, seated + wanted), node.length))
-            seated += wanted
+            queries.append(Queries(node, range(num_rows, num_rows + wanted), node.length))
+            num_rows += wanted
     nowhere = {node: NodeKV(fp8=node.alone) for node in tree.nodes()}
     layout = shared_layout(queries, nowhere)
     tile = tiles.beside_tile(shape, limit)

@@ -1,6 +1,6 @@
 """`--reorder`: prompts whose free fields, and rows, stand in the order that shares the most tokens.
 
-What every row's prompt is then hangs on all rows that are asked, and on the tokenizer.
+Every row's prompt then depends on all rows that are asked, and on the tokenizer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def saved_by_order(workload: Workload) -> int | None:
 def _table(
     problems: Sequence[Problem], free: Sequence[str], tokenizer: Any
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Of each free field which value each problem has, and how many tokens each value takes."""
+    """For each free field, which value each problem has, and how many tokens each value takes."""
     columns: list[list[int]] = []
     lengths: list[list[int]] = []
     for name in free:
@@ -78,12 +78,12 @@ def _table(
 
 
 def _tokens(problems: Sequence[Problem], tokenizer: Any, block_size: int) -> tuple[int, int]:
-    """Of the problems' prompts the tokens in all, and those that are computed."""
+    """How many tokens the problems' prompts have in all, and how many of them are computed."""
     found = tokenise_each([problem.prompt for problem in problems], tokenizer)
     prompts = [ids for ids in found if not isinstance(ids, Exception) and ids]
     return sum(map(len, prompts)), PrefixTree.build(prompts, block_size).num_tokens
 
 
 def _fingerprint(problems: Sequence[Problem]) -> str:
-    """Of which prompt each row has, in whatever order the rows are asked."""
+    """A hash of which prompt each row has, in whatever order the rows are asked."""
     return content_hash(sorted((problem.id, problem.prompt_hash) for problem in problems))

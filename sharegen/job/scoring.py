@@ -114,14 +114,14 @@ class ProblemSet:
         )
 
     def tests_hash(self, problem_id: str) -> str | None:
-        """Of a problem's tests as they stand; None for one that is not here."""
+        """The hash of a problem's tests as they are now; None for a problem that is not here."""
         if problem_id not in self._hashes and problem_id in self._rows:
             values = self._rows[problem_id].values
             self._hashes[problem_id] = content_hash(self.schema.tests_of(values))
         return self._hashes.get(problem_id)
 
     def difficulty(self, problem_id: str) -> str | None:
-        """Of a problem; all are kept, unlike its tests."""
+        """The difficulty of a problem; all difficulties stay in memory, unlike tests."""
         if problem_id not in self._difficulties:
             self._difficulties[problem_id] = self.problem(problem_id).difficulty
         return self._difficulties[problem_id]

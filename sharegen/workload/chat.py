@@ -1,6 +1,6 @@
 """A conversation -> the text that the model was trained on, by its tokenizer's chat template.
 
-The template came with the model's files: a stranger's program, which a process with limits runs
+The template came with the model's files: an untrusted program, which a process with limits runs
 through transformers' own code.
 """
 

@@ -1,4 +1,4 @@
-"""YAML of strangers: plain values, and never more of them than a recipe needs.
+"""Untrusted YAML: plain values, and never more of them than a recipe needs.
 
 A few lines of YAML can stand for billions of values (aliases of aliases), for more levels than
 Python can climb, or for a number that takes minutes to read. What an alias stands for is counted
@@ -14,7 +14,7 @@ import yaml
 MAX_BYTES = 2**18
 MAX_VALUES = 10_000
 MAX_CHARACTERS = 2**20
-"""Of all values together, aliases written out; the same goes for MAX_VALUES."""
+"""The most of all values together, aliases written out; MAX_VALUES counts the same way."""
 
 MAX_DEPTH = 32
 _MAX_DIGITS = 100

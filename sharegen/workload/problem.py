@@ -72,7 +72,7 @@ class Reordered:
     """Problems in another order, as are the free fields of each.
 
     given, computed: prompt tokens that are computed, each once, in the given order and in this one.
-    fingerprint: of all prompts, which hang on each other.
+    fingerprint: of all prompts, where they depend on each other.
     """
 
     problems: list[Problem]
@@ -303,6 +303,6 @@ _UNSAID: tuple[Any, ...] = (None, False, {}, [])
 
 
 def random_key(problem_id: str) -> int:
-    """What a problem's random stream hangs on: 63 bits of its id, wherever the row stands."""
+    """The key of a problem's random stream: 63 bits of its id, whatever the row's position."""
     digest = hashlib.blake2b(problem_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -3,7 +3,7 @@
 A recipe is a job with holes: its presets fill them (a dataset with its model), then the command's
 flags do (see configuration.py). Every layer is a plain mapping that is merged into the one below
 and validated as a whole, so that a preset or a flag can set whatever a recipe can. No code runs
-when a recipe is loaded, and a stranger's one costs no more time and memory than one of ours.
+when a recipe is loaded, and an untrusted one costs no more time and memory than a bundled one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sharegen.workload.validation import Strict, validate
 from sharegen.workload.values import Place, Revision, Template
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
-"""The folder of the recipes that ship with sharegen."""
+"""The folder of the bundled recipes."""
 
 _ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")  # what people take for a recipe
 _MAX_PRESETS = 100
@@ -97,7 +97,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recipe_names() -> list[str]:
-    """The recipes that ship with sharegen."""
+    """The bundled recipes."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 

@@ -38,12 +38,12 @@ def greedy_groups(
 
 
 def _decided(columns: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Of each field the others that have one value wherever it has one itself."""
+    """For each field, the other fields that it decides: rows alike in it are alike in them."""
     distinct = [len(set(column)) for column in columns]
     found: list[list[int]] = []
     for field, column in enumerate(columns):
         others: list[int] = []
-        repeats = distinct[field] < len(column)  # of one that never does nothing hangs on it
+        repeats = distinct[field] < len(column)  # a field without repeated values decides nothing
         for other in range(len(columns)) if repeats else ():
             if other != field and distinct[other] <= distinct[field]:
                 pairs = set(zip(column, columns[other], strict=True))

@@ -130,7 +130,7 @@ def model_of(recipe: Recipe, job: Job, is_flag: bool) -> str:
 
 
 def source_of(recipe: Recipe, job: Job) -> str | None:
-    """Where the data is: beside the recipe, or with those that ship (it may be a copy)."""
+    """Where the data is: beside the recipe, or with the bundled recipes (it may be a copy)."""
     source = job.dataset.source
     if source is None:
         return None

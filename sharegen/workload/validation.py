@@ -98,7 +98,7 @@ _OF_OTHERS = {
 def _meant(model: type[BaseModel], path: Sequence[str]) -> str | None:
     """The key that an unknown one was probably meant to be: of its section, or of another.
 
-    Of several sections that have the name it is the first.
+    If several sections have the name, it is the first of them.
     """
     name, own = path[-1], _keys_at(model, path[:-1])
     elsewhere: dict[str, str] = {}

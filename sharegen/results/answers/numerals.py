@@ -198,7 +198,7 @@ def _signs(*signs: str | None) -> str:
 
 
 def _value(match: re.Match[str], scaled: bool = True) -> Fraction | None:
-    """Of a number that was found; None for what has none, or divides by zero."""
+    """The value of a number that was found; None if it has none or divides by zero."""
     if match["date"] or match["ratio"] or match["range"]:
         return None
     if match["sign"] and match["inner"]:

@@ -25,7 +25,7 @@ _READERS: dict[str, Callable[[Passage], Reading | None]] = {
     "boxed": boxed.read,
     "text": text.read,
 }
-_SHORT = 1_000  # characters, in which the patterns that ship take a moment whatever they are
+_SHORT = 1_000  # characters, which the bundled patterns read in a moment whatever they are
 
 
 @dataclass(frozen=True)

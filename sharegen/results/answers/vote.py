@@ -58,7 +58,7 @@ class Vote:
         return sum(votes for answer, votes in self.counts.items() if self.right.get(answer))
 
     def among(self, first: int) -> tuple[int, int]:
-        """Of the first so many samples: how many there are, and how many are right."""
+        """How many samples there are among the first `first`, and how many of them are right."""
         answers = self.answers[:first]
         return len(answers), sum(a is not None and self.right.get(a, False) for a in answers)
 

@@ -285,7 +285,7 @@ def _new_beside(path: Path) -> tuple[Path, int]:
 
 
 def _digests(path: Path) -> tuple[set[bytes], bool]:
-    """Of the lines of a file, which may be gone; and whether its last one has an end."""
+    """Digests of a file's lines, and whether its last line is ended; the file may be gone."""
     found: set[bytes] = set()
     line = b"\n"
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), path.open("rb") as file:

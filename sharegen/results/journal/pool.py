@@ -216,7 +216,7 @@ def _identity(run: RunFile, seeds: bool) -> str:
 
 
 def _name(path: Path) -> str:
-    """Of a shard without its folder: each may have been done elsewhere."""
+    """The job's name: a shard's has no folder, since each may have been computed elsewhere."""
     return str(path) if shard_named(path) is None else whole_path(path).name
 
 

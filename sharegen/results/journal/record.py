@@ -202,7 +202,7 @@ def _is_token(value: Any) -> bool:
 
 
 def _is_logprob(value: Any) -> bool:
-    """Of a token: its id, its log-probability, and those of the likeliest by their ids."""
+    """Whether it is a token's entry: its id, its log-probability, and the likeliest ones by id."""
     if not isinstance(value, list) or not value:
         return value is None
     return _is_token(value[0])
@@ -227,7 +227,8 @@ def _one_line(text: str) -> str:
 class Reader(Iterator[Record]):
     """Iterates over the records of a journal; a key's first record wins over later ones.
 
-    Of a sample that failed the first one drawn wins, and it comes last where none was.
+    For a sample that failed, the first record that was drawn wins; a failed one is returned, at
+    the end, only where none was drawn.
 
     duplicates: numbers of the lines that were left out because their key came before.
     end: the length in bytes of the whole lines read so far; what follows was cut short.

@@ -84,8 +84,8 @@ class RunFile:
     def read(cls, path: Path, to_do: str = REPAIR) -> RunFile | None:
         """The file at `path`, None if there is none; BrokenRunFile if nothing can be made of it.
 
-        Of one that was edited or damaged since it was written the results are left out, which is
-        remarked: they are for information. to_do: what the error advises.
+        If it was edited or damaged after it was written, its results are left out with a warning:
+        they are for information only. to_do: what the error advises.
         """
         try:
             sections = json_values.parse(path.read_bytes())

@@ -1,7 +1,7 @@
 """The nouns of drawing: a picture, and the theme that colours it.
 
 A picture is drawn on axes that it is given and uses no colour but its theme's; the numbers behind
-it come along as a table, for those who cannot see it and those who want to copy.
+it are written as a table, too, for those who cannot see it and those who want to copy.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Process:
                 self.check_limits()
 
     def _has_ended(self) -> bool:
-        """Reap what has ended by now, orphans too; whether the first process is among it."""
+        """Reap all processes that have ended; returns whether the first one is among them."""
         with contextlib.suppress(ChildProcessError):
             while self._exit is None:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -190,10 +190,10 @@ class Process:
         return None
 
     def _cpu_seconds(self) -> float:
-        """Of all its processes, whether they run, have ended or were left alone.
+        """CPU seconds of all its processes, whether they run, have ended or lost their parent.
 
-        None escapes: who ends is reaped by its parent or by us in the end, and takes along what it
-        has reaped itself; and no process can have its children go unreaped (see `seccomp.py`).
+        Every process is counted: one that ends is reaped by its parent or by us, with the time of
+        what it reaped itself, and no process can leave its children unreaped (see `seccomp.py`).
         """
         running = sum(map(_running_seconds, others())) if self.is_isolated else 0.0
         return _reaped_seconds() - self._cpu_before + running
@@ -249,7 +249,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _reaped_seconds() -> float:
-    """Of all that this process has reaped, with all that these had reaped."""
+    """CPU seconds of all processes that this one has reaped, and of those that they reaped."""
     reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
     return reaped.ru_utime + reaped.ru_stime
 

@@ -99,9 +99,9 @@ class Program(Peer):
     def _names(
         self, names: list[str], classes: list[str], asked_for: list[str]
     ) -> list[tuple[str, Any]]:
-        """Of these names what the program has.
+        """Those of these names that the program defines, with their values.
 
-        classes: names of those that the test has, too; asked_for: of those that it is about.
+        classes: names of classes that the test has, too; asked_for: names that the test is about.
         """
         self._asked_for = {*asked_for}
         space = vars(self._module)

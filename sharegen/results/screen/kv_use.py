@@ -12,13 +12,13 @@ def mib(number: int) -> str:
 
 
 def wasted_share(kv: Mapping[str, int]) -> float:
-    """Of all places in blocks in use those without a token; 0 where none was in use."""
+    """The share of the places in blocks in use that holds no token; 0 if none was in use."""
     reserved = kv.get("reserved", 0)
     return 1 - kv["used"] / reserved if reserved else 0.0
 
 
 def kv_rows(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Of several workers the peaks, each at a step of its own, are added up."""
+    """Rows of the summary; the peaks of several workers, each at its own step, are added up."""
     rows = []
     peak = stats.get("peak_kv")
     if peak and peak["reserved"]:

@@ -49,7 +49,7 @@ class OnRecord:
 
     @property
     def tokens(self) -> float:
-        """Of the samples; journals beside count theirs, too, of which the lengths are unknown."""
+        """Tokens of all samples; those of other journals are taken to be of mean length."""
         known = sum(self.lengths.values())
         total = sum(tokens * count for tokens, count in self.lengths.items())
         return self.samples * total / known if known else 0.0

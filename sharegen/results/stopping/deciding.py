@@ -2,11 +2,11 @@
 
 With continuous batching short samples finish first, and a rule that reads what has finished would
 prefer short answers. So all rules read the longest prefix of indices that has finished: what they
-decide hangs on the samples alone, on no batch, machine or interruption. What comes out beyond the
-prefix that decided waits for nobody and counts for nothing.
+decide depends only on the samples, not on a batch, a machine or an interruption. Samples that
+finish beyond the prefix that decided are not waited for and do not count.
 
-Every rule is one question: how many samples more it takes at the least. At 0 it has decided, and
-until there that many are wanted whatever they say.
+Every rule answers one question: how many more samples does it need at least? At 0 it has decided;
+until then that many are required, whatever they say.
 """
 
 from __future__ import annotations

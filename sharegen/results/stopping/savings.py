@@ -35,7 +35,7 @@ def stopping_rows(
 
 
 def _tokens_saved(drawn: Sequence[Record], stopped: Stopped) -> list[float]:
-    """Of each problem: its samples that were not drawn, at the mean length of those that were."""
+    """Tokens each problem saved: its samples not drawn, at the mean length of those drawn."""
     lengths: dict[tuple[str, str | None], list[int]] = {}
     for record in drawn:
         lengths.setdefault((record.problem_id, record.prompt_hash), []).append(record.num_tokens)

@@ -102,7 +102,7 @@ class Stopped:
         return stopped
 
     def problem(self, record: Record) -> Deciding:
-        """Of the record's problem."""
+        """The decision on the record's problem so far."""
         return self.deciding((record.problem_id, record.prompt_hash))
 
     def deciding(self, problem: ProblemKey) -> Deciding:
