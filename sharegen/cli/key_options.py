@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import make_dataclass
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from sharegen.cli.completion import complete_dataset, complete_from
 from sharegen.cli.flags import unescape, workers
@@ -16,19 +16,18 @@ _PARSERS = {"machine.kv_cache_memory": parse_size}
 
 _MEANINGS: dict[str, Callable[[Any], Any]] = {
     "machine.workers": workers,
-    "sampling.stop": lambda texts: [unescape(text) for text in texts] or None,
-    "keep.fields": lambda names: names or None,
+    "sampling.stop": lambda texts: [unescape(text) for text in texts],
 }
 """What the key's value is by what the flag says, where that is not the same."""
 
 DATASET = "dataset.source"  # beside a source --dataset takes a preset: `resolve` tells which it is
 
-_LISTS = ("sampling.stop", "keep.fields")
-
 
 def _type(each: FlaggedKey) -> Any:
-    if each.key in _LISTS:
-        return list[str]
+    """What Typer reads: a list for a flag that may be repeated, and words as they are."""
+    lists = [kind for kind in each.declared.kinds if get_origin(kind) in (list, Sequence)]
+    if lists:
+        return list[get_args(lists[0])[0]]  # type: ignore[misc]
     kinds = [kind for kind in each.declared.kinds if kind is not type(None)]
     is_word = any(get_origin(kind) is Literal for kind in kinds)
     return str if is_word else kinds[0]
@@ -65,7 +64,9 @@ def said_by(options: object) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for each in (*KEYS, *RUN_KEYS):
         value = getattr(options, each.flag.attribute, None)
-        if each.key == DATASET or value is None or (value is False and "/" not in each.flag.names):
+        if each.key == DATASET or value is None or value == []:
+            continue
+        if value is False and "/" not in each.flag.names:  # a switch that was not given
             continue
         section, _, name = each.key.rpartition(".")
         meaning = _MEANINGS.get(each.key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import UnionType
@@ -16,7 +16,8 @@ Kind = Literal["filter", "penalty"]
 """What a sampling parameter does to the logits; filters do it only where tokens are drawn."""
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-_NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+_NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text",
+          Sequence: "a list", dict: "a mapping"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,8 @@ class Declared:
     def want(self) -> str:
         """What a value must be, in words."""
         choices = [repr(value) for kind in self.kinds for value in get_args(kind)]
-        nouns = [_NOUNS[kind] for kind in self.kinds if kind in _NOUNS]
+        known = [get_origin(kind) or kind for kind in self.kinds]
+        nouns = [_NOUNS[kind] for kind in known if kind in _NOUNS]
         limits = self.parameter.limits
         if nouns and {"ge", "le"} <= limits.keys():
             nouns[0] += f" from {limits['ge']:g} to {limits['le']:g}"
@@ -145,7 +147,10 @@ class Declared:
             return is_one and self.parameter.contains(value)
         if get_origin(kind) is Literal:
             return value in get_args(kind)
-        return isinstance(value, kind)
+        if get_origin(kind) is Sequence:
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
+            return is_list and all(self._is(each, get_args(kind)[0]) for each in value)
+        return isinstance(value, get_origin(kind) or kind)
 
 
 def declared(group: type) -> dict[str, Declared]:
