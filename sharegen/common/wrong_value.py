@@ -25,6 +25,7 @@ _WORDS = {
     "string_too_short": "it must not be empty",
     "string_too_long": "it must have at most {max_length} characters",
     "list_type": "it must be a list",
+    "sequence_str": "it must be a list",
     "too_short": "it must have at least {min_length} of them",
     "too_long": "it must have at most {max_length} of them",
     "dict_type": "it must be a mapping",

@@ -123,7 +123,8 @@ class Declared:
     @property
     def want(self) -> str:
         """What a value must be, in words."""
-        choices = [repr(value) for kind in self.kinds for value in get_args(kind)]
+        literals = [kind for kind in self.kinds if get_origin(kind) is Literal]
+        choices = [repr(value) for kind in literals for value in get_args(kind)]
         known = [get_origin(kind) or kind for kind in self.kinds]
         nouns = [_NOUNS[kind] for kind in known if kind in _NOUNS]
         limits = self.parameter.limits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ class Group:
     most: Annotated[int | None, Parameter("At most.", ge=1)] = None
     level: Annotated[int, Parameter("A level.", ge=-2, le=9)] = 0
     kind: Annotated[Literal["auto", "fp8"], Parameter("A kind.")] = "auto"
+    ids: Annotated[Sequence[int] | None, Parameter("Some ids.")] = None
     on: Annotated[bool, Parameter("Whether it is on.")] = False
 
 
@@ -41,6 +43,7 @@ GROUP = declared(Group)
         ("most", [None, 1, 1 << 70], [0, 1.0, False, "1"]),
         ("level", [-2, 9], [-3, 10, None, 0.5]),
         ("kind", ["auto", "fp8"], ["int4", None, 1]),
+        ("ids", [None, [], (1, 2)], ["12", 3, [1.5], [True], {1: 2}]),
         ("on", [True, False], [0, 1, "yes", None]),
     ],
 )
@@ -56,6 +59,7 @@ def test_values_in_and_out_of_a_range(name: str, good: list[Any], bad: list[Any]
         ("most", "a whole number of at least 1, or None"),
         ("level", "a whole number from -2 to 9"),
         ("kind", "'auto' or 'fp8'"),
+        ("ids", "a list, or None"),
         ("on", "True or False"),
     ],
 )
