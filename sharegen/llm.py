@@ -37,9 +37,9 @@ from sharegen.engine.core.request import (
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
-from sharegen.engine.parallel.messages import Ready
+from sharegen.engine.parallel.messages import Ready, Setting
+from sharegen.engine.parallel.opening import open_engine, open_tokenizer
 from sharegen.errors import CapacityError, RequestError, UsageError
-from sharegen.opening import open_engine, open_tokenizer
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
@@ -137,9 +137,10 @@ class LLM:
         self._seed = config.seed
         self._request_ids = map(str, count())
         self._calls = 0  # of generate, chat and stream that have drawn
-        self._engine: Engine | Driver | None = open_engine(
-            model, self.tokenizer, config, tensor_parallel_size, workers, ray, options
-        )
+        setting = Setting(model, self.tokenizer, config, ranks=tensor_parallel_size, **options)
+        if ray is None and workers is None:
+            workers = 1
+        self._engine: Engine | Driver | None = open_engine(setting, workers, ray=ray)
 
     @property
     def engine(self) -> Engine | Driver:

@@ -44,10 +44,9 @@ ALLOWED: dict[str, set[str]] = {
         "common", "errors",
     },
     "llm": {
-        "engine/core", "engine", "engine/cache", "engine/model", "engine/parallel", "opening",
+        "engine/core", "engine", "engine/cache", "engine/model", "engine/parallel",
         "outputs", "prompts", "workload", "results", "common", "errors",
     },
-    "opening": {"engine", "engine/model", "engine/parallel", "errors"},
     "outputs": {"engine/core", "engine/text", "common", "errors"},
     "prompts": {"engine/core", "workload", "errors"},
     "version": set(),

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from functools import partial
 
 import torch
 
-from sharegen.bench.shapes import random_model, random_shard
+from sharegen.bench.shapes import load_random
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
-from sharegen.engine.model.load import load_model
-from sharegen.engine.parallel.lead import devices_of, lead
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.parallel.place import places
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.kernels.cost import CostModel
 
 
@@ -40,17 +39,14 @@ class Engines:
         kv_cache_memory: int | None = None,
     ) -> None:
         self.ranks = ranks
-        self._shape, self._dtype, self._quantization = shape, dtype, quantization
         self._compile, self._kv_cache_dtype = compile_model, kv_cache_dtype
         self._kv_cache_memory = kv_cache_memory
         give_memory_back()
-        self._devices: list[str] = []
-        if ranks > 1:
-            setting = Setting(shape, None, EngineConfig(), device=device, ranks=ranks)
-            self._devices = devices_of(*places(setting, 1))
-        else:
-            place = resolve_device(device)
-            self._loaded = load_model(random_model(shape, place, dtype, quantization))
+        load = partial(load_random, shape, dtype, quantization)
+        self._setting = Setting(shape, None, EngineConfig(), device=device, ranks=ranks, load=load)  # type: ignore[arg-type]
+        if ranks == 1:
+            loaded = load(device=resolve_device(device))
+            self._setting = replace(self._setting, model=loaded, load=None)
 
     def make(self, rows: int, levels: int | None, costs: CostModel | None = None) -> Engine:
         """One for so many rows; the last one must be gone, or closed where there are ranks.
@@ -66,10 +62,9 @@ class Engines:
             kv_cache_memory=self._kv_cache_memory,
         )
         tree = None if levels is None else tree_of(config.block_size, levels)
-        if self._devices:
-            part = partial(random_shard, self._shape, self._dtype, self._quantization)
-            return lead(part, self._devices, None, config, tree=tree, costs=costs)
-        return Engine(self._loaded, None, config, tree=tree, costs=costs)
+        engine = open_engine(replace(self._setting, config=config), tree=tree, costs=costs)
+        assert isinstance(engine, Engine)
+        return engine
 
 
 def tree_of(block_size: int, levels: int) -> PrefixTree:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,8 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.parallel.place import as_many_as_pay, places
+from sharegen.engine.parallel.opening import open_engine
+from sharegen.engine.parallel.place import places
 from sharegen.errors import UsageError
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import resolve
@@ -98,7 +99,8 @@ def bench_generate(
 
     config = config_for(load_model(module), prompts, samples, max_tokens, max_sequences)
     setting = Setting(configuration.model, None, config, device=device, dtype=dtype)  # type: ignore[arg-type]
-    settings = None if workers is None else places(setting, workers)
+    if workers is not None:
+        places(setting, workers)  # too many are refused before minutes of measuring
 
     module.set_attn_implementation("sdpa")
     theirs = {
@@ -112,16 +114,12 @@ def bench_generate(
     job = Job(prompts, samples, max_tokens, temperature)
     on_gpu = module.device.type == "cuda"
     if workers == 1 or (workers is None and (on_gpu or available_cores() == 1)):
-        loaded = load_model(module)
-        ours, stats = time_sharegen(Engine(loaded, None, config), job, loaded.device)
-        loaded.release()
-        workers = 1
-    else:
-        hired = as_many_as_pay(setting) if settings is None else Driver(settings)
-        with closing(hired) as driver:
-            driver.gather()
-            workers = len(driver.pids)
-            ours, stats = time_sharegen(driver, job, module.device)
+        workers, setting = 1, replace(setting, model=module)
+    with closing(open_engine(setting, workers)) as engine:
+        if isinstance(engine, Driver):
+            engine.gather()
+            workers = len(engine.pids)
+        ours, stats = time_sharegen(engine, job, module.device)
     result = {
         "bench": "generate",
         "model": configuration.model,

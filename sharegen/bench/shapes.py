@@ -15,7 +15,7 @@ from sharegen.engine.model.checkpoint.source import (
     locate,
 )
 from sharegen.engine.model.fp8.quantising import check, install, places, quantise
-from sharegen.engine.model.load import load_random_shard
+from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import UsageError
@@ -148,10 +148,17 @@ def _fill_with_fp8(model: PreTrainedModel, shape: str, device: torch.device) -> 
     model.tie_weights()
 
 
-def random_shard(
-    shape: str, dtype: torch.dtype, quantization: str | None, ranks: Ranks
+def load_random(
+    shape: str,
+    dtype: torch.dtype,
+    quantization: str | None,
+    *,
+    device: torch.device,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
-    """This rank's part of such a model; the whole is nowhere."""
+    """Such a model, loaded; of several ranks this one's part, and the whole is nowhere."""
+    if ranks is None:
+        return load_model(random_model(shape, device, dtype, quantization))
     return load_random_shard(config_of(shape), shape, dtype, ranks, quantization)
 
 

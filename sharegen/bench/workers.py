@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from sharegen.bench.shapes import random_model, vocabulary, workload
+from sharegen.bench.shapes import load_random, vocabulary, workload
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.parallel.place import places
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.errors import SharegenError
 from sharegen.results.screen.kv_use import wasted_share
 
@@ -52,12 +52,12 @@ def decode_on_workers(
     prompts = job.prompts(vocabulary(shape))
     requests = [Request(i, p, params, range(job.samples)) for i, p in enumerate(prompts)]
     config = EngineConfig(max_sequences=max_sequences, compile=compile_model)
-    model = partial(random_model, shape, dtype=getattr(torch, dtype), quantization=quantization)
-    setting = Setting(model, None, config, device=device)
-    settings = places(setting, workers)
+    make = partial(load_random, shape, getattr(torch, dtype), quantization)
+    setting = Setting(shape, None, config, device=device, load=make)  # type: ignore[arg-type]
     _say(f"{workers} engines start")
     started = time.perf_counter()
-    with closing(Driver(settings)) as driver:
+    with closing(open_engine(setting, workers, apart=True)) as driver:
+        assert isinstance(driver, Driver)
         driver.gather()
         start_seconds = time.perf_counter() - started
         _say(f"they stand after {start_seconds:.1f} s")

@@ -131,18 +131,12 @@ def start(
     model: with its weights, or without where the engines are apart. server: what workers on a CPU
     are copies of, where it runs already.
     """
-    if not staff.apart:
-        from sharegen.engine.engine import Engine
-
-        return Engine(model, tokenizer, config)
-    from sharegen.engine.parallel.driver import Driver
-    from sharegen.engine.parallel.launch import Processes
     from sharegen.engine.parallel.messages import Setting
-    from sharegen.engine.parallel.place import as_many_as_pay, places
+    from sharegen.engine.parallel.opening import open_engine
 
     assert configuration.model is not None
     setting = Setting(
-        configuration.model,
+        configuration.model if staff.apart else model,
         tokenizer,
         config,
         **values_of(CheckpointParameters, configuration),
@@ -150,13 +144,7 @@ def start(
         fingerprint=model.fingerprint,
         ranks=staff.ranks,
     )
-    if staff.cluster is not None:
-        from sharegen.engine.parallel.cluster import staffed
-
-        return staffed(staff.cluster, setting, staff.count)
-    if staff.count is None:
-        return as_many_as_pay(setting, Processes(server=server))
-    return Driver(places(setting, staff.count), Processes(server=server))
+    return open_engine(setting, staff.count, apart=staff.apart, ray=staff.cluster, server=server)
 
 
 def sampling_params(sampling: Sampling) -> tuple[SamplingParams, BeamSearchParams | None]:

@@ -32,11 +32,11 @@ def test_two_beside_one(
 ) -> None:
     started: list[Processes] = []
 
-    def place() -> Processes:
+    def place(**_: object) -> Processes:
         started.append(forked())
         return started[-1]
 
-    monkeypatch.setattr("sharegen.engine.parallel.driver.Processes", place)
+    monkeypatch.setattr("sharegen.engine.parallel.opening.Processes", place)
     assert run("--shape", shape, "--workload", "40,20,4,6,5", "--workers", "2") == 0
     result = json.loads(capsys.readouterr().out)
     assert len(started) == 1 and result["workers"] == 2

@@ -59,7 +59,7 @@ def drivers(monkeypatch: pytest.MonkeyPatch) -> list[Driver]:
         begin(self, *given, **more)
 
     monkeypatch.setattr(Driver, "__init__", note)
-    monkeypatch.setattr("sharegen.engine.parallel.launch.Processes", forked)
+    monkeypatch.setattr("sharegen.engine.parallel.opening.Processes", forked)
     monkeypatch.setattr("sharegen.engine.parallel.copies.ForkServer.begin", lambda server: None)
     return started
 

@@ -77,7 +77,7 @@ def test_the_journal_of_one_engine(folder: Path, dataset: Path, one: Path, tmp_p
 def test_another_number_continues(
     folder: Path, dataset: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sharegen.engine.parallel.launch.Processes", forked)
+    monkeypatch.setattr("sharegen.engine.parallel.opening.Processes", forked)
     monkeypatch.setattr("sharegen.engine.parallel.copies.ForkServer.begin", lambda server: None)
     path = tmp_path / "job.jsonl"
     some = one.read_text().splitlines(keepends=True)[:50]

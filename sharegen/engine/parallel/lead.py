@@ -26,23 +26,34 @@ from sharegen.errors import SharegenError, UsageError
 Stuck = Callable[[SharegenError], None]
 
 
-def engine_of(setting: Setting, *, stuck: Stuck | None = None) -> Engine:
-    """The engine of a setting, with as many ranks as that says. stuck: see Followers."""
+def engine_of(setting: Setting, *, stuck: Stuck | None = None, **options: Any) -> Engine:
+    """The engine of a setting, with as many ranks as that says.
+
+    stuck: see Followers. options: of Engine.
+    """
     tokenizer = setting.tokenizer
     if isinstance(tokenizer, str):
         revision = setting.revision if tokenizer == setting.model else None
         tokenizer = load_tokenizer(tokenizer, setting.trust_remote_code, revision)
-    device = resolve_device(setting.device)
-    model = setting.model if isinstance(setting.model, str) else setting.model(device)
-    load = partial(
+    load = _loading(setting)
+    if setting.ranks > 1:
+        return lead(load, devices_of(setting), tokenizer, setting.config, stuck=stuck, **options)
+    return Engine(load(), tokenizer, setting.config, **options)
+
+
+def _loading(setting: Setting) -> Callable[..., LoadedModel]:
+    """What makes the model, of the keyword `ranks` where it is cut."""
+    if setting.load is not None:
+        return partial(setting.load, device=resolve_device(setting.device))
+    model = setting.model
+    if isinstance(model, LoadedModel):
+        return lambda: model
+    return partial(
         load_model,
         model,
         **values_of(CheckpointParameters, setting),
-        **values_of(LoadParameters, setting) | {"device": device},
+        **values_of(LoadParameters, setting),
     )
-    if setting.ranks > 1:
-        return lead(load, devices_of(setting), tokenizer, setting.config, stuck=stuck)
-    return Engine(load(), tokenizer, setting.config)
 
 
 def lead(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +15,7 @@ from sharegen.engine.core.request import Completion, FinishReason, Request, Toke
 from sharegen.errors import SharegenError
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+    from torch import nn
 
     from sharegen.engine.model.loaded import LoadedModel
 
@@ -26,20 +26,27 @@ class WorkersError(SharegenError):
 
 @dataclass(frozen=True)
 class Setting(CheckpointParameters, LoadParameters):
-    """All that a worker makes its engine from.
+    """All that an engine is made from.
 
-    model: folder or hub id, or what makes one on a device. tokenizer: that of one, or a tokenizer;
-    None for none. threads: of torch; 0 leaves them be. ranks: processes that the model is cut
-    among, each with a device of its own from `device` on. fingerprint: that the model is to have,
-    where one is known. revision: also of the tokenizer, where that is the model's.
+    Args:
+        model: folder or hub id; for an engine in this process also a model that is loaded.
+        load: makes the model instead, from the keywords `device` and, on each of several ranks,
+            `ranks`.
+        tokenizer: that of a folder or hub id, or a tokenizer; None for none.
+        threads: of torch; 0 leaves them be.
+        ranks: processes that the model is cut among, each with a device of its own from `device`
+            on.
+        fingerprint: that the model is to have, where one is known.
+        revision: also of the tokenizer, where that is the model's.
     """
 
-    model: str | Callable[[torch.device], PreTrainedModel]
+    model: str | os.PathLike[str] | nn.Module | LoadedModel
     tokenizer: Any
     config: EngineConfig
     threads: int = 0
     ranks: int = 1
     fingerprint: str | None = None
+    load: Callable[..., LoadedModel] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,90 @@
+"""The one way to an engine, for whoever needs it: in this process, or apart as workers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.parallel.driver import Driver
+from sharegen.engine.parallel.launch import Processes
+from sharegen.engine.parallel.lead import engine_of
+from sharegen.engine.parallel.place import as_many_as_pay, places
+from sharegen.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sharegen.engine.parallel.cluster import Cluster
+    from sharegen.engine.parallel.copies import ForkServer
+    from sharegen.engine.parallel.messages import Setting
+
+
+def open_tokenizer(
+    model: str | os.PathLike[str] | nn.Module,
+    tokenizer: Any,
+    trust_remote_code: bool,
+    revision: str | None,
+) -> Any:
+    """The tokenizer that is given, or the model's own, where it has one."""
+    if tokenizer is not None:
+        if isinstance(tokenizer, (str, os.PathLike)):
+            own = tokenizer == model
+            return load_tokenizer(tokenizer, trust_remote_code, revision if own else None)
+        return tokenizer
+    if not isinstance(model, (str, os.PathLike)):
+        return None
+    try:
+        return load_tokenizer(model, trust_remote_code, revision)
+    except ModelError:
+        return None  # prompts of token ids need none; others say that it is missing
+
+
+def open_engine(
+    setting: Setting,
+    workers: int | None = 1,
+    *,
+    apart: bool = False,
+    ray: Cluster | str | None = None,
+    server: ForkServer | None = None,
+    **options: Any,
+) -> Engine | Driver:
+    """Open the engine of a setting, or the driver of several engines that share its requests.
+
+    Args:
+        workers: how many engines; None for as many as pay on this machine's CPU, or as fit in the
+            cluster.
+        apart: whether a single engine, too, runs in a process of its own.
+        ray: the cluster that the workers run in, or its address.
+        server: the process that workers on a CPU are copies of, where it runs already.
+        options: of `Engine`, for one in this process.
+
+    Raises:
+        UsageError: for numbers that are none, for more workers than there is room for, and for a
+            loaded model that other processes would need. A model that does not load, or does not
+            fit, raises what `load_model` and `Engine` raise.
+    """
+    for name, value in (("workers", workers), ("tensor_parallel_size", setting.ranks)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise UsageError(f"{name} is {value!r}: it must be a whole number")
+    is_here = ray is None and workers == 1 and not apart
+    if is_here and setting.ranks == 1:
+        return engine_of(setting, **options)
+    if setting.load is None:
+        if not isinstance(setting.model, (str, os.PathLike)):
+            who = "ranks" if is_here else "workers"
+            raise UsageError(f"{who} load the model themselves: give its folder or hub id")
+        setting = replace(setting, model=os.fspath(setting.model))
+    if is_here:
+        return engine_of(*places(setting, 1), **options)
+    assert not options, "engines in other processes take none"
+    if ray is not None:
+        from sharegen.engine.parallel.cluster import Cluster, staffed
+
+        return staffed(Cluster(ray) if isinstance(ray, str) else ray, setting, workers)
+    if workers is None:
+        return as_many_as_pay(setting, Processes(server=server))
+    return Driver(places(setting, workers), Processes(server=server))
