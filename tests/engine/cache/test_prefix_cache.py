@@ -8,7 +8,7 @@ from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.core.request import Request, SamplingParams
-from sharegen.engine.schedule.sequence import Group, Sequence
+from sharegen.engine.schedule.sequence import SequenceGroup, Sequence
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def prefill(cache: PrefixCache, *prompts: list[int]) -> list[Node]:
 def ended(cache: PrefixCache, leaf: Node, blocks: int) -> Sequence:
     """A kept sequence with so many blocks, which alone still holds its prompt."""
     request = Request(0, list(range(leaf.end)), SamplingParams(), range(1), keep=True)
-    sequence = Sequence(Group(request, leaf, 100), 0, 1, 0.0)
+    sequence = Sequence(SequenceGroup(request, leaf, 100), 0, 1, 0.0)
     sequence.blocks = [block for _ in range(blocks) if (block := cache.pool.allocate()) is not None]
     cache.keep(sequence)
     cache.release(leaf)
