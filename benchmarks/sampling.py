@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
-from sharegen.engine.sample.sampling import SamplingState, sample
+from sharegen.engine.sample.sampler import SamplingState, sample
 from sharegen.errors import UsageError
 
 SETTINGS: dict[str, dict[str, Any]] = {

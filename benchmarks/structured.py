@@ -30,7 +30,7 @@ from sharegen.engine.execute.padding import graph_rows
 from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.loop.collecting import Collector
 from sharegen.engine.loop.masking import masked
-from sharegen.engine.sample.sampling import SamplingState, sample
+from sharegen.engine.sample.sampler import SamplingState, sample
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import DecodeStep
 

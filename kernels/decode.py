@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from sharegen.kernels.fp8_blocks import FP8Blocks
+from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.plan import Plan
-from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
 
@@ -35,7 +35,7 @@ def decode_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    rows: Rows | None = None,
+    rows: FP8Rows | None = None,
 ) -> torch.Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 

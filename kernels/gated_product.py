@@ -25,9 +25,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from sharegen.kernels.fp8_rows import gate_by
 from sharegen.kernels.online_softmax import LOG2E
 from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
-from sharegen.kernels.rows import gate_by
 from sharegen.kernels.tiles import num_processors
 
 _ROWS, _COLUMNS, _DEPTH = 128, 128, 64  # of a tile: of the result, and of the numbers summed up

@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels.fp8_rows import LARGEST, WIDEST, FP8Rows, in_e4m3, warps_for
 from sharegen.kernels.online_softmax import finish, fold, fold_sink
-from sharegen.kernels.rows import LARGEST, WIDEST, Rows, in_e4m3, warps_for
 from sharegen.kernels.tiles import padded
 
 _HEADS = 8  # of a program that merges a part of a row
@@ -131,7 +131,7 @@ def merge_into_rows(
     partial_start: torch.Tensor,
     own_out: torch.Tensor,
     own_lse: torch.Tensor,
-    rows: Rows,
+    rows: FP8Rows,
     *,
     sinks: torch.Tensor | None = None,
 ) -> None:

@@ -28,7 +28,7 @@ def segment_maxima(values: torch.Tensor, size: int) -> torch.Tensor:
     """[n, V // size] the largest of every `size` values; what does not fill a segment is left out.
 
     values: [n, V], any float type; size: a power of two. The same as
-    `sharegen.engine.sample.sampling.segment_maxima`.
+    `sharegen.engine.sample.sampler.segment_maxima`.
     """
     rows, segments = values.shape[0], values.shape[1] // size
     assert values.stride(1) == 1

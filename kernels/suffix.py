@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from sharegen.kernels.fp8_blocks import FP8Blocks
+from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.merge import merge_into_rows, merge_partials
 from sharegen.kernels.online_softmax import (
     NO_LIMIT,
@@ -28,7 +29,6 @@ from sharegen.kernels.online_softmax import (
     lowest_visible,
 )
 from sharegen.kernels.plan import UNSHARED_FIELDS, Plan
-from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import (
     copies_tiles,
@@ -353,7 +353,7 @@ def suffix_attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
-    rows: Rows | None = None,
+    rows: FP8Rows | None = None,
     tile: Tile | None = None,
     num_splits: int | None = None,
     beside: torch.cuda.Stream | None = None,

@@ -25,10 +25,10 @@ from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import gated_product, shared_hopper
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate, rotate_and_store
-from sharegen.kernels.rows import Rows, gated_rows, rows_of
 from sharegen.kernels.store import store, store_fp8
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -69,7 +69,7 @@ def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, 
     for costs in (None, Decided(every=2)):
         plan = Plan(tensors.shape, case.rows, CPU, costs=costs)
         plan.update(tensors.layout)
-        where = Rows.empty(case.rows, case.num_heads * case.head_size, CPU, LEAST)
+        where = FP8Rows.empty(case.rows, case.num_heads * case.head_size, CPU, LEAST)
         decode_attention(
             *tensors.inputs(plan), fp8=tensors.fp8, scale=tensors.scale,
             rows=where if rows else None, **how,

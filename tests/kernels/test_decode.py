@@ -14,14 +14,14 @@ from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import suffix
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
+from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_into_rows, merge_partials
 from sharegen.kernels.plan import Plan
 from sharegen.kernels.roles import is_hopper
-from sharegen.kernels.rows import Rows
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.tiles import Tile
-from tests.kernels.test_rows import assert_rows
+from tests.kernels.test_fp8_rows import assert_rows
 from tests.kernels.trees import (
     DEVICE,
     DTYPES,
@@ -118,7 +118,7 @@ def test_rows_in_e4m3_are_those_of_the_result(
     """Of the same parts: those of rows are rounded to the dtype first, others are not."""
     nodes, suffixes = TREES[tree]
     batch = random_batch(make_shape(4, 2, dtype), nodes, suffixes, padding=2)
-    rows = Rows.empty(len(batch.q), 4 * 64, DEVICE, LEAST)
+    rows = FP8Rows.empty(len(batch.q), 4 * 64, DEVICE, LEAST)
     out = torch.empty_like(batch.q)
 
     def merge_into_both(*parts: Any, sinks: torch.Tensor | None) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from sharegen.engine.model.fp8.products import LEAST
+from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.merge import merge_into_rows, merge_partials
-from sharegen.kernels.rows import Rows
-from tests.kernels.test_rows import assert_rows
+from tests.kernels.test_fp8_rows import assert_rows
 from tests.kernels.trees import DEVICE, assert_close, assert_guard, each_dtype, guarded
 
 HEADS, SIZE = 3, 40
@@ -33,7 +33,7 @@ def test_whole_rows_become_e4m3(num_own: int, has_sinks: bool) -> None:
     sinks = torch.tensor([0.5, -1.0, 30.0], device=DEVICE) if has_sinks else None
     out = torch.empty(len(COUNTS), HEADS, SIZE, device=DEVICE)
     merge_partials(*parts, out, sinks=sinks)
-    rows = Rows.empty(len(COUNTS), HEADS * SIZE, DEVICE, LEAST)
+    rows = FP8Rows.empty(len(COUNTS), HEADS * SIZE, DEVICE, LEAST)
     merge_into_rows(*parts, rows, sinks=sinks)
     assert_rows(rows, out.flatten(1))
 

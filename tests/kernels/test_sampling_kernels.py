@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sharegen.engine.core.random_key import row_key
-from sharegen.engine.sample import sampling as reference
+from sharegen.engine.sample import sampler as reference
 from sharegen.engine.sample.draws import uniform
-from sharegen.kernels import sampling as kernels
+from sharegen.kernels import draw as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GREEDY = {"temperature": 0.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.engine.sample import sampling as reference
+from sharegen.engine.sample import sampler as reference
 from sharegen.kernels import segments as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

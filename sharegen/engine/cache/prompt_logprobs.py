@@ -24,7 +24,7 @@ Stored = Mapping[Node, NodeKV]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedRow:
     """A row of a node whose distribution someone wants to know.
 
     known: where the answer goes. offset: the row's place in the node; token: what follows it.
@@ -79,20 +79,20 @@ def can_tell(stored: Stored, node: Node, request: Request) -> bool:
     return kv.computed < node.length or request.prompt_token_ids[node.end] in known.following
 
 
-def asked_of(known: NodeLogprobs, node: Node, start: int, end: int) -> list[Asked]:
+def asked_of(known: NodeLogprobs, node: Node, start: int, end: int) -> list[AskedRow]:
     """What the rows of tokens [start, end) of a node are to say, as they are prefilled."""
     inner = range(max(start, known.first), min(end, node.length - 1))
     following = node.tokens[inner.start + 1 : inner.stop + 1].tolist()
-    asked = [Asked(known, i, token) for i, token in zip(inner, following, strict=True)]
+    asked = [AskedRow(known, i, token) for i, token in zip(inner, following, strict=True)]
     if end == node.length:
         after = [int(child.tokens[0]) for child in node.children]
         known.following = {token: known.following.get(token) for token in after}
-        asked += [Asked(known, node.length - 1, token) for token in known.following]
+        asked += [AskedRow(known, node.length - 1, token) for token in known.following]
     return asked
 
 
 def note(
-    asked: Seq[Asked], logprobs: Seq[float], best: Seq[tuple[int, list[int], list[float]]]
+    asked: Seq[AskedRow], logprobs: Seq[float], best: Seq[tuple[int, list[int], list[float]]]
 ) -> None:
     """Write what has come from the device down where it was asked for."""
     for place, logprob, (token_rank, ids, of_ids) in zip(asked, logprobs, best, strict=True):

@@ -133,9 +133,9 @@ class StoreAndAttend:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.gives_rows:
             return fp8_products.rows_of(self.attend(layer_idx, q, k, v, sinks, angles).flatten(1))
-        from sharegen.kernels.rows import Rows  # which needs Triton
+        from sharegen.kernels.fp8_rows import FP8Rows  # which needs Triton
 
-        rows = Rows.empty(len(q), q.shape[1] * v.shape[2], q.device, fp8_products.LEAST)
+        rows = FP8Rows.empty(len(q), q.shape[1] * v.shape[2], q.device, fp8_products.LEAST)
         self._attend(layer_idx, q, k, v, angles, sinks=sinks, rows=rows)
         return rows.numbers, rows.scales
 

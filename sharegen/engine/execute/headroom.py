@@ -23,7 +23,7 @@ from sharegen.engine.execute.memory import (
 from sharegen.engine.execute.room import StepMemory
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import alone
-from sharegen.engine.sample.sampling import SamplingState, ranks, sample, token_logprobs
+from sharegen.engine.sample.sampler import SamplingState, ranks, sample, token_logprobs
 from sharegen.errors import CapacityError, UsageError
 
 _OUTPUT = 4096  # tokens that penalties look back at; longer ones are in the margin

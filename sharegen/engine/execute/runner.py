@@ -29,7 +29,7 @@ from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.interface import active
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
-from sharegen.engine.sample.sampling import (
+from sharegen.engine.sample.sampler import (
     Features,
     SamplingState,
     ranks,

@@ -1,7 +1,7 @@
 """What the rows of a step may draw, where grammars bound it: the masks that go into its batch.
 
 The host has seen every token that a mask depends on: a row whose last one is still on the device
-sits the step out (`schedule/rows.py`). So a mask is data like the rest of a batch.
+sits the step out (`schedule/batch_rows.py`). So a mask is data like the rest of a batch.
 """
 
 from __future__ import annotations

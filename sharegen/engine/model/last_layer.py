@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 
-class Rows(NamedTuple):
+class WantedRows(NamedTuple):
     """Some rows of a forward's tokens.
 
     which: [R] int64; args, kwargs: what a layer is given beside its hidden states, of these rows.
@@ -58,7 +58,9 @@ def leave_with(result: torch.Tensor) -> None:
         raise _Attended(result)
 
 
-def for_rows(layer: nn.Module, rows: Rows, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def for_rows(
+    layer: nn.Module, rows: WantedRows, hidden: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
     """What the layer returns for these rows of hidden [1, T, size]. Its attention sees all."""
     _run.leaving = True
     try:
@@ -94,12 +96,12 @@ class Wanted:
 
     def of(
         self, hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Rows | None:
+    ) -> WantedRows | None:
         """The wanted rows of what a layer is given; None where all are wanted."""
         if self.rows is None:
             return None
         tokens = hidden.shape[1]
-        return Rows(self.rows, self._of(args, tokens), self._of(kwargs, tokens))
+        return WantedRows(self.rows, self._of(args, tokens), self._of(kwargs, tokens))
 
     def _of(self, given: Any, tokens: int) -> Any:
         """given: tensors [1, T, ...] of all tokens, others, and tuples or dicts of such."""

@@ -69,7 +69,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _RowRequest:
     """What params ask of a row.
 
     floats: in the order of _FLOATS. top_k: of the vocabulary's size where there is no limit. ends:
@@ -253,13 +253,13 @@ class SamplingState:
         """Whether each row's token is an EOS or stop token id of that row: bool [n], on device."""
         return (tokens[:, None] == self.end_ids[rows]).any(-1)
 
-    def _asked(self, params: SamplingParams) -> _Asked:
+    def _asked(self, params: SamplingParams) -> _RowRequest:
         top_k = min(params.top_k, self.vocab_size) if params.top_k > 0 else self.vocab_size
         edits = edits_of(params, self.tokenizer, self.eos_token_ids, self.vocab_size)
         filters = top_k < self.vocab_size or params.top_p < 1 or params.min_p > 0
         repeats = params.repetition_penalty != 1
         penalised = repeats or params.frequency_penalty != 0 or params.presence_penalty != 0
-        return _Asked(
+        return _RowRequest(
             floats=[getattr(params, name) for name in _FLOATS],
             top_k=top_k,
             ends=tuple(end_tokens(params, self.tokenizer, self.eos_token_ids)),

@@ -13,9 +13,9 @@ from sharegen.engine.cache.block_pool import Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.core.lengths import Lengths
+from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.forecast import Forecast
 from sharegen.engine.schedule.ready import Ready
-from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.survival import Survival
 from sharegen.engine.schedule.swapping import Swapping
@@ -31,7 +31,7 @@ class Admission:
     """
 
     def __init__(
-        self, rows: Rows, ready: Ready, cache: PrefixCache[Sequence], swapping: Swapping
+        self, rows: BatchRows, ready: Ready, cache: PrefixCache[Sequence], swapping: Swapping
     ) -> None:
         self.rows = rows
         self.ready = ready

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Seq
 
 from sharegen.engine.cache.block_pool import BlockPool
 from sharegen.engine.core.beam_search import Choice
-from sharegen.engine.schedule.rows import Rows
+from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
@@ -21,7 +21,7 @@ def begin(sequence: Sequence) -> None:
     sequence.group.beams = [sequence]
 
 
-def go_on(group: SequenceGroup, choices: Seq[Choice], rows: Rows, pool: BlockPool) -> None:
+def go_on(group: SequenceGroup, choices: Seq[Choice], rows: BatchRows, pool: BlockPool) -> None:
     """Let a group's beams be those that were chosen, each a token longer.
 
     The first that goes on from a beam stays in its row, the others take those of beams that died.
@@ -44,7 +44,7 @@ def go_on(group: SequenceGroup, choices: Seq[Choice], rows: Rows, pool: BlockPoo
     group.beams = after
 
 
-def _follow(beam: Sequence, parent: Sequence, rows: Rows, pool: BlockPool) -> None:
+def _follow(beam: Sequence, parent: Sequence, rows: BatchRows, pool: BlockPool) -> None:
     """Give up what a beam has for what another has."""
     beam.tokens = list(parent.tokens)
     beam.cumulative_logprob = parent.cumulative_logprob

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sharegen.engine.cache.prefix_tree import Node
-from sharegen.engine.cache.prompt_logprobs import Asked, asked_of
+from sharegen.engine.cache.prompt_logprobs import AskedRow, asked_of
 from sharegen.engine.cache.stored import NodeKV
 from sharegen.engine.core.batch import MixedChunks, PrefillBatch, WantedLogprobs
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
@@ -41,7 +41,7 @@ def prefill_step(
     tokens, positions, slots, fp8 = [], [], [], []
     queries = []
     last_row: dict[Node, int] = {}
-    asked: list[Asked] = []
+    asked: list[AskedRow] = []
     asked_rows: list[int] = []
     for chunk, first in zip(chunks, starts[:-1].tolist(), strict=True):
         node, kv = chunk.node, stored[chunk.node]
@@ -135,7 +135,7 @@ def _mixed(chunks: Seq[Chunk], starts: Seq[int]) -> MixedChunks:
     )
 
 
-def _wanted(asked: list[Asked], rows: list[int]) -> WantedLogprobs | None:
+def _wanted(asked: list[AskedRow], rows: list[int]) -> WantedLogprobs | None:
     if not asked:
         return None
     tokens = np.array([place.token for place in asked], dtype=np.int64)

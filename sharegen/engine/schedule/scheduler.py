@@ -30,13 +30,13 @@ from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.admission import Admission
+from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.capacity import Capacity
 from sharegen.engine.schedule.packing import equals_together, fill_step, one_by_one, prefill_step
 from sharegen.engine.schedule.preemption import Preemption
 from sharegen.engine.schedule.prefill import Prefill
 from sharegen.engine.schedule.ready import Ready
-from sharegen.engine.schedule.rows import Rows
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
 from sharegen.engine.schedule.swapping import SwapCost, Swapping
@@ -86,7 +86,7 @@ class Scheduler:
         self.states = StateSlots() if states is None else states
         self._mixed = equals_together if mix_together else one_by_one
         self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
-        self.rows = Rows(max_sequences, pool.block_size, scratch_block, padded, self.states)
+        self.rows = BatchRows(max_sequences, pool.block_size, scratch_block, padded, self.states)
         self.ready = Ready()  # first token drawn, no row
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sharegen.engine.cache.prefix_tree import Node
-from sharegen.engine.cache.prompt_logprobs import Asked
+from sharegen.engine.cache.prompt_logprobs import AskedRow
 from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.core.batch import DecodeBatch, PrefillBatch
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
@@ -50,7 +50,7 @@ class PrefillStep:
     batch: PrefillBatch
     chunks: list[Chunk]
     groups: list[SequenceGroup]
-    asked: list[Asked]
+    asked: list[AskedRow]
 
 
 @dataclass(frozen=True)

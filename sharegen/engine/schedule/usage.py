@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sharegen.engine.cache.prefix_cache import PrefixCache
-from sharegen.engine.schedule.rows import Rows
+from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.sequence import Sequence
 
 
@@ -32,7 +32,7 @@ class Usage:
     external: int = 0
 
     @classmethod
-    def of(cls, cache: PrefixCache[Sequence], rows: Rows) -> Usage:
+    def of(cls, cache: PrefixCache[Sequence], rows: BatchRows) -> Usage:
         """What it is now, from counts that are kept as things change."""
         pool = cache.pool
         reserved = (pool.num_used - cache.idle_blocks) * pool.block_size

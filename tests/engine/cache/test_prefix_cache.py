@@ -8,7 +8,7 @@ from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.core.request import Request, SamplingParams
-from sharegen.engine.schedule.sequence import SequenceGroup, Sequence
+from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.execute.padding import graph_rows, padded_rows
-from sharegen.engine.sample.sampling import sample
+from sharegen.engine.sample.sampler import sample
 from tests.engine.jobs import (
     GREEDY,
     TIE,

@@ -11,7 +11,7 @@ from transformers.generation import logits_process as oracle
 
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
-from sharegen.engine.sample.sampling import (
+from sharegen.engine.sample.sampler import (
     SamplingState,
     adjusted,
     sample,

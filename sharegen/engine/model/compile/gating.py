@@ -35,7 +35,7 @@ def gated_rows(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torc
     """gate, up: [..., K] -> silu(gate) * up as `fp8.quantise_rows` gives it."""
     if not gate.is_cuda:
         return fp8.quantise_rows(torch.nn.functional.silu(gate) * up)
-    from sharegen.kernels import rows as kernels  # which needs Triton
+    from sharegen.kernels import fp8_rows as kernels  # which needs Triton
 
     rows = kernels.gated_rows(gate.flatten(0, -2), up.flatten(0, -2), fp8.LEAST)
     return rows.numbers.view(gate.shape), rows.scales.view(*gate.shape[:-1], 1)
@@ -137,7 +137,7 @@ def _gate_and_up(product: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 def _are_wide(one: fx.Node, other: fx.Node) -> bool:
     """Whether they are tensors of one size and dtype with wide rows, which the kernel can hold."""
-    from sharegen.kernels.rows import WIDEST  # which needs Triton
+    from sharegen.kernels.fp8_rows import WIDEST  # which needs Triton
 
     first, second = value_of(one), value_of(other)
     if first is None or second is None:

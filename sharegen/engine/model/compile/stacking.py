@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sharegen.engine.model.last_layer import Rows, Wanted, for_rows
+from sharegen.engine.model.last_layer import Wanted, WantedRows, for_rows
 from sharegen.engine.model.loaded import LoadedModel
 
 _SIZES = (4, 3, 2)  # of stacks; a larger one takes longer to compile, and saves hardly more
@@ -37,7 +37,7 @@ class Stack(nn.Module):
         self._before: Callable[..., Any] | None = None  # what the first layer's calls were
 
     def forward(
-        self, hidden: torch.Tensor, rows: Rows | None, *args: Any, **kwargs: Any
+        self, hidden: torch.Tensor, rows: WantedRows | None, *args: Any, **kwargs: Any
     ) -> tuple[Any, list[torch.Tensor]]:
         """What the last layer returns, and what the others do: for nobody, but so that the compiler
         writes it down once, where every later addition would read all that it was added up from.

@@ -19,7 +19,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from sharegen.engine.model.fp8.products import E4M3, check_device
 from sharegen.engine.model.fp8.quantising import (
     Place,
-    Rows,
+    ScaledRows,
     check,
     install,
     naming,
@@ -64,7 +64,7 @@ class _Quantizer(HfQuantizer):
     def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
         super().__init__(quantization_config, **kwargs)
         self.places: dict[str, Place] = {}
-        self.rows: dict[str, Rows] = {}
+        self.rows: dict[str, ScaledRows] = {}
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
         settings = self.quantization_config
@@ -93,7 +93,9 @@ class _Quantizer(HfQuantizer):
                 if settings.stored is None:
                     self.rows[name] = quantise(weight, place.is_transposed, settings.device)
                 else:
-                    self.rows[name] = Rows(as_stored(weight.to(settings.device)), torch.empty(0))
+                    self.rows[name] = ScaledRows(
+                        as_stored(weight.to(settings.device)), torch.empty(0)
+                    )
         except ModelError as error:  # transformers would log it, and raise another
             settings.error = settings.error or error
         return torch.empty(expected, device="meta")
@@ -106,7 +108,7 @@ class _Quantizer(HfQuantizer):
                 scale = model.get_parameter(f"{name}_scale").data
                 try:
                     with naming(settings.name, f"{name}_scale"):
-                        rows = Rows(rows.values, usable_scale(scale, len(rows.values)))
+                        rows = ScaledRows(rows.values, usable_scale(scale, len(rows.values)))
                 except ModelError as error:
                     settings.error = settings.error or error
             install(model, place, rows)
@@ -160,7 +162,7 @@ def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
         weight = model.get_parameter(place.name)
         shape = weight.transpose(-2, -1).shape if place.is_transposed else weight.shape
         values = torch.empty(shape, dtype=E4M3, device="meta")
-        install(model, place, Rows(values, values[..., :1].float()))
+        install(model, place, ScaledRows(values, values[..., :1].float()))
 
 
 def expect_scales(model: PreTrainedModel, name: str, stored: StoredFP8) -> list[Place]:

@@ -71,7 +71,7 @@ def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x: [T, K] -> `quantise_rows` of it, on a GPU by one kernel."""
     if not x.is_cuda:
         return quantise_rows(x)
-    from sharegen.kernels import rows as kernels  # which needs Triton
+    from sharegen.kernels import fp8_rows as kernels  # which needs Triton
 
     rows = kernels.rows_of(x, LEAST)
     return rows.numbers, rows.scales

@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ScaledRows:
     """A weight in FP8. values: [..., N, K] in e4m3; scales: [..., N, 1] in float32."""
 
     values: torch.Tensor
@@ -119,7 +119,7 @@ def quantise(
     is_transposed: bool,
     device: torch.device,
     largest: torch.Tensor | None = None,
-) -> Rows:
+) -> ScaledRows:
     """A weight in FP8 on the device, piece by piece: beside the result it takes next to nothing.
 
     weight: [..., N, K], or [..., K, N] if transposed, on any device. largest: [..., N, 1], the
@@ -138,10 +138,10 @@ def quantise(
         values[piece], scales[piece] = quantise_rows(rows[piece].to(device), of_whole)
     if not scales.isfinite().all():
         raise ModelError("holds NaN or infinite numbers")
-    return Rows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1))
+    return ScaledRows(values.view(weight.shape), scales.view(*weight.shape[:-1], 1))
 
 
-def install(model: PreTrainedModel, place: Place, rows: Rows) -> None:
+def install(model: PreTrainedModel, place: Place, rows: ScaledRows) -> None:
     """Put a weight in FP8 where the model has it."""
     module: Any = model.get_submodule(place.module)
     if is_known(module):

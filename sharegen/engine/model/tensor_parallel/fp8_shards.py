@@ -16,9 +16,17 @@ from transformers import PreTrainedModel
 from sharegen.engine.model.checkpoint.unread import Unread
 from sharegen.engine.model.fp8.loading import as_stored, expect_scales, usable_scale
 from sharegen.engine.model.fp8.products import largest_of_rows
-from sharegen.engine.model.fp8.quantising import Place, Rows, fit, install, naming, places, quantise
+from sharegen.engine.model.fp8.quantising import (
+    Place,
+    ScaledRows,
+    fit,
+    install,
+    naming,
+    places,
+    quantise,
+)
 from sharegen.engine.model.fp8.stored import StoredFP8
-from sharegen.engine.model.tensor_parallel.plan import Shard, TensorParallelPlan
+from sharegen.engine.model.tensor_parallel.plan import ShardSpec, TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 
@@ -83,12 +91,12 @@ def install_stored_shard(
         with naming(name, f"{place.name}_scale"):
             rows = len(weight) if whole_scale.numel() == 1 else len(whole_scale)
             scale = usable_scale(whole_scale, rows)
-        if isinstance(spec, Shard) and spec.dim == 0 and whole_scale.numel() > 1:
+        if isinstance(spec, ShardSpec) and spec.dim == 0 and whole_scale.numel() > 1:
             scale = spec.take(scale, ranks.rank, ranks.size)
         with naming(name, place.name):
             assert isinstance(weight, Unread)
             values = as_stored(weight.read(ranks.device))
-        install(shard, place, Rows(values, scale.to(ranks.device).contiguous()))
+        install(shard, place, ScaledRows(values, scale.to(ranks.device).contiguous()))
 
 
 def _of_whole_rows(
@@ -97,7 +105,7 @@ def _of_whole_rows(
     """[..., N, 1]: the largest numbers of rows of which each rank has a shard; None if of none."""
     spec = plan.shards.get(place.name)
     along = weight.ndim - (2 if place.is_transposed else 1)
-    if not isinstance(spec, Shard) or spec.dim != along:
+    if not isinstance(spec, ShardSpec) or spec.dim != along:
         return None
     rows = weight.transpose(-2, -1) if place.is_transposed else weight
     own = largest_of_rows(rows).float()

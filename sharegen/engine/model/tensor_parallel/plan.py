@@ -58,7 +58,7 @@ _TRANSPOSED = {"gpt_oss", "llama4_text", "aria_text"}
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardSpec:
     """A parameter of which a rank has some units along one dimension.
 
     pieces: (length, units) of what follows one another there, each cut by itself.
@@ -136,7 +136,7 @@ class TensorParallelPlan:
 
     size: int
     layers: list[LayerSpec]
-    shards: dict[str, Shard | OnFirstRank] = field(default_factory=dict)
+    shards: dict[str, ShardSpec | OnFirstRank] = field(default_factory=dict)
     collectives: dict[str, Collective] = field(default_factory=dict)
 
     def shards_of(self, path: str, whole: torch.Tensor) -> list[torch.Tensor]:
@@ -227,7 +227,7 @@ def _cut_attention(
             )
             pieces = tuple(zip(lengths, (heads, kv_heads, kv_heads), strict=True))
             for name, _ in submodule.named_parameters():
-                plan.shards[f"{inner}.{name}"] = Shard(0, pieces)
+                plan.shards[f"{inner}.{name}"] = ShardSpec(0, pieces)
             plan.collectives[inner] = Spread(pieces)
         elif child in _OUT_OF_HEADS:
             _cut_inputs(plan, inner, submodule, heads)
@@ -235,7 +235,7 @@ def _cut_attention(
             _cut_norm(plan, inner, submodule, heads if child in _QUERY_NORMS else kv_heads, layer)
     for name, parameter in module.named_parameters(recurse=False):
         if name == "sinks":
-            plan.shards[f"{path}.{name}"] = Shard(0, ((parameter.shape[0], heads),))
+            plan.shards[f"{path}.{name}"] = ShardSpec(0, ((parameter.shape[0], heads),))
 
 
 def _cut_norm(
@@ -244,7 +244,7 @@ def _cut_norm(
     """A norm of each head by itself has one head's weights, which stay; or weights for each."""
     for name, weight in norm.named_parameters():
         if weight.ndim == 2 and weight.shape[0] == heads:
-            plan.shards[f"{path}.{name}"] = Shard(0, ((heads, heads),))
+            plan.shards[f"{path}.{name}"] = ShardSpec(0, ((heads, heads),))
         elif weight.shape != (layer.key_size,):
             plan.collectives[path] = OverAllHeads(heads)
 
@@ -256,7 +256,7 @@ def _cut_columns(plan: TensorParallelPlan, path: str, module: nn.Module, kind: s
             _cut_outputs(plan, path, module, _units(module.out_features, module.weight, plan.size))
         elif child in _PAIRED_COLUMNS:
             half = module.out_features // 2
-            pair = Shard(0, ((half, _units(half, module.weight, plan.size)),) * 2)
+            pair = ShardSpec(0, ((half, _units(half, module.weight, plan.size)),) * 2)
             plan.shards.update({f"{path}.{name}": pair for name, _ in module.named_parameters()})
         elif child in _OUT_OF_COLUMNS:
             _cut_inputs(plan, path, module, _units(module.in_features, module.weight, plan.size))
@@ -273,11 +273,11 @@ def _cut_experts(plan: TensorParallelPlan, path: str, module: nn.Module, kind: s
             half = weight.shape[dim] // 2
             units = _units(half, weight, plan.size)
             pieces = ((2 * half, units),) if kind in _INTERLEAVED else ((half, units),) * 2
-            plan.shards[f"{path}.{name}"] = Shard(dim, pieces)
+            plan.shards[f"{path}.{name}"] = ShardSpec(dim, pieces)
         elif name == "down_proj":
             columns = weight.shape[out_of]
             units = _units(columns, weight, plan.size)
-            plan.shards[f"{path}.{name}"] = Shard(out_of, ((columns, units),))
+            plan.shards[f"{path}.{name}"] = ShardSpec(out_of, ((columns, units),))
         elif name == "down_proj_bias":
             plan.shards[f"{path}.{name}"] = OnFirstRank()
     plan.collectives[path] = Sum()
@@ -294,7 +294,7 @@ def _units(columns: int, weight: torch.Tensor, size: int) -> int:
 
 def _cut_outputs(plan: TensorParallelPlan, path: str, module: nn.Module, units: int) -> None:
     for name, parameter in module.named_parameters():
-        plan.shards[f"{path}.{name}"] = Shard(0, ((parameter.shape[0], units),))
+        plan.shards[f"{path}.{name}"] = ShardSpec(0, ((parameter.shape[0], units),))
 
 
 def _cut_inputs(plan: TensorParallelPlan, path: str, module: nn.Module, units: int) -> None:
@@ -302,7 +302,7 @@ def _cut_inputs(plan: TensorParallelPlan, path: str, module: nn.Module, units: i
         if name == "bias":
             plan.shards[f"{path}.{name}"] = OnFirstRank()
         else:
-            plan.shards[f"{path}.{name}"] = Shard(1, ((parameter.shape[1], units),))
+            plan.shards[f"{path}.{name}"] = ShardSpec(1, ((parameter.shape[1], units),))
     plan.collectives[path] = Sum()
 
 

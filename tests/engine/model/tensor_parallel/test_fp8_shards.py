@@ -16,7 +16,7 @@ from sharegen.engine.model.fp8 import experts as fp8_experts
 from sharegen.engine.model.fp8.products import E4M3, EMULATE, FP8Linear, multiply, multiply_groups
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.tensor_parallel.load import plan_shards
-from sharegen.engine.model.tensor_parallel.plan import Shard, TensorParallelPlan
+from sharegen.engine.model.tensor_parallel.plan import ShardSpec, TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.errors import ModelError
 from tests.engine.model.fp8.test_loading import change, compressed, store_fp8
@@ -84,12 +84,12 @@ def scale_by_parts(model: Any, plan: TensorParallelPlan, patch: pytest.MonkeyPat
     """Have one process scale activations as ranks do: each the columns that it has."""
     for name, module in model.named_modules():
         cut = plan.shards.get(f"{name}.weight")
-        if type(module) is FP8Linear and isinstance(cut, Shard) and cut.dim == 1:
+        if type(module) is FP8Linear and isinstance(cut, ShardSpec) and cut.dim == 1:
             patch.setattr(module, "forward", _by_parts(module, plan, f"{name}.weight"))
     [down] = {tuple(cut.pieces) for name, cut in plan.shards.items()
               if name.endswith("experts.down_proj")} or {None}  # fmt: skip
     if down is not None:
-        patch.setattr(fp8_experts, "_project", _experts_by_parts(Shard(-1, down)))
+        patch.setattr(fp8_experts, "_project", _experts_by_parts(ShardSpec(-1, down)))
 
 
 def _by_parts(
@@ -97,8 +97,8 @@ def _by_parts(
 ) -> Callable[..., torch.Tensor]:
     def forward(x: torch.Tensor) -> torch.Tensor:
         cut = plan.shards[name]
-        assert isinstance(cut, Shard)
-        last = Shard(-1, cut.pieces)
+        assert isinstance(cut, ShardSpec)
+        last = ShardSpec(-1, cut.pieces)
         one, other = (
             multiply(last.take(x, rank, 2), cut.take(module.weight.float(), rank, 2).to(E4M3),
                      module.weight_scale, module.bias if rank == 0 else None)
@@ -109,7 +109,7 @@ def _by_parts(
     return forward
 
 
-def _experts_by_parts(cut: Shard) -> Callable[..., torch.Tensor]:
+def _experts_by_parts(cut: ShardSpec) -> Callable[..., torch.Tensor]:
     plain = fp8_experts._project
 
     def project(module: Any, name: str, x: torch.Tensor, *where: torch.Tensor) -> torch.Tensor:

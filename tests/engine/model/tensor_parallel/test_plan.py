@@ -11,7 +11,7 @@ import torch
 
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE, OnFirstRank, Shard
+from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE, OnFirstRank, ShardSpec
 from sharegen.engine.model.tensor_parallel.ranks import Ranks, share
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import CUT_IN_FOUR, TINY, tiny_config
@@ -142,10 +142,10 @@ def test_shares_are_neighbours_and_cover_all() -> None:
 
 def test_parts_of_a_tensor_put_together_are_the_whole() -> None:
     whole = torch.arange(40.0).view(8, 5)
-    paired = Shard(0, ((4, 4), (4, 2)))
+    paired = ShardSpec(0, ((4, 4), (4, 2)))
     first, second = (paired.take(whole, rank, 2) for rank in range(2))
     assert first[:, 0].tolist() == [0, 5, 20, 25] and second[:, 0].tolist() == [10, 15, 30, 35]
-    columns = [Shard(1, ((5, 5),)).take(whole, rank, 2) for rank in range(2)]
+    columns = [ShardSpec(1, ((5, 5),)).take(whole, rank, 2) for rank in range(2)]
     assert torch.equal(torch.cat(columns, 1), whole)
     once = [OnFirstRank().take(whole, rank, 2) for rank in range(2)]
     assert torch.equal(once[0] + once[1], whole)

@@ -129,7 +129,7 @@ def draw(
     top_p: torch.Tensor, min_p: torch.Tensor, keys: torch.Tensor, positions: torch.Tensor,
     logit_rows: torch.Tensor | None = None, *, filtered: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Draw one token a row; the same as `sharegen.engine.sample.sampling.draw`.
+    """Draw one token a row; the same as `sharegen.engine.sample.sampler.draw`.
 
     logits, raw: [m, vocab_size] after and before biases and penalties (the same tensor where there
     are none), last stride 1; logit_rows: int64 [n], the row of both that each draw reads, or None

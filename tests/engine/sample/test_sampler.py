@@ -9,7 +9,7 @@ from torch import Tensor
 from sharegen.engine.core.random_key import row_key
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.sample.filters import SHORTLIST, survivors
-from sharegen.engine.sample.sampling import (
+from sharegen.engine.sample.sampler import (
     SamplingState,
     inverse_cdf,
     ranks,

@@ -303,9 +303,10 @@ def _operations(on_gpu: bool) -> _Operations:
     """The kernels on a GPU, where Triton is there, else plain torch."""
     if not on_gpu or find_spec("triton") is None:
         return _Operations(draw, penalise, segment_maxima)
-    from sharegen.kernels import penalties, sampling, segments
+    from sharegen.kernels import draw as draw_kernel
+    from sharegen.kernels import penalties, segments
 
-    return _Operations(sampling.draw, penalties.penalise, segments.segment_maxima)
+    return _Operations(draw_kernel.draw, penalties.penalise, segments.segment_maxima)
 
 
 def _parts(count: int, logits: Tensor) -> list[slice]:

@@ -19,7 +19,7 @@ from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep
 
 
-class Rows:
+class BatchRows:
     """`capacity` places, of which those up to the last live one are a batch.
 
     num_structured: rows of which the host must know a token before the next can be drawn.

@@ -20,7 +20,7 @@ _NUMBERS = 32  # of them for each thread
 
 
 @dataclass(frozen=True)
-class Rows:
+class FP8Rows:
     """Where rows go. numbers: [T, K] in e4m3; scales: [T, 1] in float32: the row is their product.
 
     The largest number of each row becomes e4m3's largest, or where it is below `least` that. A row
@@ -32,11 +32,11 @@ class Rows:
     least: float
 
     @staticmethod
-    def empty(count: int, size: int, device: torch.device, least: float) -> Rows:
+    def empty(count: int, size: int, device: torch.device, least: float) -> FP8Rows:
         assert size <= WIDEST
         numbers = torch.empty(count, size, dtype=_E4M3, device=device)
         scales = torch.empty(count, 1, dtype=torch.float32, device=device)
-        return Rows(numbers, scales, least)
+        return FP8Rows(numbers, scales, least)
 
 
 def warps_for(numbers: int, each: int = _NUMBERS) -> int:
@@ -79,22 +79,22 @@ def _rows_kernel(
     tl.store(scales_ptr + row, scale)
 
 
-def rows_of(x: torch.Tensor, least: float) -> Rows:
+def rows_of(x: torch.Tensor, least: float) -> FP8Rows:
     """x: [T, K], of rows that are dense."""
-    rows = Rows.empty(len(x), x.shape[1], x.device, least)
+    rows = FP8Rows.empty(len(x), x.shape[1], x.device, least)
     _write(rows, x, None)
     return rows
 
 
-def gated_rows(gate: torch.Tensor, up: torch.Tensor, least: float) -> Rows:
+def gated_rows(gate: torch.Tensor, up: torch.Tensor, least: float) -> FP8Rows:
     """gate, up: [T, K], of rows that are dense: those of silu(gate) * up."""
     assert up.shape == gate.shape and up.stride(1) == 1
-    rows = Rows.empty(len(gate), gate.shape[1], gate.device, least)
+    rows = FP8Rows.empty(len(gate), gate.shape[1], gate.device, least)
     _write(rows, gate, up)
     return rows
 
 
-def _write(rows: Rows, x: torch.Tensor, up: torch.Tensor | None) -> None:
+def _write(rows: FP8Rows, x: torch.Tensor, up: torch.Tensor | None) -> None:
     assert x.stride(1) == 1
     count, size = x.shape
     block = triton.next_power_of_2(size)

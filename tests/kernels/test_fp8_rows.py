@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharegen.engine.model.fp8.products import LEAST, quantise_rows
-from sharegen.kernels.rows import Rows, gated_rows, rows_of
+from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
 from tests.kernels.trees import DEVICE
 
 DTYPES = [torch.float16, torch.float32]
@@ -14,7 +14,7 @@ if DEVICE.type == "cuda":
     DTYPES.append(torch.bfloat16)
 
 
-def assert_rows(rows: Rows, wide: torch.Tensor) -> None:
+def assert_rows(rows: FP8Rows, wide: torch.Tensor) -> None:
     """That they are what float32 gives. What lies between two numbers may go to the other one."""
     expected, scales = quantise_rows(wide)
     torch.testing.assert_close(rows.scales, scales, rtol=1e-6, atol=0.0)
