@@ -80,11 +80,11 @@ def conversations(
 
 def _chat_prompt(turns: Any, tokenizer: Any, options: ChatOptions) -> Prompt:
     try:
-        told = conversation("messages", list(turns))
-        options.check(told)
+        turns_read = conversation("messages", list(turns))
+        options.check(turns_read)
     except (RenderError, TypeError) as error:
         raise RequestError(str(error)) from None
-    text = chat_text(tokenizer, told, options)
+    text = chat_text(tokenizer, turns_read, options)
     # The template writes its own special tokens, the first one included.
     [ids] = token_ids([text], tokenizer, begin=False)
     return {"prompt": text, "prompt_token_ids": ids}

@@ -29,7 +29,7 @@ from sharegen.cli import score as score_command
 from sharegen.cli import streams, wrong_usage
 from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
-from sharegen.common import remarks
+from sharegen.common.log import handled_by
 from sharegen.common.printable import printable
 from sharegen.errors import NothingToDo, SharegenError
 from sharegen.job.interrupt import Interrupted
@@ -129,7 +129,7 @@ def main(
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    with streams.guarded(), remarks.heard(_say):
+    with streams.guarded(), handled_by(_say):
         code = _run(given, debug, commands, name)
     sys.exit(code)
 

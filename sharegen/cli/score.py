@@ -18,8 +18,8 @@ from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path, parse_size
 from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.cores import available_cores
+from sharegen.common.log import log
 from sharegen.common.printable import printable, visible
-from sharegen.common.remarks import remark
 from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def _say_too_few(title: str, ks: Sequence[int], rows: Rows) -> None:
     """Name the k that were asked for, and that no problem has samples enough for."""
     there = {estimate.k for _, estimates in rows for estimate in estimates}
     for k in sorted(set(ks) - there):
-        remark(f"{title}: --k {k}: no problem with {k} samples or more can be scored")
+        log(f"{title}: --k {k}: no problem with {k} samples or more can be scored")
 
 
 def _print_estimates(title: str, rows: Rows) -> None:

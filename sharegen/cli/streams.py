@@ -1,7 +1,7 @@
 """Standard output and error, where writing can fail: a full disk, a closed end, a reader that left.
 
 Every command writes through these two, by print, csv or rich. What fails on standard output ends
-the command in one line, or in silence where a reader such as `head` had enough; remarks that
+the command in one line, or in silence where a reader such as `head` had enough; log lines that
 standard error does not take are lost, and the work goes on.
 """
 

@@ -113,7 +113,7 @@ def vote(
             "--explain ID says why; read them anew by --set answer.extract=KIND or --recipe FILE"
         )
     for part, votes, stopped in zip(pools, taken, rules, strict=True):
-        _remark(part, votes, at, stopped)
+        _say_notes(part, votes, at, stopped)
     to_stdout = output is not None and str(output) == "-"
     if to_stdout:
         sys.stdout.write(_as_jsonl(rows, len(pools) > 1))
@@ -197,7 +197,7 @@ def _say(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _remark(part: Pool, votes: list[Vote], at: int | None, stopped: Stopped | None) -> None:
+def _say_notes(part: Pool, votes: list[Vote], at: int | None, stopped: Stopped | None) -> None:
     """What the reader of the votes should know, on stderr."""
     for path, lines in part.duplicates.items():
         if lines:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.common.files import make_folders, replace_file
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import CapacityError, DataError, ModelError, UsageError
@@ -79,7 +79,7 @@ def run_batch(
     requests = batch_requests(configuration)
     named = next((request.model for request in requests if request.model is not None), None)
     if named not in (None, configuration.model, _name(configuration)):
-        remark(f"the requests ask for the model {named!r:.80}: {_name(configuration)} answers them")
+        log(f"the requests ask for the model {named!r:.80}: {_name(configuration)} answers them")
     is_whole = options.get("shard") is None
     try:
         outcome = run_job(configuration, journal, **options)

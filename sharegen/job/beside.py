@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.common.files import make_folders, replace_file
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.job.identity import Content
 from sharegen.job.share import Share
@@ -115,7 +115,7 @@ def refuse_overwriting(path: Path, others: Sequence[FoundJournal]) -> None:
 
 
 def tell_discarded(journal: FoundJournal) -> None:
-    """Remark what `--overwrite` costs, while Ctrl-C still keeps it."""
+    """Log what `--overwrite` costs, while Ctrl-C still keeps it."""
     if not journal.size:
         return
     what = f"{journal.size:,} bytes that are no samples"
@@ -124,7 +124,7 @@ def tell_discarded(journal: FoundJournal) -> None:
         what = "1 sample" if count == 1 else f"{count:,} samples"
     if scores_path(journal.path).exists():
         what += " and their scores"
-    remark(f"--overwrite: {journal.path}: {what} are discarded once the model is loaded")
+    log(f"--overwrite: {journal.path}: {what} are discarded once the model is loaded")
 
 
 def finished_beside(

@@ -1,4 +1,4 @@
-"""Which time the chat templates of a job hear: as it is set, as the first run had it, or now."""
+"""The time that the chat templates of a job see: as set, as the first run had it, or now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError, UsageError
 from sharegen.results.journal.family import family, whole_path
 from sharegen.results.journal.run_file import RunFile, run_file_path
@@ -31,13 +31,13 @@ def recorded_clock(run: RunFile) -> Clock:
 
 
 def tell_clock(clock: Clock, configuration: Configuration) -> None:
-    """Remark a template that writes the time, once prompts are made.
+    """Log a template that writes the time, once prompts are made.
 
     Raises UsageError for a date that is set and that no template asks for.
     """
     said = clock.in_words()
     if said is not None:
-        remark(said)
+        log(said)
     elif configuration.chat.date is not None:
         raise UsageError(
             f"chat.date {configuration.chat.date}: no chat template asks for the time: leave it out"

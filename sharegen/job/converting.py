@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sharegen.common.files import make_folders, replace_file
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.vote import natural_order
@@ -100,7 +100,7 @@ def _samples(journal: Path, found: Pool, choice: Choice, with_failed: bool) -> S
     """
     stopped = Stopped.of(found)
     if stopped is not None:
-        remark(
+        log(
             f"{journal}: {stopped.in_words()}: those that count are written, and pass@k by the "
             "usual formula is biased on them"
         )
@@ -157,13 +157,13 @@ def _examples(
         except SharegenError as error:
             if not is_table:
                 raise
-            remark(f"{error}: the table has no prompts")
+            log(f"{error}: the table has no prompts")
     right: dict[tuple[str, int], bool | None] = {}
     if is_table:
         try:
             right = _right(journal)
         except DataError as error:
-            remark(f"{error}: the column `right` is empty")
+            log(f"{error}: the column `right` is empty")
     for name in sorted(samples, key=natural_order):
         for record in samples[name] if is_table or name in asked else ():
             yield Example(record, asked.get(name), right.get((name, _index(record))))
@@ -211,7 +211,7 @@ def _rendered(
     if faults and not (asked or kept):
         raise DataError(faults[0])
     for fault in faults:
-        remark(f"{fault}: it is left out")
+        log(f"{fault}: it is left out")
     return asked
 
 
@@ -265,13 +265,13 @@ def _unknown(journal: Path, name: str) -> str:
 
 
 def _problems(journal: Path, samples: Samples, configuration: Configuration) -> list[Problem]:
-    """The problems of the dataset that have samples; others are remarked and left out."""
+    """The problems of the dataset that have samples; others are logged and left out."""
     problems = [problem for problem in load_asked(configuration).problems if problem.id in samples]
     missing = sorted(samples.keys() - {problem.id for problem in problems})
     if missing and not problems:
         raise DataError(_unknown(journal, missing[0]))
     for name in missing:
-        remark(f"{_unknown(journal, name)}: it is left out")
+        log(f"{_unknown(journal, name)}: it is left out")
     return problems
 
 

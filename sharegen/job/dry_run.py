@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.cores import available_cores
+from sharegen.common.log import log
 from sharegen.common.names import listed, nearest
-from sharegen.common.remarks import remark
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
@@ -168,7 +168,7 @@ def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedM
             model.check_prompt(prompt, problem.sampling.max_tokens)
         except RequestError as error:
             errors.append(str(error))
-            remark(f"problem {problem.id}: {error} (the problem is left out)")
+            log(f"problem {problem.id}: {error} (the problem is left out)")
         else:
             asked.append(i)
     if not asked:
@@ -177,7 +177,7 @@ def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedM
 
 
 def _clock(configuration: Configuration, workload: Workload) -> Clock:
-    """What chat templates would hear: as the journal has it that `run` finds by itself."""
+    """The time that chat templates would see: the one of the journal that `run` would continue."""
     if not any(problem.prompt.is_chat for problem in workload.problems):
         return Clock.now()
     return clock_of(configuration, find_output(Content.of(configuration, workload)))

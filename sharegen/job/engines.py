@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from sharegen.common.cores import available_cores
+from sharegen.common.log import log
 from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
-from sharegen.common.remarks import remark
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import Configuration
@@ -62,7 +62,7 @@ class Staff:
         if isinstance(asked, int):
             count = min(asked, max(1, sum(sampling.samples for sampling in samplings)))
             if count < asked:
-                remark(f"--workers {asked}: the job has {count} samples, and takes as many workers")
+                log(f"--workers {asked}: the job has {count} samples, and takes as many workers")
             asked = count
         if machine.ray is not None:
             from sharegen.engine.parallel.cluster import Cluster

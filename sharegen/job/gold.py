@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.reader import Extract, Reader
 from sharegen.results.answers.reading import Reading
@@ -26,14 +26,14 @@ def with_gold_read(workload: Workload, configuration: Configuration) -> Workload
 
 
 def gold_answers(configuration: Configuration) -> dict[str, str | None]:
-    """The gold answers of all rows, by problem id: no prompt is made. Remarks what is not known.
+    """The gold answers of all rows, by problem id: no prompt is made. Logs what is not known.
 
     Raises DataError and UsageError where the rows cannot be read.
     """
     golds = {name: _read(gold, configuration) for name, gold in _golds(configuration).items()}
     said = unread_in_words(golds.values())
     if said is not None:
-        remark(said)
+        log(said)
     return {name: gold.text for name, gold in golds.items()}
 
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sharegen.common.log import log
 from sharegen.common.parameters.machine import EngineParameters
 from sharegen.common.parameters.parameter import values_of
-from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.parallel.copies import ForkServer
@@ -294,13 +294,20 @@ class LoadedJob:
             every = range(problem.sampling.samples)
             samples = finished.missing(problem.id, problem.prompt_hash, every)
             recorded = len(every) - len(samples)
-            key, due = random_key(problem.id), None
+            key, required = random_key(problem.id), None
             if stopping is not None:
                 deciding = stopping.deciding(problem, key)
-                samples, due = () if deciding.is_decided else samples, deciding.due
+                samples, required = () if deciding.is_decided else samples, deciding.required
             params, beam = self._params_of(problem)
             request = Request(
-                key, prompt, params, samples, splits=splits, required=due, alone=alone, beam=beam
+                key,
+                prompt,
+                params,
+                samples,
+                splits=splits,
+                required=required,
+                alone=alone,
+                beam=beam,
             )
             candidates.append(_Asked(problem, request, recorded))
         asked: list[_Asked] = []
@@ -315,7 +322,7 @@ class LoadedJob:
                 raise type(error)(f"problem {name}: {error} (--strict)")
             else:
                 first_error = first_error or error
-                remark(f"problem {name}: {error} (the problem is left out)")
+                log(f"problem {name}: {error} (the problem is left out)")
                 journal.append(Record(name, None, None, error=str(error)))
                 request = replace(request, samples=())
             if request.prompt_token_ids:

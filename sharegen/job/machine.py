@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common import confined
+from sharegen.common.log import log
 from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
-from sharegen.common.remarks import remark
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
@@ -73,12 +73,12 @@ def load_job_tokenizer(configuration: Configuration) -> Any:
 
 
 def _tell_unnamed(configuration: Configuration, tokenizer: Any) -> None:
-    """Remark variables that are given to a chat template which does not name them."""
+    """Log variables that are given to a chat template which does not name them."""
     templates = tokenizer.chat_template
     text = " ".join(templates.values()) if isinstance(templates, dict) else str(templates)
     for name in configuration.chat.template_kwargs:
         if name not in text:
-            remark(f"chat.template_kwargs: the chat template has no variable {name!r:.80}")
+            log(f"chat.template_kwargs: the chat template has no variable {name!r:.80}")
 
 
 def distance_from_stored(

@@ -116,7 +116,7 @@ def reader_of(configuration: Configuration) -> Reader | None:
     wanted = configuration.answer
     if wanted is None:
         return None
-    return Reader(wanted.extract, tuple(wanted.patterns), wanted.match, configuration.ships)
+    return Reader(wanted.extract, tuple(wanted.patterns), wanted.match, configuration.is_bundled)
 
 
 def answer_in(

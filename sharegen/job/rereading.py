@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.gold import gold_answers
 from sharegen.results.journal.pool import Pool
@@ -51,7 +51,7 @@ class AnswerRecipe:
                 if _places(asked) != _places(recorded):
                     said = f"{found.name}: gold answers are read anew: {error}"
                     raise type(error)(said) from None
-                remark(f"{found.name}: gold answers are as its lines have them: {error}")
+                log(f"{found.name}: gold answers are as its lines have them: {error}")
         if asked.answer == recorded.answer and not golds:
             return found
         return found.read_by(Rereading(as_json(asked.model_dump())["answer"], golds))
@@ -61,9 +61,9 @@ class AnswerRecipe:
         if self.recipe is not None:
             recipe = load_recipe(self.recipe)
             preset = recorded.preset if recorded.preset in recipe.presets else recipe.default
-            told = recipe.merged(preset)
-            values["answer"] = told.get("answer")
-            fields = (told.get("dataset") or {}).get("fields") or {}
+            merged = recipe.merged(preset)
+            values["answer"] = merged.get("answer")
+            fields = (merged.get("dataset") or {}).get("fields") or {}
             values["dataset"] = {**values["dataset"], "fields": fields}
         for key, value in (self.flags or {}).items():
             inner = value.keys() if isinstance(value, Mapping) else {""}

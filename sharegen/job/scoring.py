@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.log import log
 from sharegen.common.program_tests import NoTests, ProgramProblem
-from sharegen.common.remarks import remark
 from sharegen.errors import DataError, UsageError
 from sharegen.results.export.formats import Generation, format_of, read_generations
 from sharegen.results.journal.pool import Pool
@@ -237,7 +237,7 @@ def keep(file: ScoreFile, problems: ProblemSet, key: Sample, mark: Mark, score: 
 def _name_changed(samples: Samples, number: int) -> None:
     if number:
         what = "sample is another one" if number == 1 else "samples are other ones"
-        remark(
+        log(
             f"{samples.path}: {number:,} {what} than when it was scored, or the tests are: "
             "judged anew"
         )
@@ -246,7 +246,7 @@ def _name_changed(samples: Samples, number: int) -> None:
 def _of_dataset(samples: Samples, problems: ProblemSet) -> Iterator[tuple[str, Generation]]:
     """The samples of the dataset's problems, each behind its problem's id.
 
-    Others are remarked and left out. Raises DataError where there are no samples but others.
+    Others are logged and left out. Raises DataError where there are no samples but others.
     """
     faults: dict[str | int, str] = {}
     number = 0
@@ -261,16 +261,16 @@ def _of_dataset(samples: Samples, problems: ProblemSet) -> Iterator[tuple[str, G
     if faults and not number:
         raise DataError(next(iter(faults.values())))
     for fault in faults.values():
-        remark(f"{fault}; it is left out")
+        log(f"{fault}; it is left out")
 
 
 def _name_unscorable(verdicts: Iterable[Verdict], problems: ProblemSet) -> None:
-    """Remark each problem that no program can be judged by, and why."""
+    """Log each problem that no program can be judged by, and why."""
     counts = Counter(v.problem_id for v in verdicts if v.result == "unscorable")
     for problem_id, number in counts.items():
         tests = problems.problem(problem_id).tests
         reason = tests.reason if isinstance(tests, NoTests) else "its tests cannot be run"
-        remark(f"problem {problem_id}: {number:,} unscorable: {reason}")
+        log(f"problem {problem_id}: {number:,} unscorable: {reason}")
 
 
 def pooled_verdicts(

@@ -64,4 +64,4 @@ class Stopping:
         if deciding.is_decided:
             yield key, len(self._engine.cancel(key))
         else:
-            self._engine.call(key, deciding.due)
+            self._engine.call(key, deciding.required)

@@ -23,8 +23,8 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import GenerationConfig
 
+from sharegen.common.log import log
 from sharegen.common.panics import panics_told
-from sharegen.common.remarks import remark
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.errors import RequestError, UsageError
@@ -118,7 +118,7 @@ class SharegenLM(TemplateLM):
             raise UsageError(f"max_length is {max_length}: it must be from 2 to {context}")
         wanted = int(max_length or resolve_max_length(config, self.tokenizer))
         if wanted > context:
-            remark(f"the context holds {context:,} tokens, where `hf` takes it for {wanted:,}")
+            log(f"the context holds {context:,} tokens, where `hf` takes it for {wanted:,}")
         self.max_length = min(wanted, context)
         self._vocab_size = config.get_text_config().vocab_size
         own = _generation_config(source, config)

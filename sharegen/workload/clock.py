@@ -1,4 +1,4 @@
-"""The time as a job's chat templates hear it: that of the job's first run, in all its runs.
+"""The time that a job's chat templates see: that of the job's first run, in all its runs.
 
 A template that writes the date (`strftime_now`: Llama 3.2, Granite, SmolLM3, gpt-oss) would ask
 other prompts on another day, and the samples of one job would answer different ones.

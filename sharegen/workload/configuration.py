@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from sharegen.common.grammar import prepared
+from sharegen.common.log import log
 from sharegen.common.parameters.data import OrderParameters, TokenParameters
 from sharegen.common.parameters.machine import MachineParameters
-from sharegen.common.remarks import remark
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
 from sharegen.workload.flags import FLAGS
@@ -78,12 +78,12 @@ class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc
     preset: str | None = None
     machine: Machine = Machine()
 
-    _ships: bool = PrivateAttr(default=False)
+    _is_bundled: bool = PrivateAttr(default=False)
 
     @property
-    def ships(self) -> bool:
+    def is_bundled(self) -> bool:
         """Whether its recipe is one of ours, whose patterns need not be watched."""
-        return self._ships
+        return self._is_bundled
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def resolve(
     _settle_chat(recipe, values, flags)
     if values.get("trust_remote_code") and not flags.get("trust_remote_code"):
         values["trust_remote_code"] = False
-        remark(
+        log(
             f"the recipe {recipe.name} would run code that comes with the model: that takes "
             "--trust-remote-code on the command line too"
         )
@@ -195,7 +195,7 @@ def resolve(
             "chat.add_generation_prompt and chat.continue_final_message: an answer goes on within "
             "the last turn or begins one of its own: set one of them"
         )
-    job._ships = recipe.ships
+    job._is_bundled = recipe.is_bundled
     return job.model_copy(
         update={
             "model": model_of(recipe, job, is_flag="model" in flags),

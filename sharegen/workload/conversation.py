@@ -82,19 +82,19 @@ def _turn(name: str, turn: Any) -> Turn:
     if not isinstance(turn["role"], str):
         raise RenderError(f"{name}.role is of type {type(turn['role']).__name__}: it is a text")
     calls = turn.get("tool_calls") or _former_calls(turn.get("function_call"))
-    told: Turn = {}
+    cleaned: Turn = {}
     for key, value in turn.items():
         if key == "content" and not (calls and value is None):
-            told[key] = _content(f"{name}.content", value, turn)
+            cleaned[key] = _content(f"{name}.content", value, turn)
         elif key not in _READ_HERE and value not in (None, [], {}):
-            told[key] = _value(f"{name}.{key}", value)
+            cleaned[key] = _value(f"{name}.{key}", value)
     if calls:
-        told["tool_calls"] = _tool_calls(f"{name}.tool_calls", calls)
-    elif "content" not in told:
-        told["content"] = _content(f"{name}.content", None, turn)
-    if told["role"] == "function":  # which answers a `function_call`
-        told["role"] = "tool"
-    return told
+        cleaned["tool_calls"] = _tool_calls(f"{name}.tool_calls", calls)
+    elif "content" not in cleaned:
+        cleaned["content"] = _content(f"{name}.content", None, turn)
+    if cleaned["role"] == "function":  # which answers a `function_call`
+        cleaned["role"] = "tool"
+    return cleaned
 
 
 def _says_something(turn: Mapping[str, Any]) -> bool:

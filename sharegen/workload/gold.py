@@ -53,10 +53,10 @@ def golds_of(items: Iterable[Item], configuration: Configuration) -> dict[str, G
     wanted = configuration.answer.gold if configuration.answer else None
     if wanted is None:
         return {}
-    return {item.id: _gold_of(item, wanted, configuration.ships) for item in items}
+    return {item.id: _gold_of(item, wanted, configuration.is_bundled) for item in items}
 
 
-def _gold_of(item: Item, wanted: sections.Gold, ships: bool) -> Gold:
+def _gold_of(item: Item, wanted: sections.Gold, is_bundled: bool) -> Gold:
     where = item.row.where
     try:
         text = _text_of(item.fields, wanted)
@@ -69,7 +69,7 @@ def _gold_of(item: Item, wanted: sections.Gold, ships: bool) -> Gold:
     if wanted.pattern is None:
         return Gold(where, text)
     try:
-        find = _captured if ships else _confined
+        find = _captured if is_bundled else _confined
         return Gold(where, find(wanted.pattern, text) or text)
     except confined.Exceeded as error:
         raise Overrun(f"the pattern 'answer.gold.pattern' {error}") from None

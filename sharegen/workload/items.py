@@ -36,7 +36,7 @@ class BadRow:
     is_request: bool = False
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The error, and what becomes of the row."""
         if self.is_request:
             return f"{self.error} (the request is not asked: this error is its answer)"

@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sharegen.common.log import log
 from sharegen.common.names import listed
 from sharegen.common.ragged import Ragged
-from sharegen.common.remarks import remark
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
@@ -103,19 +103,19 @@ class Workload:
     leaks: Sequence[str] = ()
 
     def name_odd_rows(self) -> None:
-        """Remark each row that cannot be asked, and of how many more there is something to say."""
+        """Log each row that cannot be asked, and of how many more there is something to say."""
         for bad in self.bad_rows:
-            remark(bad.told)
+            log(bad.message)
         if self.leaks:
             also = f", and {len(self.leaks) - 1:,} more" if len(self.leaks) > 1 else ""
-            remark(
+            log(
                 f"{self.leaks[0]}{also}: few-shot examples that are asked, too: each is left out "
                 "of its own examples, where the next row takes its place"
             )
         found = [self.golds[problem.id] for problem in self.problems if problem.id in self.golds]
         said = unread_in_words(found)
         if said is not None:
-            remark(said)
+            log(said)
 
 
 def load_problems(configuration: Configuration) -> list[Problem]:
@@ -241,7 +241,7 @@ def _nothing_to_ask(bad: Sequence[BadRow]) -> DataError:
 def tokenise_problems(workload: Workload, tokenizer: Any, clock: Clock) -> tuple[Workload, Ragged]:
     """Token ids of the problems; those whose conversation the chat template refuses are bad rows.
 
-    clock: what chat templates hear the time to be. Raises ModelError where that is all of them.
+    clock: the time that chat templates see. Raises ModelError where that is all of them.
     """
     problems: list[Problem] = []
     bad: list[BadRow] = []
@@ -253,7 +253,7 @@ def tokenise_problems(workload: Workload, tokenizer: Any, clock: Clock) -> tuple
                 bad.append(BadRow(problem.id, f"problem {problem.id}: {asked}"))
                 if len(bad) == len(workload.problems):
                     raise asked
-                remark(f"{bad[-1].error}: it is left out")
+                log(f"{bad[-1].error}: it is left out")
                 continue
             text_hash = None if asked.text is None else content_hash(asked.text)
             problems.append(replace(problem, text_hash=text_hash))

@@ -284,7 +284,7 @@ def tokenise_each(
     tokens. Special tokens that a tokenizer appends (EOS) are left out: a prompt goes on. In the
     place of a chat that there is no template for, or that it refuses, comes the error.
 
-    clock: what templates hear the time to be, by default now.
+    clock: the time that templates see, by default now.
     """
     for asked in asked_each(prompts, tokenizer, clock or Clock.now()):
         yield asked if isinstance(asked, ModelError) else asked.ids

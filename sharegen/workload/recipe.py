@@ -77,7 +77,7 @@ class Recipe:
     presets: dict[str, dict[str, Any]]
 
     @property
-    def ships(self) -> bool:
+    def is_bundled(self) -> bool:
         """Whether it is one of ours."""
         return self.path.parent == RECIPES
 

@@ -39,7 +39,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict,
 
 
 @pytest.mark.slow
-def test_the_model_that_ships(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:
     result, table = run([*SMALL, "--batch", "2", "--batch", "4"], capsys)
     assert (result["problems"], result["samples"], result["max_tokens"]) == (3, 4, 6)
     assert set(result["generate_tokens_per_second"]) == {"2", "4"}

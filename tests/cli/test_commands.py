@@ -327,7 +327,7 @@ def test_recipes(sharegen: Command) -> None:
 
 
 def test_a_copy_of_a_recipe_runs(sharegen: Command, tmp_path: Path) -> None:
-    """As `sharegen recipes --help` has it: what ships with the recipe is found from anywhere."""
+    """As `sharegen recipes --help` has it: what belongs to the recipe is found from anywhere."""
     (tmp_path / "mine.yaml").write_text(sharegen("recipes", "show", "self-consistency").out)
     own = sharegen("plan", "./mine.yaml", "--limit", 3)
     assert own.code == 0, own.err

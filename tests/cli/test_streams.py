@@ -46,7 +46,7 @@ def arguments(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
 
 
 def told(arguments: list[object], folder: Path, redirection: str, **streams: int) -> list[str]:
-    """The exit code, and the lines on standard error that are no remark on a file."""
+    """The exit code, and the lines on standard error that are not about a file."""
     program = "from sharegen.cli import main; main()"
     paths = [str(Path(package.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     ran = subprocess.run(
@@ -86,7 +86,7 @@ def test_a_reader_that_left_is_no_failure(arguments: list[object], tmp_path: Pat
 
 @pytest.mark.parametrize("redirection", ["2> /dev/full", "2>&-"])
 @pytest.mark.turn(2)
-def test_remarks_that_nobody_takes_stop_nothing(tmp_path: Path, redirection: str) -> None:
+def test_log_lines_that_nobody_takes_stop_nothing(tmp_path: Path, redirection: str) -> None:
     journal(tmp_path / "a.jsonl", {"x": ["18", "7", None]})
     command = ["vote", "a.jsonl", "-o", "votes.jsonl"]
     assert told(command, tmp_path, redirection) == ["0"]

@@ -56,7 +56,7 @@ def finished(tmp_path: Path) -> Path:
     return journal(tmp_path / "a.jsonl", answers)
 
 
-def test_piped_votes_are_tab_separated_and_remarks_go_to_stderr(finished: Path) -> None:
+def test_piped_votes_are_tab_separated_and_notes_go_to_stderr(finished: Path) -> None:
     result = run("vote", finished)
     assert result.exit_code == 0
     assert list(csv.reader(result.stdout.splitlines(), dialect="excel-tab")) == [
@@ -104,7 +104,7 @@ def test_files_of_other_jobs_are_told_apart(finished: Path, tmp_path: Path) -> N
     assert "correct" not in json.loads(lines[2])
 
 
-def test_a_repeated_line_is_remarked(finished: Path) -> None:
+def test_a_repeated_line_is_logged(finished: Path) -> None:
     lines = finished.read_bytes().splitlines(keepends=True)
     finished.write_bytes(b"".join([*lines, lines[0], lines[1]]))
     result = run("vote", finished)

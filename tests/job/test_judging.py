@@ -54,14 +54,14 @@ class Engine:
 
     def __init__(self) -> None:
         self.cancelled: list[int] = []
-        self.due: dict[int, int] = {}
+        self.required: dict[int, int] = {}
 
     def cancel(self, key: int) -> list[int]:
         self.cancelled.append(key)
         return [4, 5]
 
-    def call(self, key: int, due: int) -> None:
-        self.due[key] = due
+    def call(self, key: int, required: int) -> None:
+        self.required[key] = required
 
 
 @pytest.mark.slow
@@ -82,11 +82,11 @@ def test_verdicts_decide_and_are_continued(dataset: Path, tmp_path: Path) -> Non
     rule = StopRule.parse("right=2")
     with judging(path, (), run, isolation()) as judge:
         stopping = Stopping(Stopped(rule, 6), engine, judge)
-        assert stopping.deciding(problem, 77).due == 2
+        assert stopping.deciding(problem, 77).required == 2
         with path.open("ab") as file:
             for record in records[:2]:
                 file.write(record.to_line())
-                assert not list(stopping.note(record)) or engine.due
+                assert not list(stopping.note(record)) or engine.required
         stopping.finish()
     assert len(scores_path(path).read_text().splitlines()) == 2
     with path.open("ab") as file:  # of a run that was killed before they were judged

@@ -12,9 +12,9 @@ from sharegen.workload.configuration import resolve
 
 @pytest.mark.slow
 def test_a_long_text_of_marks_has_no_answer_and_costs_no_minute() -> None:
-    """The pattern that ships looks over the rest of the line at each mark."""
+    """The bundled pattern looks over the rest of the line at each mark."""
     configuration = resolve("self-consistency")
-    assert configuration.ships
+    assert configuration.is_bundled
     started = time.monotonic()
     assert answer_in("#" * 30_000, configuration) is None
     assert time.monotonic() - started < 20

@@ -120,7 +120,7 @@ def test_the_model_answers_in_the_format_of_its_examples():
 
 @pytest.mark.slow
 @pytest.mark.turn(10)
-def test_the_script_makes_everything_that_ships(tmp_path):
+def test_the_script_makes_everything_bundled(tmp_path):
     tar = tmp_path / "tinymath.tar"
     out = tmp_path / "out"
     making.make(out, tar, steps=1, rows=1, problems=1, workers=1, device="cpu")

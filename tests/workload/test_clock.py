@@ -1,4 +1,4 @@
-"""The time as chat templates hear it."""
+"""The time that chat templates see."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_empty_cells_of_a_csv(tmp_path: Path) -> None:
     (bad,) = workload.bad_rows
     assert bad.id == "3"
     assert bad.error == f"{path}, line 4: the field 'question' is empty: there is nothing to ask"
-    assert bad.told == f"{bad.error} (the row is left out)"
+    assert bad.message == f"{bad.error} (the row is left out)"
 
 
 def test_a_prompt_of_empty_fields_asks_nothing(load: Any) -> None:

@@ -11,7 +11,7 @@ from sharegen.workload.recipe import Job, find_recipe, load_recipe, merge, recip
 from sharegen.workload.validation import validate
 
 
-def test_all_shipped_recipes_are_valid() -> None:
+def test_all_bundled_recipes_are_valid() -> None:
     assert {"self-consistency", "prompts"} <= set(recipe_names())
     for name in recipe_names():
         recipe = load_recipe(name)

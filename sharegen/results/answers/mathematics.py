@@ -12,7 +12,7 @@ import logging
 import re
 
 from sharegen.common import confined
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 
 LONGEST = 1_000
 """Characters; what is longer is no formula that anyone wrote as an answer."""
@@ -69,7 +69,7 @@ def is_same(answer: str, gold: str) -> bool:
         failure = str(error)
     if isinstance(failure, str):
         shown = f"{answer[:60]!r} and {gold[:60]!r}"
-        remark(f"comparing {shown} by math-verify {failure}: they are taken for different")
+        log(f"comparing {shown} by math-verify {failure}: they are taken for different")
         return False
     return failure
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sharegen.common import confined
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.results.answers import boxed, choice, number, text
 from sharegen.results.answers.passage import Passage
 from sharegen.results.answers.patterns import find, find_each
@@ -83,5 +83,5 @@ class Reader:
         try:
             return confined.call(find, text, self.patterns, self.match)
         except confined.Exceeded as error:
-            remark(f"a pattern of the recipe's answer {error} with some samples: they have none")
+            log(f"a pattern of the recipe's answer {error} with some samples: they have none")
             return None

@@ -30,7 +30,7 @@ import yaml
 from sharegen.common import json_values
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.json_values import JsonError, JsonLimitError
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import DataError
 from sharegen.results.journal.record import read
 
@@ -124,7 +124,7 @@ def _refuse(path: Path, first: bytes) -> NoReturn:
 
 
 def read_generations(path: Path, kind: SampleFormat | None = None) -> Iterator[Generation]:
-    """The samples in a file of any format; what is none of them is remarked by line and left out.
+    """The samples in a file of any format; what is none of them is logged by line and left out.
 
     Raises DataError or JournalError where nothing is a sample.
     """
@@ -139,7 +139,7 @@ def read_generations(path: Path, kind: SampleFormat | None = None) -> Iterator[G
 
 
 def _samples_in(found: Iterator[Generation | DataError]) -> Iterator[Generation]:
-    """The samples alone; the errors are remarked, or the first of them is raised."""
+    """The samples alone; the errors are logged, or the first of them is raised."""
     faults = []
     number = 0
     for each in found:
@@ -151,7 +151,7 @@ def _samples_in(found: Iterator[Generation | DataError]) -> Iterator[Generation]
     if faults and not number:
         raise faults[0]
     for fault in faults:
-        remark(f"{fault}: it is left out")
+        log(f"{fault}: it is left out")
 
 
 def _read_journal(path: Path) -> Iterator[Generation]:
@@ -164,7 +164,7 @@ def _read_journal(path: Path) -> Iterator[Generation]:
         failed += record.is_sample and not record.is_drawn
     if failed:
         samples = "sample" if failed == 1 else "samples"
-        remark(f"{path}: {failed:,} {samples} failed, and cannot be scored: left out")
+        log(f"{path}: {failed:,} {samples} failed, and cannot be scored: left out")
 
 
 def _read_human_eval(path: Path) -> Iterator[Generation | DataError]:
@@ -269,7 +269,7 @@ def write_generations(path: Path, kind: Format, problems: Iterable[SampledProble
             for problem in problems:
                 name = f"{quote(problem.problem_id, safe='', errors='surrogatepass')}.yaml"
                 if len(name) > _LONGEST_NAME:
-                    remark(f"problem {name[:40]}…: its id is too long for a file: it is left out")
+                    log(f"problem {name[:40]}…: its id is too long for a file: it is left out")
                 else:
                     _write_monkeys(path / name, problem)
     except OSError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from sharegen.common.files import make_folders, replace_file
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import DataError
 from sharegen.results.journal.record import Record
 
@@ -134,7 +134,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def _fit_for_openai(examples: Sequence[Example]) -> list[Example]:
-    """Those that fine-tuning would take; the others are remarked by the first of them."""
+    """Those that fine-tuning would take; the others are logged by the first of them."""
     faults: list[str] = []
     fit = []
     for example in examples:
@@ -148,7 +148,7 @@ def _fit_for_openai(examples: Sequence[Example]) -> list[Example]:
         raise DataError(f"no sample is fit for fine-tuning: {faults[0]}")
     if faults:
         more = f", and {len(faults) - 1:,} more like it" if len(faults) > 1 else ""
-        remark(f"{faults[0]}: it is left out{more}")
+        log(f"{faults[0]}: it is left out{more}")
     return fit
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.appended import AppendedFile, Changed
 from sharegen.results.journal.identity import causes, differences
@@ -280,7 +280,7 @@ class Journal:
         with contextlib.suppress(OSError):
             if not path.exists():
                 self.run.write(path)
-                remark(f"{path}: was removed while {self.path} was written: it is there again")
+                log(f"{path}: was removed while {self.path} was written: it is there again")
 
     def _unwritten(self, error: OSError) -> JournalError:
         return JournalError(
@@ -379,7 +379,7 @@ def _recorded(path: Path, asked: RunFile, adopt: bool) -> RunFile | None:
         if not adopt:
             raise
         what = str(error).removesuffix(f": {ADOPT}")
-        remark(f"{what}: its samples are taken to be of the job as it is asked now (--adopt)")
+        log(f"{what}: its samples are taken to be of the job as it is asked now (--adopt)")
         return RunFile(asked.configuration, asked.fingerprints)
     except JournalError:
         if any(record.is_drawn for record in read(path)):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from filelock import SoftFileLock, Timeout
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError, UsageError
 from sharegen.results.journal.places import hidden, make_folder
 
@@ -169,7 +169,7 @@ def _lock(path: Path, descriptor: int) -> bool:
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        remark(
+        log(
             f"{path}: its file system knows no locks ({error.strerror}): "
             f"{_path(path, _BY_FILE)} says who writes"
         )

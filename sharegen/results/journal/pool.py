@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.family import family, shard_named, whole_path
 from sharegen.results.journal.identity import differences
@@ -100,7 +100,7 @@ class Pool:
         return (entry.record for entry in self.entries() if not entry.repeats)
 
     def entries(self) -> Iterator[Entry]:
-        """Like `records`, with the samples that an earlier file has too, which is remarked.
+        """Like `records`, with the samples that an earlier file has too, which is logged.
 
         Rows that differ are two problems though their ids are equal, as in two halves of a dataset
         that both count from 0: the later one gets its file's name. Samples of another seed are
@@ -140,14 +140,14 @@ class Pool:
             self.duplicates[path] = reader.duplicates
             if repeated:
                 samples = "1 sample" if repeated == 1 else f"{repeated:,} samples"
-                remark(f"{path}: {samples} of an earlier journal again: counted once")
+                log(f"{path}: {samples} of an earlier journal again: counted once")
             if renamed:
-                remark(
+                log(
                     f"{path}: {len(renamed):,} problems have the ids of other rows in an earlier "
                     f"journal: they are called {min(renamed)!r} and so on"
                 )
         if others.are_any:
-            remark(f"{self.name}: {others.in_words()}")
+            log(f"{self.name}: {others.in_words()}")
         yield from failed.values()
         yield from (entry for entry in bad_rows if entry.key.problem_id not in known)
 
@@ -169,7 +169,7 @@ def pool(files: Iterable[Path], *, names: bool = True, seeds: bool = False) -> l
         name = "" if names else f"{whole}: "
         group = name + _identity(run, seeds) if run else f"without: {path}"
         groups[group].append((path, run))
-    _remark_other_jobs(groups.values(), asked=seeds)
+    _log_other_jobs(groups.values(), asked=seeds)
     pools = []
     for members in groups.values():
         by_seed: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
@@ -178,8 +178,8 @@ def pool(files: Iterable[Path], *, names: bool = True, seeds: bool = False) -> l
         ordered = [member for of_seed in by_seed.values() for member in of_seed]
         found = Pool([path for path, _ in ordered], [run for _, run in ordered])
         if len(by_seed) > 1:
-            remark(f"{found.name}: samples of seeds {_listed(by_seed)} are pooled, in this order")
-        _remark_shards(found)
+            log(f"{found.name}: samples of seeds {_listed(by_seed)} are pooled, in this order")
+        _log_shards(found)
         pools.append(found)
     return pools
 
@@ -220,9 +220,7 @@ def _name(path: Path) -> str:
     return str(path) if shard_named(path) is None else whole_path(path).name
 
 
-def _remark_other_jobs(
-    groups: Iterable[Sequence[tuple[Path, RunFile | None]]], asked: bool
-) -> None:
+def _log_other_jobs(groups: Iterable[Sequence[tuple[Path, RunFile | None]]], asked: bool) -> None:
     """Say of shards of one name, and of all journals where it is asked that they be one, why they
     are not."""
     first: dict[str, tuple[Path, RunFile]] = {}
@@ -233,14 +231,14 @@ def _remark_other_jobs(
             known, other = first.setdefault("" if asked else _name(path), (path, run))
             differ = differences(other.identity, run.identity)
             if any(not (asked and each.startswith(_SEED)) for each in differ):
-                remark(
+                log(
                     f"{path}: is read apart, for it comes from another configuration than "
                     f"{known}: {'; '.join(differ)}"
                 )
                 break
 
 
-def _remark_shards(pool: Pool) -> None:
+def _log_shards(pool: Pool) -> None:
     """Say where shards are missing, or do not belong to one cut."""
     parts: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     cuts: dict[tuple[str, int], set[str]] = defaultdict(set)
@@ -258,14 +256,14 @@ def _remark_shards(pool: Pool) -> None:
             cuts[job, shard.count].add(str(recorded.get("cut")))
     for job, counts in parts.items():
         if len(counts) > 1:
-            remark(f"{jobs[job]}: shards of {_listed(sorted(counts))} are read together")
+            log(f"{jobs[job]}: shards of {_listed(sorted(counts))} are read together")
         for count, present in counts.items():
             missing = sorted(set(range(1, count + 1)) - present)
             if missing and len(counts) == 1:
                 shards = "shard" if len(missing) == 1 else "shards"
-                remark(f"{jobs[job]}: without {shards} {_listed(missing)} of {count}")
+                log(f"{jobs[job]}: without {shards} {_listed(missing)} of {count}")
             if len(cuts[job, count]) > 1:
-                remark(
+                log(
                     f"{jobs[job]}: its shards of {count} were not cut alike, by another --limit, "
                     "--samples or dataset: problems may be missing"
                 )

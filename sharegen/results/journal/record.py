@@ -1,7 +1,7 @@
 """One line of a journal, and the one way to read a file of them.
 
 A journal may be read while it grows and after a crash, so a last line that was cut short is
-ordinary: it is left out. So is any other line that is no record, which is remarked by its number;
+ordinary: it is left out. So is any other line that is no record, which is logged by its number;
 a file without a single record is no journal, and that is an error.
 
 An editor, a disk or a crash may leave around a line what is no part of it: a byte order mark, a
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError, JsonLimitError
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.keys import Key, Keys
 
@@ -287,7 +287,7 @@ class Reader(Iterator[Record]):
                 f"{odd[0]}, so this is not a journal or it was edited: repair or remove the line"
             )
         for fault in odd:
-            remark(f"{fault}: it is left out")
+            log(f"{fault}: it is left out")
         yield from self._failed.values()
 
 

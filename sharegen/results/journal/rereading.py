@@ -67,8 +67,8 @@ class Rereading:
             were; if they were looked for elsewhere, that is noted (`stale`).
         """
         before = {} if earlier is None else earlier.answers
-        told = {**(before.get("golds") or {}), **self.golds}
-        golds = {name: gold for name, gold in told.items() if on_record.differs(name, gold)}
+        merged = {**(before.get("golds") or {}), **self.golds}
+        golds = {name: gold for name, gold in merged.items() if on_record.differs(name, gold)}
         answers: dict[str, Any] = {"golds": golds} if golds else {}
         is_other = earlier is not None and _gold_places(earlier) != _gold_places(self.shown(run))
         if (is_other or before.get("stale")) and not on_record.names <= self.golds.keys():

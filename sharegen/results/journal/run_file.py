@@ -18,7 +18,7 @@ from typing import Any
 from sharegen.common import json_values
 from sharegen.common.files import replace_file
 from sharegen.common.json_values import JsonError
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.identity import identity_of
 from sharegen.results.journal.places import hidden, make_folder
@@ -108,7 +108,7 @@ class RunFile:
             raise BrokenRunFile(f"{path}: `{fault}: {to_do}")
         is_edited = digest is not None
         if is_edited or fault is not None:
-            remark(
+            log(
                 f"{path}: was edited or damaged since it was written: what it says of counts and "
                 "timings is left out"
             )

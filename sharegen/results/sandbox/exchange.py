@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 from . import literal
 from .heap import Heap
 from .named import named, public_name
+from .plain_values import AS_TEXT, fields_of, from_fields, is_exception, made_of, said_by
 from .remote import Drawing
-from .told import AS_TEXT, fields_of, from_fields, is_exception, made_of, said_by
 
 _BUILTINS = (bool, int, str, float, complex, bytes, list, dict, set, frozenset, tuple)
 _NO_RECORDS = (*(kind for kind in _BUILTINS if kind is not bool), BaseException, enum.Enum, type)
@@ -42,7 +42,7 @@ class Peer:
     read, write: of one message, a JSON object.
     classes: by name those that both sides have.
 
-    own: what the other side has references to, by number; raised: exceptions that it told of.
+    own: what the other side has references to, by number; raised: exceptions that it described.
     """
 
     is_test: bool
@@ -304,15 +304,15 @@ class Peer:
             args, rest, said = [], {}, ""
         return {"kind": names, "args": args, "rest": rest, "said": str.__str__(said)}
 
-    def exception(self, told: Any) -> Exception:
-        """The exception that the other side told of, of a class of this side."""
-        kind = self.exception_class(told["kind"])
-        args = [self.decode(value) for value in told["args"]]
+    def exception(self, described: Any) -> Exception:
+        """The exception that the other side described, as one of a class of this side."""
+        kind = self.exception_class(described["kind"])
+        args = [self.decode(value) for value in described["args"]]
         error = made_of(kind, args)
-        for key, value in told["rest"].items():
+        for key, value in described["rest"].items():
             if not callable(getattr(kind, key, None)):
                 error.__dict__[key] = self.decode(value)
-        said = told["said"]
+        said = described["said"]
         if isinstance(said, str) and said_by(error) != said:
             rest = error.__dict__
             error = made_of(type(kind.__name__, (kind,), {"__str__": lambda _: said}), args)

@@ -113,7 +113,7 @@ def die_with_parent() -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0), "prctl")
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Descendants whose parents end become this process's children."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 

@@ -64,7 +64,7 @@ class Supervisor:
         self.folder = tempfile.mkdtemp(prefix="sharegen-")
         os.chdir(self.folder)
         with contextlib.suppress(OSError, AttributeError):  # not on every system
-            ns.adopt_orphans()
+            ns.become_subreaper()
 
     def serve(self) -> None:
         """Obey until the channel is closed."""

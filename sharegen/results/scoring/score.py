@@ -216,10 +216,10 @@ def _only_names(call: dict[str, Any]) -> bool:
 
 def _raised_in(message: dict[str, Any]) -> str | None:
     """The name of the exception that a program's message tells of, if it does."""
-    told = message.get("raised")
-    if told is None:
+    described = message.get("raised")
+    if described is None:
         return None
-    kind = told.get("kind") if isinstance(told, dict) else None
+    kind = described.get("kind") if isinstance(described, dict) else None
     name = kind[0] if isinstance(kind, list) and kind else None
     return name if isinstance(name, str) else "junk"
 

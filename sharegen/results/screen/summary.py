@@ -141,11 +141,11 @@ def _numbers(
     if stats.get("verified"):
         has_fp8 = run.configuration.get("kv_cache_dtype") == "fp8"
         table.add_row("[dim]verified[/]", _verified(stats["verified"], has_fp8))
-    told, known = stats.get("samples_recorded"), run.counts.get("samples")
-    if told is not None and known is not None and told < known:
+    counted, known = stats.get("samples_recorded"), run.counts.get("samples")
+    if counted is not None and known is not None and counted < known:
         note = "a run that was killed left no counts"
-        table.add_row("", f"[dim]speed and prompt tokens: of {told:,} of {known:,} completions on "
-                          f"record, {note}[/]")  # fmt: skip
+        table.add_row("", f"[dim]speed and prompt tokens: of {counted:,} of {known:,} completions "
+                          f"on record, {note}[/]")  # fmt: skip
     elif known is not None and len(drawn) < known:
         table.add_row("", f"[dim]from speed to here: of all {known:,} completions on record, more "
                           f"than are asked now[/]")  # fmt: skip

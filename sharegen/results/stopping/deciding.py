@@ -100,10 +100,10 @@ def _confident(rule: StopRule, left: int, standing: Standing) -> int:
 
 
 def _window(rule: StopRule, left: int, standing: Standing) -> int:
-    """Early-stopping self-consistency (Li et al. 2024, section 3): one window without a dissenter.
+    """One stopping window without a dissenter (early-stopping self-consistency).
 
-    Windows do not overlap, as its samples are drawn a window at a time; one with a sample that
-    has no answer is not unanimous.
+    Li et al. 2024, section 3. Windows do not overlap, since samples are drawn a window at a time.
+    A window with a sample that has no answer is not unanimous.
     """
     size = int(rule.value or 0)
     inside = standing.read % size
@@ -195,6 +195,6 @@ class Deciding:
         return self.standing.read
 
     @property
-    def due(self) -> int:
+    def required(self) -> int:
         """Samples with an index below it are wanted, whatever those to come say."""
         return self.standing.read + self._least

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
 from sharegen.results.answers.equality import is_right
@@ -46,7 +46,7 @@ class Stopped:
     def of(cls, found: Pool) -> Stopped | None:
         """What the journals of one job say; None where no rule stopped them.
 
-        Programs without any scores count all, and that is remarked. Raises UsageError for samples
+        Programs without any scores count all, and that is logged. Raises UsageError for samples
         of several seeds, or that were stopped differently.
         """
         rule = _rule_of(found)
@@ -55,7 +55,7 @@ class Stopped:
         if _needs_tests(rule[0], found) and not any(
             map(Path.exists, map(scores_path, found.files))
         ):
-            remark(
+            log(
                 f"{found.name}: stopped by {rule[0]}, and which programs are right is not known: "
                 f"all samples are taken; first `sharegen score {found.path} --execute`"
             )
@@ -189,14 +189,14 @@ def _rule_of(found: Pool) -> tuple[StopRule, int] | None:
             "draws of one kind: take each journal by itself"
         )
     wholes = {rule for path, rule in rules.items() if path == whole_path(path)}
-    told = wholes if len(wholes) == 1 else set(rules.values())
-    if len(told) > 1:
-        said = " and ".join(sorted(_in_words(rule) for rule in told))
+    found_rules = wholes if len(wholes) == 1 else set(rules.values())
+    if len(found_rules) > 1:
+        said = " and ".join(sorted(_in_words(rule) for rule in found_rules))
         raise UsageError(
             f"{found.name}: its journals were stopped differently ({said}): run them again with "
             "the same --stop-when and --samples"
         )
-    return next(iter(told))
+    return next(iter(found_rules))
 
 
 def _rule_in(run: RunFile | None) -> tuple[StopRule, int] | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from sharegen.common.remarks import remark
+from sharegen.common.log import log
 from sharegen.errors import DataError
 from sharegen.workload.files.content import suffix_of
 
@@ -122,9 +122,9 @@ def _tell(folder: Path, chosen: Sequence[Path], others: Sequence[Path], split: s
     read = _listed(path.name for path in chosen)
     if others:
         left = _listed(str(path.relative_to(folder)) for path in others)
-        remark(f"{folder}: {split!r} is read from {read}, and not from {left}")
+        log(f"{folder}: {split!r} is read from {read}, and not from {left}")
     elif len(chosen) > 1 and _PART.fullmatch(_stem(chosen[0])) is None:
-        remark(f"{folder}: {split!r} is read from {read} together")
+        log(f"{folder}: {split!r} is read from {read} together")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ BURN = (
     "    while time.process_time() - start < seconds: pass\n"
 )
 SPENDERS = {
-    "orphan": (
+    "unowned": (
         "if os.fork() == 0:\n"
         "    if os.fork() == 0: burn(2)\n"
         "    os._exit(0)\n"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sharegen.results.screen.time_left import TimeLeft
 
 RECORDED = Path(__file__).parent / "pace"
-"""Jobs of the model that ships on two quiet cores: 40 problems x 20 samples, and 29 others x 8. At
+"""Jobs of the bundled model on two quiet cores: 40 problems x 20 samples, and 29 others x 8. At
 each moment milliseconds, tokens drawn, samples that run, and the tokens of one that ended or 0."""
 
 Moment = tuple[float, int, int, list[int]]

@@ -79,10 +79,10 @@ def test_the_order_of_finishing_does_not_matter(answers, text, rng) -> None:  # 
 
 
 def test_all_that_is_due_is_wanted_whatever_it_says() -> None:
-    for text, due in (("decided", 20), ("confident", 4), ("window", 5), ("right=3", 3)):
-        assert Deciding(StopRule.parse(text), 40).due == due
+    for text, required in (("decided", 20), ("confident", 4), ("window", 5), ("right=3", 3)):
+        assert Deciding(StopRule.parse(text), 40).required == required
     found = deciding("decided", ["a"] * 18 + ["b"] * 2, 40)
-    assert (found.counted, found.due, found.is_decided) == (20, 22, False)
+    assert (found.counted, found.required, found.is_decided) == (20, 22, False)
 
 
 @pytest.mark.parametrize("confidence", ["0.95", "0.9", "0.6"])

@@ -1,7 +1,7 @@
-"""What a user should hear of while the work goes on: a row left out, a line that is no record.
+"""Log lines for the user while the work goes on: a row left out, a line that is not a record.
 
-These go to the logger "sharegen", so that a library's user can silence or collect them; the engine
-warns, as libraries do. The command line hears both with `heard`.
+They go to the logger "sharegen", so that a library's user can silence or collect them; the engine
+warns, as libraries do. The command line prints both (`handled_by`).
 """
 
 from __future__ import annotations
@@ -16,49 +16,49 @@ from typing import Any
 _LOGGER = logging.getLogger("sharegen")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _MOST = 50
-"""Lines that anyone reads; of the others it is said how many they are."""
+"""Lines that are printed; the others are counted."""
 
 
-def remark(line: str) -> None:
-    """Tell one thing, in one line."""
+def log(line: str) -> None:
+    """Log one line as a warning."""
     _LOGGER.warning("%s", line)
 
 
 @contextlib.contextmanager
-def heard(say: Callable[[str], None]) -> Iterator[None]:
-    """Hand what is remarked, or warned of by sharegen, in the block to `say`, each line once."""
-    listener = _Listener(say)
+def handled_by(say: Callable[[str], None]) -> Iterator[None]:
+    """Hand each line that is logged in the block, or warned of by sharegen, to `say`, once."""
+    handler = _Handler(say)
     propagates, _LOGGER.propagate = _LOGGER.propagate, False
-    _LOGGER.addHandler(listener)
+    _LOGGER.addHandler(handler)
     try:
-        with _warnings_as_remarks():
+        with _warnings_logged():
             yield
     finally:
-        _LOGGER.removeHandler(listener)
+        _LOGGER.removeHandler(handler)
         _LOGGER.propagate = propagates
-        if len(listener.lines) > _MOST:
-            say(f"and {len(listener.lines) - _MOST:,} more such lines")
+        if len(handler.lines) > _MOST:
+            say(f"and {len(handler.lines) - _MOST:,} more such lines")
 
 
 @contextlib.contextmanager
-def _warnings_as_remarks() -> Iterator[None]:
+def _warnings_logged() -> Iterator[None]:
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def hear(
+        def show_or_log(
             message: Warning | str, category: Any, filename: str, *where: Any, **more: Any
         ) -> None:
             if Path(filename).is_relative_to(_PACKAGE):
-                remark(str(message))
+                log(str(message))
             else:
                 show(message, category, filename, *where, **more)
 
-        warnings.showwarning = hear
+        warnings.showwarning = show_or_log
         warnings.filterwarnings("always", category=UserWarning, module=r"sharegen\.")
         yield
 
 
-class _Listener(logging.Handler):
+class _Handler(logging.Handler):
     def __init__(self, say: Callable[[str], None]):
         super().__init__()
         self.lines: set[str] = set()

@@ -1,4 +1,4 @@
-"""Recipes and chat templates of strangers, from the command line: one line, and nothing hangs."""
+"""Untrusted recipes and chat templates, from the command line: one line, and nothing hangs."""
 
 from __future__ import annotations
 

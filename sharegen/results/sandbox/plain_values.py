@@ -28,7 +28,7 @@ def fields_of(value: Any) -> list[Any] | None:
 
 
 def from_fields(name: str, values: list[int], is_utc: bool) -> Any:
-    """The date or time that `fields_of` tells of."""
+    """The date or time that `fields_of` described."""
     rest = {"tzinfo": UTC} if is_utc else {}
     return AS_FIELDS[name][0](*values, **rest)
 
