@@ -43,7 +43,7 @@ class Start:
 
 
 class Others(Protocol):
-    """The other ranks that a model is cut among; see parallel/followers.py."""
+    """The other ranks that a model is cut among; see parallel/tensor_parallel_workers.py."""
 
     def tell(self, record: Start | Batch) -> None:
         """What all ranks do next: this one, too."""

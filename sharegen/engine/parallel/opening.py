@@ -11,7 +11,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
-from sharegen.engine.parallel.lead import engine_of
+from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.engine.parallel.place import as_many_as_pay, places
 from sharegen.errors import ModelError, UsageError
 

@@ -14,7 +14,7 @@ import torch
 from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
-from sharegen.engine.parallel.lead import engine_of
+from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
     Begin,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharegen.engine.config import EngineConfig
-from sharegen.engine.parallel import lead, place
+from sharegen.engine.parallel import place, rank_zero
 from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.place import places
 from sharegen.errors import UsageError
@@ -59,12 +59,12 @@ def test_cores_and_memory_are_divided() -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     [one] = places(setting("cuda", ranks=2), 1)
-    monkeypatch.setattr(lead, "resolve_device", torch.device)
-    assert lead.devices_of(one) == ["cuda:0", "cuda:1"]
+    monkeypatch.setattr(rank_zero, "resolve_device", torch.device)
+    assert rank_zero.devices_of(one) == ["cuda:0", "cuda:1"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
-    devices = [lead.devices_of(worker) for worker in places(setting("cuda", ranks=2), 3)]
+    devices = [rank_zero.devices_of(worker) for worker in places(setting("cuda", ranks=2), 3)]
     assert devices == [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"], ["cuda:4", "cuda:5"]]
-    assert lead.devices_of(setting("cpu", ranks=3)) == ["cpu"] * 3
+    assert rank_zero.devices_of(setting("cpu", ranks=3)) == ["cpu"] * 3
 
 
 @pytest.mark.usefixtures("two_gpus")

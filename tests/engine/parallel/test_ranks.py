@@ -23,11 +23,11 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.execute.agreement import VARIABLE, RanksDiffer
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
-from sharegen.engine.parallel import followers
+from sharegen.engine.parallel import tensor_parallel_workers
 from sharegen.engine.parallel.bounds import VARIABLE as TIMEOUT
 from sharegen.engine.parallel.driver import Driver, WorkersError
-from sharegen.engine.parallel.followers import RanksError
-from sharegen.engine.parallel.lead import engine_of, lead
+from sharegen.engine.parallel.tensor_parallel_workers import RanksError
+from sharegen.engine.parallel.rank_zero import engine_of, lead
 from sharegen.engine.parallel.messages import Setting
 from sharegen.errors import CapacityError, ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
@@ -51,7 +51,7 @@ REASON = "rank 1 is gone: it was killed, perhaps for want of memory"
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are forked from a process that has imported everything."""
-    monkeypatch.setattr(followers, "Process", forked.Rank)
+    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.Rank)
 
 
 @pytest.fixture(scope="module")
@@ -178,17 +178,17 @@ def test_a_rank_that_is_killed_on_its_way(folder: Path, monkeypatch: pytest.Monk
             super().__init__(*arguments)
             os.kill(self.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(followers, "Process", Killed)
+    monkeypatch.setattr(tensor_parallel_workers, "Process", Killed)
     with pytest.raises(RanksError, match=REASON):
         led(folder)
 
 
 def test_no_memory_on_one_rank(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers, "Process", forked.StarvingRank)
+    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.StarvingRank)
     engine = led(folder)
     with pytest.raises(CapacityError, match=r"rank 1 is out of memory.*--max-sequences"):
         list(engine.generate(job(SamplingParams())))
-    monkeypatch.setattr(followers, "Process", forked.Rank)
+    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.Rank)
     engine = led(folder)
     pids = engine._others.pids  # type: ignore[union-attr]
     monkeypatch.setattr(engine.runner, "run", _no_memory)
@@ -202,7 +202,7 @@ def test_a_step_that_one_rank_has_no_memory_for_is_taken_back_by_all(
 ) -> None:
     """The job goes on with smaller steps, and the samples are the same."""
     monkeypatch.setenv(VARIABLE, "1")
-    monkeypatch.setattr(followers, "Process", forked.RankInWant)
+    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.RankInWant)
     config = replace(CONFIG, max_sequences=64, prefill_tokens=512)
     requests = job(SamplingParams(logprobs=1))
     expected = results(list(alone(folder, config).generate(requests)))
@@ -222,7 +222,7 @@ def test_a_rank_that_goes_astray_is_named(folder: Path, monkeypatch: pytest.Monk
     engine = led(folder)
     assert len(list(engine.generate(job(SamplingParams())))) == 40
     engine.close()
-    monkeypatch.setattr(followers, "Process", forked.RankAstray)
+    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.RankAstray)
     engine = led(folder)
     with pytest.raises(RanksDiffer, match=r"step 2: tokens differs: rank 0 has \w+, rank 1 \w+"):
         list(engine.generate(job(SamplingParams())))

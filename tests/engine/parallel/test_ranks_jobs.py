@@ -13,7 +13,7 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Completion, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.load import load_model
-from sharegen.engine.parallel import followers
+from sharegen.engine.parallel import tensor_parallel_workers
 from sharegen.engine.schedule.swapping import SwapCost
 from tests.engine.jobs import hope_for_the_best, swap_always
 from tests.engine.parallel import forked
@@ -41,7 +41,7 @@ WAYS = {
 def two(folder: Path) -> Iterator[Engine]:
     """Two ranks for many jobs, with so little memory that samples are preempted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(followers, "Process", forked.Rank)
+        patch.setattr(tensor_parallel_workers, "Process", forked.Rank)
         engine = led(folder, _tight(folder, 2))
     yield engine
     engine.close()

@@ -18,7 +18,7 @@ from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_devi
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.tensor_parallel.ranks import connect
-from sharegen.engine.parallel.followers import Followers
+from sharegen.engine.parallel.tensor_parallel_workers import Followers
 from sharegen.engine.parallel.meeting import Meeting
 from sharegen.engine.parallel.messages import Join, Setting
 from sharegen.errors import SharegenError, UsageError
