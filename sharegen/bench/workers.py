@@ -64,7 +64,7 @@ def decode_on_workers(
         many = _measure(driver, requests, workers)
         peak = {f"peak_kv_{name}_bytes": count for name, count in driver.stats.peak_kv.items()}
         wasted = wasted_share(driver.stats.kv_in_steps)
-        driver.dismiss(but=1)
+        driver.stop_workers(but=1)
         one = _measure(driver, requests, 1)
     alone = PrefixTree.build(prompts, config.block_size).num_tokens
     result: dict[str, Any] = {"bench": "decode", "shape": shape, "workload": load, **asdict(job)}

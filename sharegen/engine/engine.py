@@ -40,7 +40,7 @@ from sharegen.engine.loop.starting import (
     warn_of_slow_parts,
 )
 from sharegen.engine.model.loaded import LoadedModel, on
-from sharegen.engine.prepared import Others, Prepared, Start
+from sharegen.engine.prepared import OtherRanks, Prepared, Start
 from sharegen.engine.schedule.step import Step
 from sharegen.errors import CapacityError, SharegenError, UsageError
 from sharegen.kernels.cost import CostModel, load_costs
@@ -51,7 +51,7 @@ class Engine:
 
     tree: an empty one, which says what prompts store once; costs: what decides which of its nodes
     a GPU reads once for all rows, by default all that is worth it; with EACH_ROW none, on a CPU
-    neither. others: the other ranks, where the model is this rank's shard of one.
+    neither. other_ranks: the other ranks, where the model is this rank's shard of one.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Engine:
         *,
         tree: PrefixTree | None = None,
         costs: CostModel | None = None,
-        others: Others | None = None,
+        other_ranks: OtherRanks | None = None,
     ) -> None:
-        assert (others is None) == (model.ranks is None)
+        assert (other_ranks is None) == (model.ranks is None)
         self.config = config or EngineConfig()
         length = self.config.max_model_len
         self.model = model if length is None else model.within(length)
@@ -73,7 +73,7 @@ class Engine:
         self._lag = 1 if model.device.type == "cuda" else 0
         self._in_flight: deque[tuple[Step, Drawn]] = deque()
         self._tree = tree
-        self._others = others
+        self._other_ranks = other_ranks
         self._paths = Paths(self.config.block_size)
         self._busy = False
         self._whole = True  # nothing was interrupted half-way in this job
@@ -107,8 +107,8 @@ class Engine:
         self.scheduler = scheduler_for(prepared, self.config, self._tree)
         self.pool = self.scheduler.pool
         start = Start(costs, checked=asked())
-        if self._others is not None:
-            self._others.tell(start)
+        if self._other_ranks is not None:
+            self._other_ranks.broadcast(start)
         self.runner = prepared.runner(start)
         self.observer = Observer(prepared, self.scheduler, self.runner.attention.fallback)
         self.stats = self.observer.stats
@@ -120,12 +120,12 @@ class Engine:
         if self._closed:
             return
         self._closed = True
-        if self._others is not None:
-            self._others.settle()
+        if self._other_ranks is not None:
+            self._other_ranks.settle()
         self.model.release()
         del self.runner  # with the cache's tensors and the CUDA graphs
-        if self._others is not None:
-            self._others.close()
+        if self._other_ranks is not None:
+            self._other_ranks.close()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()  # so that the next one finds the memory free
 
@@ -239,15 +239,15 @@ class Engine:
         """
         if self._closed:
             raise UsageError("the model was closed while a job ran")
-        if self._others is None:
+        if self._other_ranks is None:
             with self._doing():
                 return self._step()
         with uninterrupted():  # the other ranks would wait for the rest of the step
             try:
-                with self._others.together(), self._doing():
+                with self._other_ranks.together(), self._doing():
                     return self._step()
             except BaseException:  # a step that some ranks have done, and some not, is the last
-                self._others.end()
+                self._other_ranks.end()
                 self.close()
                 raise
 
@@ -388,8 +388,8 @@ class Engine:
 
     def _run(self, step: Step) -> bool:
         """Launch a step; False where memory does not suffice for it."""
-        if self._others is not None:
-            self._others.tell(step.batch)
+        if self._other_ranks is not None:
+            self._other_ranks.broadcast(step.batch)
         try:
             drawn = self.runner.run(step.batch)
         except TakenBack:
@@ -397,7 +397,7 @@ class Engine:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            if self._others is not None:
+            if self._other_ranks is not None:
                 raise rank_out_of_memory(0) from error
             return False
         self.observer.launched(step, self.runner)
@@ -409,8 +409,8 @@ class Engine:
         finished: list[Completion] = []
         while len(self._in_flight) > leave:
             step, drawn = self._in_flight.popleft()
-            if self._others is not None:
-                self._others.wait(drawn)
+            if self._other_ranks is not None:
+                self._other_ranks.wait(drawn)
             finished += self.collector.collect(step, drawn)
         return finished
 

@@ -42,10 +42,10 @@ class Start:
     checked: bool
 
 
-class Others(Protocol):
-    """The other ranks that a model is cut among; see parallel/tensor_parallel_workers.py."""
+class OtherRanks(Protocol):
+    """The other tensor-parallel ranks of a model; see parallel/tensor_parallel_workers.py."""
 
-    def tell(self, record: Start | Batch) -> None:
+    def broadcast(self, record: Start | Batch) -> None:
         """What all ranks do next: this one, too."""
         ...
 

@@ -51,7 +51,7 @@ class Paths:
         self._alone: OrderedDict[tuple[int, bytes], _Place] = OrderedDict()  # the oldest first
         self._tokens = 0
 
-    def tell(self, requests: Sequence[Request]) -> list[Request]:
+    def with_splits(self, requests: Sequence[Request]) -> list[Request]:
         """Requests that were read together, each with the splits of its path."""
         splits = self.splits([request.tokens for request in requests])
         return [

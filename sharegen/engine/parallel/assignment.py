@@ -98,7 +98,7 @@ class Assignment(Generic[W]):
         return not self._unfinished
 
     def extend(self, requests: Sequence[Request], workers: int) -> None:
-        """More requests, whose sharing is looked for together; workers: that are there or hired.
+        """More requests, whose sharing is looked for together; workers: that are there or started.
 
         The samples of a request stay together unless there are fewer requests than workers: then
         each is dealt in as many parts as there are workers, which makes their shares even. The
@@ -144,7 +144,7 @@ class Assignment(Generic[W]):
     # -- dealing ------------------------------------------------------------------------------
 
     def deal(self, workers: int) -> Iterator[tuple[W, list[Request]]]:
-        """Who gets more to do, and what; workers: that are there or hired."""
+        """Who gets more to do, and what; workers: that are there or started."""
         while self._changed:  # again where one is found to be gone as it is told
             changed, self._changed = self._changed, {}
             for worker in changed:

@@ -96,7 +96,7 @@ class Cluster:
             member, reply = self._said.get(timeout=LISTEN_SECONDS)
         except Empty:
             if time.monotonic() - self._heard > _START_SECONDS:
-                self._tell_waiting()
+                self._warn_waiting()
             return
         self._heard = time.monotonic()
         if member not in self._members:
@@ -106,8 +106,8 @@ class Cluster:
             if member not in self._members:  # it was ended over this message
                 return
 
-    def _tell_waiting(self) -> None:
-        """Say once that no worker has a place."""
+    def _warn_waiting(self) -> None:
+        """Warn once that no worker has a place."""
         waiting = not any(member.place for member in self._members)
         if waiting and not self._is_waiting:
             warnings.warn(
@@ -175,7 +175,7 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def staffed(cluster: Cluster, setting: Setting, workers: int | None) -> Driver:
+def start_workers(cluster: Cluster, setting: Setting, workers: int | None) -> Driver:
     """The driver of so many workers in the cluster; None: as many as it has GPUs, or as fit.
 
     Those for which there is no room wait for it, while the others work.
@@ -207,7 +207,7 @@ def staffed(cluster: Cluster, setting: Setting, workers: int | None) -> Driver:
     driver = Driver([setting], cluster)
     cluster.memory = 2 * driver.ready.resident
     for _ in range(cluster.room("CPU", setting.ranks) - 1):
-        driver.hire(setting)
+        driver.start_worker(setting)
     return driver
 
 

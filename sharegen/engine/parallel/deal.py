@@ -34,7 +34,7 @@ class Dealer:
 
     def __init__(self) -> None:
         self._shares: dict[Worker, _Share] = {}
-        self._orphans: deque[tuple[int, int]] = deque()  # ranges while there is no worker
+        self._unowned: deque[tuple[int, int]] = deque()  # ranges while there is no worker
         self._until: npt.NDArray[np.float64] = np.zeros(1)  # work of all items before each one
         self.undealt = 0.0  # work that no worker has been dealt
         self.unfinished = 0  # items
@@ -49,23 +49,23 @@ class Dealer:
         """A worker is there; it steals its part."""
         assert worker not in self._shares
         self._shares[worker] = _Share()
-        self._adopt()
+        self._give_unowned()
 
     def leave(self, worker: Worker) -> list[int]:
         """A worker is gone: what it has not finished is dealt again. Returns what it held of it."""
         share = self._shares.pop(worker)
         held = sorted(share.given)
-        self._orphans.extend(share.ranges)
-        self._orphans.extend(_runs(held))
+        self._unowned.extend(share.ranges)
+        self._unowned.extend(_runs(held))
         self.undealt += sum(self._work(run) for run in _runs(held))
-        self._adopt()
+        self._give_unowned()
         return held
 
-    def _adopt(self) -> None:
+    def _give_unowned(self) -> None:
         """Ranges without an owner go to the worker that has the least."""
-        while self._orphans and self._shares:
+        while self._unowned and self._shares:
             least = min(self._shares.values(), key=self._owned)
-            least.ranges.append(self._orphans.popleft())
+            least.ranges.append(self._unowned.popleft())
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Dealer:
         self.unfinished += end - first
         shares = list(self._shares.values())
         if not shares and end > first:
-            self._orphans.append((first, end))
+            self._unowned.append((first, end))
         if not shares or end == first:
             return range(first, end)
         targets = np.linspace(total, self._until[-1], len(shares) + 1)[1:-1]
@@ -120,7 +120,7 @@ class Dealer:
         self.undealt -= self._work((start, stop))
         return items
 
-    def _steal(self, thief: _Share) -> bool:
+    def _steal(self, idle: _Share) -> bool:
         """Take the back half of the last range of the worker that owns the most."""
         fullest = max(self._shares.values(), key=self._owned)
         if not fullest.ranges:
@@ -131,7 +131,7 @@ class Dealer:
         middle = min(max(middle, start), end - 1)
         if middle > start:
             fullest.ranges.append((start, middle))
-        thief.ranges.append((middle, end))
+        idle.ranges.append((middle, end))
         return True
 
     def finish(self, worker: Worker, item: int) -> None:
@@ -155,7 +155,7 @@ class Dealer:
 
     def check_integrity(self, finished: set[int]) -> None:
         """Assert that every item is undealt, dealt or finished, and never two of these."""
-        ranges = [r for share in self._shares.values() for r in share.ranges] + [*self._orphans]
+        ranges = [r for share in self._shares.values() for r in share.ranges] + [*self._unowned]
         undealt = [item for start, end in ranges for item in range(start, end)]
         given = [item for share in self._shares.values() for item in share.given]
         everywhere = [*undealt, *given, *finished]

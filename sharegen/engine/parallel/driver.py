@@ -60,8 +60,8 @@ class Driver:
         self._config = settings[0].config
         self.stats = EngineStats()
         self._workplace: Workplace[Any] = Processes() if workplace is None else workplace
-        self._workers: dict[Worker, int] = {}  # by number, in the order in which they were hired
-        self._hired = 0
+        self._workers: dict[Worker, int] = {}  # by number, in the order in which they were started
+        self._num_started = 0
         self._ready: dict[Worker, Ready] = {}
         self._liveness: Liveness[Worker] = Liveness()
         self._counts = Counts(self.stats)
@@ -76,7 +76,7 @@ class Driver:
         self._busy = False
         try:
             for setting in settings:
-                self.hire(setting)
+                self.start_worker(setting)
             while not self._ready:
                 self._listen()
         except BaseException:
@@ -84,11 +84,11 @@ class Driver:
             raise
         self.ready = next(iter(self._ready.values()))
 
-    def hire(self, setting: Setting) -> None:
+    def start_worker(self, setting: Setting) -> None:
         """One more worker, which joins when it is ready."""
         worker = self._workplace.start(setting)
-        self._hired += 1
-        self._workers[worker] = self._hired
+        self._num_started += 1
+        self._workers[worker] = self._num_started
 
     @property
     def slots(self) -> int:
@@ -96,11 +96,11 @@ class Driver:
         return sum(ready.slots for ready in self._ready.values())
 
     def gather(self) -> None:
-        """Wait until all who were hired are ready, or gone."""
+        """Wait until all who were started are ready, or gone."""
         while len(self._ready) < len(self._workers):
             self._listen()
 
-    def dismiss(self, but: int) -> None:
+    def stop_workers(self, but: int) -> None:
         """End all workers but the first so many, between two jobs."""
         for worker in list(self._workers)[but:]:
             del self._workers[worker]
@@ -197,7 +197,7 @@ class Driver:
                 raise error
             self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         if requests[0].splits is None:
-            requests = self._paths.tell(requests)
+            requests = self._paths.with_splits(requests)
         self._assignment.extend(requests, len(self._workers))
         return True
 

@@ -25,7 +25,7 @@ _WORDS = {
 }
 
 
-class Process:
+class EngineProcess:
     """A worker on this machine, or another rank of one; `connection` speaks with it.
 
     It hears no Ctrl-C, and ends when the driver does, however that happens. server: what it is a
@@ -91,22 +91,22 @@ class Processes:
 
     def __init__(
         self,
-        launch: Callable[[Setting], Process] | None = None,
+        launch: Callable[[Setting], EngineProcess] | None = None,
         server: ForkServer | None = None,
     ) -> None:
         self._launch = launch or self._begin
         self._server = server or ForkServer()
         self._selector = selectors.DefaultSelector()
 
-    def start(self, setting: Setting) -> Process:
+    def start(self, setting: Setting) -> EngineProcess:
         process = self._launch(setting)
         self._selector.register(process.connection, selectors.EVENT_READ, process)
         return process
 
-    def listen(self) -> Iterator[tuple[Process, object]]:
+    def listen(self) -> Iterator[tuple[EngineProcess, object]]:
         """One message of each that has some, None of one that is gone; nothing in silence."""
         for key, _ in self._selector.select(LISTEN_SECONDS):
-            process: Process = key.data
+            process: EngineProcess = key.data
             if process.connection.closed:  # it was ended over the message of another
                 continue
             try:
@@ -115,7 +115,7 @@ class Processes:
                 message = None
             yield process, message
 
-    def end(self, process: Process) -> None:
+    def end(self, process: EngineProcess) -> None:
         self._selector.unregister(process.connection)
         process.end()
 
@@ -123,7 +123,7 @@ class Processes:
         self._selector.close()
         self._server.close()
 
-    def _begin(self, setting: Setting) -> Process:
+    def _begin(self, setting: Setting) -> EngineProcess:
         """A GPU is lost to a copy of who has used it; macOS has libraries that bear no copying."""
         may_copy = setting.device == "cpu" and sys.platform == "linux"
-        return Process(setting, server=self._server if may_copy else None)
+        return EngineProcess(setting, server=self._server if may_copy else None)

@@ -11,8 +11,8 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
-from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.engine.parallel.place import as_many_as_pay, places
+from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ def open_engine(
         return engine_of(*places(setting, 1), **options)
     assert not options, "engines in other processes take none"
     if ray is not None:
-        from sharegen.engine.parallel.cluster import Cluster, staffed
+        from sharegen.engine.parallel.cluster import Cluster, start_workers
 
-        return staffed(Cluster(ray) if isinstance(ray, str) else ray, setting, workers)
+        return start_workers(Cluster(ray) if isinstance(ray, str) else ray, setting, workers)
     if workers is None:
         return as_many_as_pay(setting, Processes(server=server))
     return Driver(places(setting, workers), Processes(server=server))

@@ -18,7 +18,8 @@ from sharegen.errors import UsageError
 def as_many_as_pay(setting: Setting, workplace: Processes | None = None) -> Driver:
     """Workers for the cores of a CPU: as many as one leaves idle, and memory holds.
 
-    The first one tries how many of torch's threads its steps are worth; the others are hired then.
+    The first one tries how many of torch's threads its steps are worth; the others are started
+    then.
     """
     cores = available_cores()
     setting = share_of_memory(replace(setting, device="cpu"), cores)
@@ -26,7 +27,7 @@ def as_many_as_pay(setting: Setting, workplace: Processes | None = None) -> Driv
     first = driver.ready
     fitting = memory_of_cpu() // (2 * first.resident)
     for _ in range(min(cores // first.threads, fitting) - 1):
-        driver.hire(replace(setting, threads=first.threads))
+        driver.start_worker(replace(setting, threads=first.threads))
     return driver
 
 

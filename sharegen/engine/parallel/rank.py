@@ -25,7 +25,7 @@ from sharegen.errors import SharegenError
 _LAST_SECONDS = 3.0  # in which rank 0 ends what only failed because another rank is gone
 
 
-def follow(line: Line) -> None:
+def serve(line: Line) -> None:
     """Join the ranks as the first message says, and run what comes until rank 0 lets go."""
     join: Join = line.get()
     warnings.simplefilter("ignore")  # rank 0 sees the same, and says so
@@ -77,6 +77,6 @@ def _step(runner: Runner, batch: Batch) -> None:
 
 def main(descriptor: int) -> None:
     """The process: rank 0 is at the other end of its descriptor."""
-    follow(Line(Connection(descriptor)))
+    serve(Line(Connection(descriptor)))
     sys.stderr.flush()
     os._exit(0)  # taking torch apart takes seconds, for which rank 0 would wait

@@ -18,9 +18,9 @@ from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_devi
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.tensor_parallel.ranks import connect
-from sharegen.engine.parallel.tensor_parallel_workers import Followers
 from sharegen.engine.parallel.meeting import Meeting
 from sharegen.engine.parallel.messages import Join, Setting
+from sharegen.engine.parallel.tensor_parallel_workers import TensorParallelWorkers
 from sharegen.errors import SharegenError, UsageError
 
 Stuck = Callable[[SharegenError], None]
@@ -29,7 +29,7 @@ Stuck = Callable[[SharegenError], None]
 def engine_of(setting: Setting, *, stuck: Stuck | None = None, **options: Any) -> Engine:
     """The engine of a setting, with as many ranks as that says.
 
-    stuck: see Followers. options: of Engine.
+    stuck: see TensorParallelWorkers. options: of Engine.
     """
     tokenizer = setting.tokenizer
     if isinstance(tokenizer, str):
@@ -37,7 +37,9 @@ def engine_of(setting: Setting, *, stuck: Stuck | None = None, **options: Any) -
         tokenizer = load_tokenizer(tokenizer, setting.trust_remote_code, revision)
     load = _loading(setting)
     if setting.ranks > 1:
-        return lead(load, devices_of(setting), tokenizer, setting.config, stuck=stuck, **options)
+        return engine_of_ranks(
+            load, devices_of(setting), tokenizer, setting.config, stuck=stuck, **options
+        )
     return Engine(load(), tokenizer, setting.config, **options)
 
 
@@ -56,7 +58,7 @@ def _loading(setting: Setting) -> Callable[..., LoadedModel]:
     )
 
 
-def lead(
+def engine_of_ranks(
     load: Callable[..., LoadedModel],
     devices: Sequence[str],
     tokenizer: Any,
@@ -78,7 +80,7 @@ def lead(
     size, threads = len(devices), torch.get_num_threads()
     meeting = Meeting()
     address = meeting.address
-    followers = Followers(
+    workers = TensorParallelWorkers(
         [
             Join(rank, size, address, device, load, tokenizer, config, threads)
             for rank, device in enumerate(devices)
@@ -90,14 +92,14 @@ def lead(
     try:
         device = torch.device(devices[0])
         if device.type == "cuda":
-            # A rank that is gone is for the followers to notice; torch would end this process.
+            # A rank that is gone is for the workers to notice; torch would end this process.
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        ranks = followers.meet(partial(connect, 0, size, address, device))
-        with followers.together(), on(device):
-            return Engine(load(ranks=ranks), tokenizer, config, others=followers, **options)
+        ranks = workers.meet(partial(connect, 0, size, address, device))
+        with workers.together(), on(device):
+            return Engine(load(ranks=ranks), tokenizer, config, other_ranks=workers, **options)
     except BaseException:
-        followers.end()
-        followers.close()
+        workers.end()
+        workers.close()
         raise
 
 

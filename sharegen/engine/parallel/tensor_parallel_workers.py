@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 
 from sharegen.engine.execute.drawn import Drawn
 from sharegen.engine.model.tensor_parallel import ranks
-from sharegen.engine.parallel.launch import Process
+from sharegen.engine.parallel.launch import EngineProcess
 from sharegen.engine.parallel.liveness import LISTEN_SECONDS, Liveness
 from sharegen.engine.parallel.meeting import Meeting
 from sharegen.engine.parallel.messages import Failed, Here, Join
@@ -33,7 +33,7 @@ class RanksError(SharegenError):
     """A rank is gone, and with it its part of the model."""
 
 
-class Followers:
+class TensorParallelWorkers:
     """Processes of this machine that end with this one.
 
     When one is gone, all are ended, and whatever this process waits for on them fails. meeting:
@@ -52,7 +52,7 @@ class Followers:
         self._stuck = stuck
         self._inside = False  # of what all ranks do
         self._liveness: Liveness[int] = Liveness()
-        self._processes = [Process(join, "sharegen.engine.parallel.rank") for join in joins]
+        self._processes = [EngineProcess(join, "sharegen.engine.parallel.rank") for join in joins]
         self._here = 0
         self._leaving = self._ended = False
         self._lost: SharegenError | None = None
@@ -90,7 +90,7 @@ class Followers:
             raise met
         return met
 
-    def tell(self, record: object) -> None:
+    def broadcast(self, record: object) -> None:
         """What all ranks do next."""
         for process in self._processes:
             process.send(record)
@@ -134,7 +134,7 @@ class Followers:
         if not self._leaving:
             self._leaving = True
             with suppress(ConnectionError):
-                self.tell(None)
+                self.broadcast(None)
             ranks.disconnect()
             self._watcher.join(_LEAVE_SECONDS)
         self.end()

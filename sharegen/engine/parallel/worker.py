@@ -14,7 +14,6 @@ import torch
 from sharegen.engine.core.request import Completion
 from sharegen.engine.execute.process import short_collections
 from sharegen.engine.model.checkpoint.source import resolve_device
-from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
     Begin,
@@ -33,6 +32,7 @@ from sharegen.engine.parallel.messages import (
     Work,
     WorkersError,
 )
+from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.errors import ModelError, SharegenError
 
 _REPORT_SECONDS = 0.2  # between reports while nothing ends: the driver shows what runs

@@ -52,7 +52,7 @@ def test_a_prompt_alone_parts_from_another_that_was_alone() -> None:
 def test_requests_say_it() -> None:
     """To workers, which hear of some of them alone."""
     request = Request(0, [*SHOTS, 1], SamplingParams(n=1), [0])
-    [told] = Paths(4).tell([request])
+    [told] = Paths(4).with_splits([request])
     assert told.splits == [41] and told.is_alone and told.samples == [0]
 
 
@@ -64,7 +64,7 @@ def test_what_was_read_decides_whatever_is_left_to_draw() -> None:
     def told(is_done: int) -> list[list[int]]:
         paths = Paths(4)
         requests = [Request(i, p, params, range(i >= is_done)) for i, p in enumerate(prompts)]
-        windows = [paths.tell(requests[i : i + 7]) for i in range(0, 60, 7)]
+        windows = [paths.with_splits(requests[i : i + 7]) for i in range(0, 60, 7)]
         return [list(request.splits or ()) for each in windows for request in each]
 
     assert told(0) == told(30) == told(60)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sharegen.engine.core.request import Completion
 from sharegen.engine.parallel.copies import ForkServer
-from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.launch import EngineProcess, Processes
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__ + "_imports"])
@@ -81,9 +81,9 @@ class _Popen:
 
 def _follow(connection: Connection[Any, Any]) -> None:
     from sharegen.engine.parallel.line import Line
-    from sharegen.engine.parallel.rank import follow
+    from sharegen.engine.parallel.rank import serve
 
-    follow(Line(connection))
+    serve(Line(connection))
 
 
 def _follow_starving(connection: Connection[Any, Any]) -> None:
@@ -123,7 +123,7 @@ def _with_third_step(connection: Connection[Any, Any], change: Callable[[Any], o
     _follow(connection)
 
 
-class Forked(Process):
+class Forked(EngineProcess):
     serve = staticmethod(_serve)
 
     def _begin(self, theirs: Connection[Any, Any], *_: object) -> Any:

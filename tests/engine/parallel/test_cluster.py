@@ -30,7 +30,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import actor, cluster
-from sharegen.engine.parallel.cluster import Cluster, ClusterError, staffed
+from sharegen.engine.parallel.cluster import Cluster, ClusterError, start_workers
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting, WorkersError
 from sharegen.errors import ModelError, UsageError
@@ -91,9 +91,9 @@ def alone(folder: Path) -> dict[tuple[int, int], tuple[object, ...]]:
 
 def test_nodes_that_come_and_go(nodes: Nodes, setting: Setting, alone: object) -> None:
     """One is new and one is lost in mid-job; then the workers are killed, the last one too."""
-    driver = staffed(Cluster(nodes.address), setting, 2)
+    driver = start_workers(Cluster(nodes.address), setting, 2)
     driver.gather()
-    driver.hire(setting)  # there is no room for it yet
+    driver.start_worker(setting)  # there is no room for it yet
     found = []
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -150,7 +150,7 @@ def test_no_node_can_load_the_model(nodes: Nodes, setting: Setting) -> None:
         pytest.warns(UserWarning, match="the others go on"),
         pytest.raises(ModelError, match=r"node .*: no folder /nowhere"),
     ):
-        staffed(Cluster(nodes.address), replace(setting, model="/nowhere"), 2)
+        start_workers(Cluster(nodes.address), replace(setting, model="/nowhere"), 2)
 
 
 def test_nodes_of_another_version(
@@ -158,7 +158,7 @@ def test_nodes_of_another_version(
 ) -> None:
     monkeypatch.setattr(actor, "__version__", "99.0")
     with pytest.raises(WorkersError, match=r"node .*: it has sharegen .*, and this is 99\.0"):
-        staffed(Cluster(nodes.address), setting, 1)
+        start_workers(Cluster(nodes.address), setting, 1)
 
 
 def test_through_the_llm(
@@ -308,7 +308,7 @@ def test_an_actor_that_is_stopped(
     """It is told, and what it says when it wakes up counts no more."""
     monkeypatch.setenv("SHAREGEN_WORKER_TIMEOUT", "5")
     monkeypatch.setattr("sharegen.engine.parallel.bounds._START", 100)
-    driver = staffed(Cluster(nodes.address), setting, 2)
+    driver = start_workers(Cluster(nodes.address), setting, 2)
     driver.gather()
     stopped, found = driver.pids[0], []
     with pytest.warns(UserWarning, match="is gone: it gave no sign of life for 5 s"):

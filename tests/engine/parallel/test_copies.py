@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sharegen.engine.parallel.copies import ForkServer
-from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.launch import EngineProcess, Processes
 from sharegen.engine.parallel.messages import Alive, Failed, Setting
 from sharegen.errors import SharegenError
 
@@ -37,7 +37,7 @@ def setting(model: Path) -> Setting:
 @pytest.mark.slow
 def test_a_copy_is_a_worker_whose_end_is_told(server: ForkServer, tmp_path: Path) -> None:
     """What it cannot do comes as an error, and then its silence."""
-    worker = Process(setting(tmp_path / "nowhere"), server=server)
+    worker = EngineProcess(setting(tmp_path / "nowhere"), server=server)
     failed = _said(worker.connection)
     assert isinstance(failed, Failed) and "nowhere" in str(failed.error)
     with pytest.raises(EOFError):
@@ -83,7 +83,7 @@ def test_workers_of_one_place_are_copies_of_one_process(tmp_path: Path) -> None:
 def test_the_process_is_gone(tmp_path: Path) -> None:
     """Its copies go on, and are ended like others; how is not known any more."""
     with closing(ForkServer()) as server:
-        worker = Process(setting(tmp_path / "nowhere"), server=server)
+        worker = EngineProcess(setting(tmp_path / "nowhere"), server=server)
         assert server._process is not None
         server._process.kill()
         server._process.wait()

@@ -27,7 +27,7 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import driver as driver_module
 from sharegen.engine.parallel.bounds import VARIABLE, Bounds
 from sharegen.engine.parallel.driver import Driver, WorkersError
-from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.launch import EngineProcess, Processes
 from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import Check, Checked, Setting, Work
 from sharegen.errors import ModelError, RequestError, UsageError
@@ -107,15 +107,15 @@ def test_the_same_samples_to_the_bit(two: Driver, alone: object) -> None:
 
 def test_a_node_is_computed_once_a_worker(two: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """What several need costs a computation each; a few tokens more where the last are dealt."""
-    told: dict[Process, dict[int, Request]] = {}
-    send = Process.send
+    told: dict[EngineProcess, dict[int, Request]] = {}
+    send = EngineProcess.send
 
-    def heard(self: Process, message: object) -> None:
+    def heard(self: EngineProcess, message: object) -> None:
         if isinstance(message, Work):
             told.setdefault(self, {}).update((r.key, r) for r in message.requests)
         send(self, message)
 
-    monkeypatch.setattr(Process, "send", heard)
+    monkeypatch.setattr(EngineProcess, "send", heard)
     before = two.stats.prompt_tokens_computed
     requests = job(60)
     assert len(list(two.generate(requests))) == 60 * 4
@@ -210,7 +210,7 @@ def test_workers_that_are_killed_cost_nothing(setting: Setting, alone: object) -
             found.append(completion)
             if len(found) == 1:
                 os.kill(driver.pids[0], signal.SIGKILL)
-                driver.hire(setting)
+                driver.start_worker(setting)
             if len(found) == 100:
                 os.kill(driver.pids[0], signal.SIGKILL)
     assert results(found) == alone
@@ -308,7 +308,7 @@ def test_a_worker_without_memory(setting: Setting, alone: object) -> None:
 def test_a_worker_with_another_model(setting: Setting, tmp_path: Path, alone: object) -> None:
     other = str(save_tiny_model(tmp_path / "other", context=256, seed=1))
     driver = Driver([setting], forked())
-    driver.hire(replace(setting, model=other))
+    driver.start_worker(replace(setting, model=other))
     with pytest.warns(UserWarning, match="worker 2 is gone: its model is another one") as told:
         driver.gather()
         assert results(list(driver.generate(job()))) == alone

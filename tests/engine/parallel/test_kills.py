@@ -129,7 +129,7 @@ def test_killed_at_random_moments(setting: Setting, alone: Found) -> None:
                     completions.append(completion)
                     if kills < KILLS and time.monotonic() > due and len(driver.pids) > 1:
                         os.kill(rng.choice(driver.pids), signal.SIGKILL)
-                        driver.hire(setting)
+                        driver.start_worker(setting)
                         kills += 1
                         due = time.monotonic() + rng.uniform(0, 0.3)
                 found |= results(completions)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sharegen.engine.parallel.launch import Process, Processes
+from sharegen.engine.parallel.launch import EngineProcess, Processes
 from sharegen.engine.parallel.messages import Setting
 
 
-class Dying(Process):
+class Dying(EngineProcess):
     """A worker that is gone when it has said so much."""
 
     said = b""

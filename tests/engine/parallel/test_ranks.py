@@ -26,9 +26,9 @@ from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import tensor_parallel_workers
 from sharegen.engine.parallel.bounds import VARIABLE as TIMEOUT
 from sharegen.engine.parallel.driver import Driver, WorkersError
-from sharegen.engine.parallel.tensor_parallel_workers import RanksError
-from sharegen.engine.parallel.rank_zero import engine_of, lead
 from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.rank_zero import engine_of, engine_of_ranks
+from sharegen.engine.parallel.tensor_parallel_workers import RanksError
 from sharegen.errors import CapacityError, ModelError, UsageError
 from tests.engine.jobs import GREEDY, forest, loaded, make_engine, requests_of, run
 from tests.engine.parallel import forked
@@ -51,7 +51,7 @@ REASON = "rank 1 is gone: it was killed, perhaps for want of memory"
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks are forked from a process that has imported everything."""
-    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.Rank)
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.Rank)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_the_samples_of_one(name: str, ranks: int, tmp_path: Path) -> None:
     """Greedy and drawn, with prompts that share at four levels."""
     make_tiny(name).save_pretrained(tmp_path)
     one = make_engine(loaded(name))
-    engine = lead(partial(load_model, str(tmp_path)), ["cpu"] * ranks, None, one.config)
+    engine = engine_of_ranks(partial(load_model, str(tmp_path)), ["cpu"] * ranks, None, one.config)
     try:
         assert engine.model.kv_bytes_per_token < one.model.kv_bytes_per_token
         prompts = forest()[:8]
@@ -127,7 +127,7 @@ def assert_gone(pids: Sequence[int]) -> None:
 
 def test_a_rank_that_is_killed_ends_the_engine(folder: Path) -> None:
     engine = led(folder, ranks=4)
-    pids = engine._others.pids  # type: ignore[union-attr]
+    pids = engine._other_ranks.pids  # type: ignore[union-attr]
     stream = engine.generate(job(SamplingParams(max_tokens=100, ignore_eos=True)))
     next(stream)
     with pytest.raises(UsageError, match="one of several ranks already"):
@@ -149,7 +149,7 @@ def test_a_rank_that_is_stopped_ends_the_engine(
 ) -> None:
     monkeypatch.setenv(TIMEOUT, "4")
     engine = led(folder)
-    [pid] = engine._others.pids  # type: ignore[union-attr]
+    [pid] = engine._other_ranks.pids  # type: ignore[union-attr]
     stream = engine.generate(job(SamplingParams(max_tokens=100, ignore_eos=True)))
     next(stream)
     os.kill(pid, signal.SIGSTOP)
@@ -178,19 +178,19 @@ def test_a_rank_that_is_killed_on_its_way(folder: Path, monkeypatch: pytest.Monk
             super().__init__(*arguments)
             os.kill(self.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(tensor_parallel_workers, "Process", Killed)
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", Killed)
     with pytest.raises(RanksError, match=REASON):
         led(folder)
 
 
 def test_no_memory_on_one_rank(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.StarvingRank)
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.StarvingRank)
     engine = led(folder)
     with pytest.raises(CapacityError, match=r"rank 1 is out of memory.*--max-sequences"):
         list(engine.generate(job(SamplingParams())))
-    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.Rank)
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.Rank)
     engine = led(folder)
-    pids = engine._others.pids  # type: ignore[union-attr]
+    pids = engine._other_ranks.pids  # type: ignore[union-attr]
     monkeypatch.setattr(engine.runner, "run", _no_memory)
     with pytest.raises(CapacityError, match=r"rank 0 is out of memory.*--max-sequences"):
         list(engine.generate(job(SamplingParams())))
@@ -202,7 +202,7 @@ def test_a_step_that_one_rank_has_no_memory_for_is_taken_back_by_all(
 ) -> None:
     """The job goes on with smaller steps, and the samples are the same."""
     monkeypatch.setenv(VARIABLE, "1")
-    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.RankInWant)
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.RankInWant)
     config = replace(CONFIG, max_sequences=64, prefill_tokens=512)
     requests = job(SamplingParams(logprobs=1))
     expected = results(list(alone(folder, config).generate(requests)))
@@ -222,7 +222,7 @@ def test_a_rank_that_goes_astray_is_named(folder: Path, monkeypatch: pytest.Monk
     engine = led(folder)
     assert len(list(engine.generate(job(SamplingParams())))) == 40
     engine.close()
-    monkeypatch.setattr(tensor_parallel_workers, "Process", forked.RankAstray)
+    monkeypatch.setattr(tensor_parallel_workers, "EngineProcess", forked.RankAstray)
     engine = led(folder)
     with pytest.raises(RanksDiffer, match=r"step 2: tokens differs: rank 0 has \w+, rank 1 \w+"):
         list(engine.generate(job(SamplingParams())))

@@ -41,7 +41,7 @@ WAYS = {
 def two(folder: Path) -> Iterator[Engine]:
     """Two ranks for many jobs, with so little memory that samples are preempted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensor_parallel_workers, "Process", forked.Rank)
+        patch.setattr(tensor_parallel_workers, "EngineProcess", forked.Rank)
         engine = led(folder, _tight(folder, 2))
     yield engine
     engine.close()
