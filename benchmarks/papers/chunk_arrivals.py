@@ -14,7 +14,6 @@ from statistics import fmean, stdev
 
 from benchmarks.arrivals import Replay, poisson, replay
 from benchmarks.graphs import ready_for
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.chunk import CHUNK_ATTENTION
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings
 from benchmarks.papers.fitting import has_context, memory_of_kv, shapes_that_fit
@@ -22,6 +21,7 @@ from sharegen.bench.engines import Engines
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
+from sharegen.results.report.chart import Chart, Series
 
 _BLOCK = EngineConfig().block_size
 _WAYS = {"shared": None, "not shared": 0}  # levels, as for Engines

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.chunk import CHUNK_ATTENTION
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings
 from benchmarks.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
 from sharegen.bench.attention_case import Case
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
+from sharegen.results.report.chart import Chart, Series
 
 
 @dataclass(frozen=True)

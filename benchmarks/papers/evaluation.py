@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from benchmarks.graphs import ready_for
-from benchmarks.papers.chart import Bars
 from benchmarks.papers.experiment import Column, Row, Settings, say
 from sharegen.bench.decode import MOST_ROWS, rows_that_fit, run_job
 from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine
+from sharegen.results.report.chart import Bars
 
 ALL_LEVELS = 2
 LEVELS = ("nothing shared", "one level shared", "two levels shared")

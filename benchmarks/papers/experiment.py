@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.papers.chart import Bars, Chart
+from sharegen.results.report.chart import Bars, Chart
 
 Row = dict[str, Any]
 """One measured point by plain names: numbers, texts, or None where something has no value."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, stdev
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from benchmarks.papers.hydragen import HYDRAGEN
 from benchmarks.papers.layer_ways import times_of
@@ -21,6 +20,7 @@ from sharegen.bench.layer import Layer, Step, has_room_apart, nothing_shared
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
 from sharegen.errors import CapacityError
+from sharegen.results.report.chart import Chart, Series
 
 
 @dataclass(frozen=True)

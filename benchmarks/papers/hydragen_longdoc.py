@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.engine_ways import WAYS, Way
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from benchmarks.papers.haystack import Haystack, Size, haystack, is_right
@@ -28,6 +27,7 @@ from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.engine.model.load import load_model
+from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.prompt import Prompt, tokenise
 from sharegen.workload.recipe import RECIPES
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.engine_ways import WAYS, Way
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings, say
 from benchmarks.papers.fitting import has_context, memory_of_kv, shapes_that_fit
@@ -23,6 +22,7 @@ from sharegen.bench.engines import Engines
 from sharegen.bench.shapes import Workload
 from sharegen.engine.engine import Engine
 from sharegen.errors import CapacityError, UsageError
+from sharegen.results.report.chart import Chart, Series
 
 _TEMPERATURE = 0.7
 

@@ -17,7 +17,6 @@ from statistics import fmean, stdev
 
 import torch
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings
 from benchmarks.papers.fitting import shapes_that_fit
 from benchmarks.papers.paged import PAGED_ATTENTION
@@ -30,6 +29,7 @@ from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.schedule.usage import Meter, Usage
+from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.recipe import RECIPES
 
 _SPREAD = 0.8  # sigma of the logarithm of a length

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Row, Settings
 from benchmarks.papers.fitting import shapes_that_fit
 from benchmarks.papers.paged import PAGED_ATTENTION
@@ -17,6 +16,7 @@ from benchmarks.preempt import check
 from benchmarks.preempt import measure as costs_of
 from sharegen.bench.shapes import random_model
 from sharegen.engine.model.load import load_model
+from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.recipe import RECIPES
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.papers.chart import Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Paper, Row, Settings
 from benchmarks.papers.layer_ways import COLUMNS, WAYS, WORK, measure_layer
 from sharegen.bench.attention_case import Tree
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import timer_of
+from sharegen.results.report.chart import Chart, Series
 
 TREES = (
     ((1, 10), (4096, 416)),

@@ -13,10 +13,10 @@ import torch
 
 from benchmarks.commands import app
 from benchmarks.papers import registry
-from benchmarks.papers.chart import Bars, Chart, Series
 from benchmarks.papers.experiment import Column, Experiment, Figure, Paper, Row, Settings
 from benchmarks.papers.run import bench_paper
 from sharegen.cli import main
+from sharegen.results.report.chart import Bars, Chart, Series
 
 MODULES = Path(registry.__file__).parent
 ROWS: list[Row] = [
