@@ -55,7 +55,7 @@ def bench_paper(
     if repeats is not None and repeats < 1:
         raise UsageError(f"--repeats {repeats}: it must be at least 1")
     if plot is not None:
-        _check_plot(plot)
+        figures.check_plot(plot)
     place = resolve_device(device)
     if place.index is not None and place.type == "cuda":
         torch.cuda.set_device(place)  # where kernels are launched and graphs captured
@@ -69,14 +69,6 @@ def bench_paper(
         **options,
     )
     return _run(name, experiment, settings, plot)
-
-
-def _check_plot(plot: Path) -> None:
-    """Find fault before minutes of measuring."""
-    if plot.suffix.lower() != figures.SUFFIX:
-        raise UsageError(f"--plot {plot}: it must end in {figures.SUFFIX}")
-    if plot.is_dir() or not plot.parent.is_dir():
-        raise UsageError(f"--plot {plot}: it must be a file in a folder that is there")
 
 
 def _installed(experiment: Experiment) -> frozenset[str]:

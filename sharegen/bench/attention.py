@@ -21,9 +21,11 @@ from sharegen.bench.attention_tensors import shape_of
 from sharegen.bench.layer import Layer, Step, nothing_shared
 from sharegen.bench.peer import FlashInfer
 from sharegen.bench.timer import CpuTimer, Timer, timer_of
-from sharegen.common.extras import install
 from sharegen.errors import SharegenError, UsageError
 from sharegen.kernels.tiles import shared_memory_limit, unsupported
+from sharegen.results.report import figures
+from sharegen.results.report.chart import Chart, Series
+from sharegen.results.report.picture import Picture
 
 SWEEPS: dict[str, tuple[Case, ...]] = {
     "sequences": tuple(
@@ -50,7 +52,9 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
     peer that is not installed, has no room, or has no FP8 beside bfloat16, is None.
     """
     if plot is not None:
-        _check_plot(plot, sweeps)
+        if not sweeps:
+            raise UsageError("--plot draws the sweeps: leave out --no-sweeps")
+        figures.check_plot(plot)
     _check_gpu()
     device = torch.device("cuda")
     timer, peer = Timer(device), FlashInfer(_has_flashinfer())
@@ -72,7 +76,7 @@ def bench_attention(plot: Path | None = None, sweeps: bool = True) -> dict[str, 
         print(f"{sweep}:", file=sys.stderr)
         result["sweeps"][sweep] = measured(cases)
     if plot is not None:
-        draw(result["sweeps"], plot)
+        figures.save(charts(result["sweeps"]), plot)
     return result
 
 
@@ -137,21 +141,6 @@ def fit_and_save() -> dict[str, Any]:
     return {"bench": "attention --fit", "device": name, **asdict(costs)}
 
 
-def _check_plot(plot: Path, sweeps: bool) -> None:
-    """Find fault before minutes of measuring."""
-    if not sweeps:
-        raise UsageError("--plot draws the sweeps: leave out --no-sweeps")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(f"--plot needs matplotlib: {install('plot')}")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    endings = FigureCanvasBase.get_supported_filetypes()
-    if plot.suffix.lower().removeprefix(".") not in endings:
-        raise UsageError(f"--plot {plot}: it must end in .png, .svg, .pdf or the like")
-    if plot.is_dir() or not plot.parent.is_dir():
-        raise UsageError(f"--plot {plot}: it must be a file in a folder that is there")
-
-
 def _check_gpu() -> None:
     if not torch.cuda.is_available():
         raise SharegenError("bench attention: there is no CUDA GPU here to measure")
@@ -213,25 +202,23 @@ def _print_entry(case: Case, entry: dict[str, Any], headings: Sequence[str]) -> 
     print(f"{case!s:34s}" + "".join(f" {cells[h]:>12s}" for h in headings), file=sys.stderr)
 
 
-def draw(sweeps: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """A picture of the sweeps: time over the length that grows, for each peer, and the floor."""
-    from matplotlib.figure import Figure
-
+def charts(sweeps: dict[str, list[dict[str, Any]]]) -> list[Picture]:
+    """Pictures of the sweeps: time over the length that grows, for each peer, and the floor."""
     lengths = {"prefix": "few", "problem": "problem", "suffix": "suffix"}
-    figure = Figure(figsize=(4 * len(sweeps), 4), layout="constrained")
-    for i, (sweep, entries) in enumerate(sweeps.items()):
-        axes = figure.add_subplot(1, len(sweeps), i + 1)
-        x = [
-            e[lengths[sweep]] if sweep in lengths else e["problems"] * e["samples"] for e in entries
+    found = []
+    for sweep, entries in sweeps.items():
+        name = lengths.get(sweep)
+        x = [e[name] if name else e["problems"] * e["samples"] for e in entries]
+        times = {peer: [e["microseconds"][peer] for e in entries] for peer in PEERS}
+        times["floor"] = [e["floor"] for e in entries]
+        series = [
+            Series(
+                label,
+                [(at, time) for at, time in zip(x, y, strict=True) if time is not None],
+                dashed=label == "floor",
+            )
+            for label, y in times.items()
         ]
-        for peer in PEERS:
-            y = [e["microseconds"][peer] for e in entries]
-            if any(time is not None for time in y):
-                axes.plot(x, [float("nan") if t is None else t for t in y], "o-", label=peer)
-        axes.plot(x, [e["floor"] for e in entries], "k:", label="floor")
-        axes.set(xscale="log", yscale="log", xlabel=sweep, ylabel="microseconds a layer")
-    figure.axes[0].legend()
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--plot {path}: {error}") from None
+        chart = Chart(sweep, sweep, sweep, "microseconds a layer", series, x_log=True, y_log=True)
+        found.append(chart.picture())
+    return found

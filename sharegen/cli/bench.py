@@ -125,7 +125,7 @@ def attention(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the sweeps into this file, say attention.png.")
+        Path | None, typer.Option(help="Draw the sweeps into this file, say attention.svg.")
     ] = None,
     fit: Annotated[
         bool,
@@ -143,7 +143,7 @@ def attention(
 ) -> None:
     """One layer of decode attention beside torch and, where installed, FlashInfer.
 
-    Example: sharegen bench attention --plot attention.png
+    Example: sharegen bench attention --plot attention.svg
 
     Example: sharegen bench attention --case 32/8,1024,112,26x40,128
     """

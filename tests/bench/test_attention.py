@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from benchmarks.papers.pat_trees import Levels
-from sharegen.bench.attention import SWEEPS, draw
+from sharegen.bench.attention import SWEEPS, charts
 from sharegen.bench.attention_case import TABLE, Case, Tree
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.cascade import levels_of
 from sharegen.cli import main
-from sharegen.errors import UsageError
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.plan import Plan
+from sharegen.results.report import figures
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SMALL = Case(4, 2, 40, 20, 3, 2, 17, head_size=32)
@@ -56,18 +56,19 @@ def test_levels_cover_the_tree() -> None:
     assert root_blocks.tolist() + blocks.tolist() == tensors.layout.blocks.tolist()
 
 
-@pytest.mark.slow
 def test_draws_the_sweeps(tmp_path: Path) -> None:
-
     def entry(case: Case) -> dict:
         times = {"sharegen": 2 * case.floor, "torch": 9 * case.floor, "flashinfer": None}
         return {**asdict(case), "floor": case.floor, "microseconds": times}
 
     sweeps = {name: [entry(case) for case in cases] for name, cases in SWEEPS.items()}
-    draw(sweeps, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match=r"a\.nothing"):
-        draw(sweeps, tmp_path / "a.nothing")
+    pictures = charts(sweeps)
+    assert [picture.name for picture in pictures] == list(SWEEPS)
+    assert {row[0] for picture in pictures for row in picture.rows} == {
+        "sharegen", "torch", "floor",
+    }  # fmt: skip
+    [drawn] = figures.save(pictures, tmp_path / "a.svg")
+    assert drawn.read_text().count("microseconds a layer") == len(SWEEPS)
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -86,11 +87,11 @@ def test_says_that_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_refuses_to_draw_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(["--no-sweeps", "--plot", "a.png"], capsys)
+    code, _, err = run(["--no-sweeps", "--plot", "a.svg"], capsys)
     assert code == 2 and "--no-sweeps" in err
 
 
-@pytest.mark.parametrize("idle", [["--sweeps"], ["--no-sweeps"], ["--plot", "a.png"]])
+@pytest.mark.parametrize("idle", [["--sweeps"], ["--no-sweeps"], ["--plot", "a.svg"]])
 def test_refuses_what_a_fit_does_not_do(
     idle: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,17 +103,16 @@ def test_refuses_what_a_fit_does_not_do(
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("a.nothing", "must end in .png"),
-        ("a", "must end in .png"),
-        ("none/a.png", "a folder that is there"),
-        ("folder.png", "must be a file"),
+        ("a.nothing", "must end in .svg"),
+        ("a", "must end in .svg"),
+        ("none/a.svg", "a folder that is there"),
+        ("folder.svg", "must be a file"),
     ],
 )
-@pytest.mark.slow
 def test_refuses_a_picture_before_it_measures(
     name: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "folder.svg").mkdir()
     code, out, err = run(["--plot", str(tmp_path / name)], capsys)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert name in err and why in err
@@ -146,7 +146,7 @@ def test_refuses_a_case_that_does_not_fit(capsys: pytest.CaptureFixture[str]) ->
     assert "take fewer rows or shorter lengths" in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("idle", [["--fit"], ["--sweeps"], ["--no-sweeps"], ["--plot", "a.png"]])
+@pytest.mark.parametrize("idle", [["--fit"], ["--sweeps"], ["--no-sweeps"], ["--plot", "a.svg"]])
 def test_refuses_what_a_case_does_not_do(
     idle: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

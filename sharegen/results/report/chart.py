@@ -1,4 +1,4 @@
-"""What an experiment draws: lines over numbers, or bars by name, as pictures of a report."""
+"""What is drawn of measurements: lines over numbers, or bars by name, as pictures of a report."""
 
 from __future__ import annotations
 

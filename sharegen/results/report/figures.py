@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sharegen.common.files import make_folders, replace_file
-from sharegen.errors import DataError
+from sharegen.errors import DataError, UsageError
 from sharegen.results.report.picture import Picture, Theme
 from sharegen.results.report.svg import HEIGHT, WIDTH, picture_svg
 
@@ -28,6 +28,14 @@ _PAGE = Theme(
 )
 
 _FONT = "font-family:system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,sans-serif"
+
+
+def check_plot(path: Path) -> None:
+    """Raise UsageError for a `--plot` that cannot be written: before minutes of measuring."""
+    if path.suffix.lower() != SUFFIX:
+        raise UsageError(f"--plot {path}: it must end in {SUFFIX}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"--plot {path}: it must be a file in a folder that is there")
 
 
 def save(pictures: Sequence[Picture], output: Path) -> list[Path]:
