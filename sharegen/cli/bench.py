@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from sharegen.cli.bench_options import CompileModel, Device, Dtype, Rows, Shape
+from sharegen.cli.bench_options import (
+    CompileModel,
+    Device,
+    Dtype,
+    KVCacheDtype,
+    Quantization,
+    Rows,
+    Shape,
+)
 from sharegen.cli.command import Command
 from sharegen.cli.peers import generate, llama_cpp
 
@@ -21,7 +29,8 @@ def decode(
     workload: Annotated[
         str,
         typer.Option(
-            help="gsm8k, apps, longdoc, noshare, or PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
+            help="What is asked: gsm8k, apps, longdoc, noshare, or "
+            "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
         ),
     ] = "gsm8k",
     levels: Annotated[
@@ -35,14 +44,10 @@ def decode(
         ),
     ] = False,
     max_sequences: Rows = 1024,
-    temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Temperature; 0 is greedy.")] = 0.7,
     dtype: Dtype = "bfloat16",
-    quantization: Annotated[
-        str | None, typer.Option(help="fp8: large weights in FP8.", metavar="fp8")
-    ] = None,
-    kv_cache_dtype: Annotated[
-        str, typer.Option(help="auto, or fp8: the KV in FP8 that one sequence alone reads.")
-    ] = "auto",
+    quantization: Quantization = None,
+    kv_cache_dtype: KVCacheDtype = "auto",
     device: Device = "cuda",
     compile_model: CompileModel = True,
     ceiling: Annotated[
@@ -68,10 +73,6 @@ def decode(
     from sharegen.bench.decode import decode as run
     from sharegen.errors import UsageError
 
-    if kv_cache_dtype not in ("auto", "fp8"):
-        raise UsageError(f"--kv-cache-dtype {kv_cache_dtype}: it must be auto or fp8")
-    if quantization not in (None, "fp8"):
-        raise UsageError(f"--quantization {quantization}: it must be fp8")
     if tensor_parallel_size > 1 and (workers > 1 or ceiling or largest):
         raise UsageError("--tensor-parallel-size: leave out --workers, --ceiling and --largest")
     if workers > 1:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sharegen.common.parameters.machine import MachineParameters
+from sharegen.common.parameters.parameter import declared
 from sharegen.errors import UsageError
 
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -17,13 +19,41 @@ def _known_dtype(name: str) -> str:
     return name
 
 
+_MACHINE = declared(MachineParameters)
+
+
+def _declared(name: str) -> Any:
+    """The option that a flag of `run` is, for a measurement that has defaults of its own."""
+    flag, parameter = _MACHINE[name].parameter.flag, _MACHINE[name].parameter
+    assert flag is not None
+
+    def known(value: str | None) -> str | None:
+        if not _MACHINE[name].takes(value):
+            raise UsageError(f"{flag.name} {value}: it must be {' or '.join(flag.complete)}")
+        return value
+
+    return typer.Option(
+        flag.names, help=flag.help or parameter.description, metavar=flag.metavar, callback=known
+    )
+
+
 Shape = Annotated[
     str,
     typer.Option(
-        help="llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or a folder's config."
+        help="Shape of the model: llama3-8b, -70b, llama2-7b, -13b, codellama-7b, -13b, -34b, or "
+        "a folder's config."
     ),
 ]
-Dtype = Annotated[str, typer.Option(help="bfloat16, float16 or float32.", callback=_known_dtype)]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
-CompileModel = Annotated[bool, typer.Option("--compile/--no-compile")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="What the model computes in: bfloat16, float16 or float32.", callback=_known_dtype
+    ),
+]
+Device = Annotated[str, _declared("device")]
+Quantization = Annotated[str | None, _declared("quantization")]
+KVCacheDtype = Annotated[str, _declared("kv_cache_dtype")]
+CompileModel = Annotated[
+    bool, typer.Option("--compile/--no-compile", help="Compile the model's layers.")
+]
 Rows = Annotated[int, typer.Option(min=1, help="Sequences decoded together.")]

@@ -21,7 +21,7 @@ SchemaOption = Annotated[
     str | None,
     typer.Option(
         "--schema",
-        help="apps, humaneval, mbpp or livecodebench: the columns of the dataset, where they "
+        help="Columns of the dataset: apps, humaneval, mbpp or livecodebench, where they "
         "cannot be told.",
         metavar="SCHEMA",
         rich_help_panel=_DATA,
@@ -36,7 +36,7 @@ def code_sample(
         str,
         typer.Argument(
             metavar="DATASET",
-            help="apps, humaneval, mbpp, livecodebench, a file or a hub id.",
+            help="The dataset: apps, humaneval, mbpp, livecodebench, a file or a hub id.",
             autocompletion=complete_program_dataset,
         ),
     ],
@@ -47,8 +47,8 @@ def code_sample(
         typer.Option(
             "--difficulty",
             metavar="LEVEL",
-            help="introductory, interview or competition: only these problems (APPS); easy, medium "
-            "or hard (LiveCodeBench).",
+            help="Only problems of this difficulty: introductory, interview or competition (APPS), "
+            "easy, medium or hard (LiveCodeBench).",
             rich_help_panel=_SAMPLED,
         ),
     ] = None,

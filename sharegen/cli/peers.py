@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sharegen.cli.bench_options import Device
 from sharegen.cli.parameters import parse_path
 
 
@@ -22,7 +23,7 @@ def generate(
     problems: Annotated[int, typer.Option(min=1, help="Problems to ask.")] = 64,
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples of each.")] = 20,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of every sample.")] = 128,
-    temperature: Annotated[float, typer.Option(min=0.01)] = 1.0,
+    temperature: Annotated[float, typer.Option(min=0.01, help="Temperature of all draws.")] = 1.0,
     batch: Annotated[
         list[int] | None,
         typer.Option(min=1, help="Sequences in one generate() call (repeatable). 20, 80 and 320."),
@@ -30,8 +31,10 @@ def generate(
     limit_batches: Annotated[
         int | None, typer.Option(min=1, help="Time only so many calls of each size, not all.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: Device = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="What models compute in: auto, float32, bfloat16 or float16.")
+    ] = "auto",
     max_sequences: Annotated[
         int | None, typer.Option(min=1, help="Sequences that an engine decodes together.")
     ] = None,

@@ -18,6 +18,7 @@ from sharegen.common.grammar import prepared
 from sharegen.common.log import log
 from sharegen.common.parameters.data import OrderParameters, TokenParameters
 from sharegen.common.parameters.machine import MachineParameters
+from sharegen.common.parameters.parameter import declared
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.errors import UsageError
 from sharegen.workload.flags import FLAGS
@@ -67,6 +68,12 @@ class Machine(Strict, MachineParameters):  # type: ignore[misc]
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = None
 
 
+_OF_SAMPLES = [
+    name for name, each in declared(MachineParameters).items() if each.parameter.changes_samples
+]
+"""What of a machine changes the samples, in a journal's identity by these names."""
+
+
 class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc]
     """A job with nothing left open.
 
@@ -108,8 +115,7 @@ class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc
                 values["prompt"] = self.prompt.model_dump(exclude={"text"})
         else:
             values["chat"] = {name: chat[name] for name in ("enabled", *OF_CONVERSATIONS)}
-        own = ("dtype", "quantization", "kv_cache_dtype")
-        return values | {name: getattr(self.machine, name) for name in own}
+        return values | {name: getattr(self.machine, name) for name in _OF_SAMPLES}
 
     @property
     def extent(self) -> dict[str, Any]:
@@ -119,7 +125,7 @@ class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Configuration:
         """The configuration back from a run.json's `settings` (identity with extent)."""
-        besides = ("dtype", "quantization", "kv_cache_dtype", "shard", "tensor_parallel_size")
+        besides = (*_OF_SAMPLES, "shard", "tensor_parallel_size")
         values = {key: value for key, value in settings.items() if key not in besides}
         return validate(cls, values, "the recorded configuration")
 

@@ -42,10 +42,12 @@ class EngineParameters:
         Parameter(
             '"fp8" keeps in 8 bits the KV that one sample alone reads; "auto" keeps all of it in '
             "the model's dtype.",
+            changes_samples=True,
             flag=Flag(
                 "--kv-cache-dtype",
                 "DTYPE",
-                "auto (the model's), or fp8: 8 bits for what one sample alone reads.",
+                "Type of the KV: auto (the model's), or fp8, which keeps in 8 bits what one sample "
+                "alone reads.",
                 complete=("auto", "fp8"),
             ),
         ),
@@ -91,6 +93,7 @@ class LoadParameters:
         Parameter(
             'What the model computes in; "auto" is float32 on a CPU and the checkpoint\'s own on '
             "a GPU.",
+            changes_samples=True,
             flag=Flag(
                 "--dtype",
                 "DTYPE",
@@ -104,10 +107,11 @@ class LoadParameters:
         Parameter(
             '"fp8" makes large weights FP8 as they are read, on a GPU that has it; null leaves '
             "them as they are.",
+            changes_samples=True,
             flag=Flag(
                 "--quantization",
                 "fp8",
-                "fp8: make large weights FP8 as they are read (on a GPU that has it).",
+                "Make large weights FP8 as they are read, on a GPU that has it.",
                 default="none",
                 complete=("fp8",),
             ),

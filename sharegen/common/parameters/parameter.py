@@ -52,7 +52,8 @@ class Parameter:
     """The metadata of a field's type, as in `Annotated[float, Parameter("...", ge=0)]`.
 
     description: whole sentences. ge, gt, le, lt: the range of a number. kind: of a sampling
-    parameter that changes logits. examples: values for the JSON schema.
+    parameter that changes logits. changes_samples: of a machine's parameter, whether it is part of
+    a journal's identity. examples: values for the JSON schema.
 
     pydantic takes ranges and descriptions from it as from its own `Field`: it iterates over what
     says that it is a group of metadata.
@@ -65,6 +66,7 @@ class Parameter:
     lt: float | None = None
     flag: Flag | None = None
     kind: Kind | None = None
+    changes_samples: bool = False
     examples: tuple[Any, ...] = ()
 
     __is_annotated_types_grouped_metadata__ = True
