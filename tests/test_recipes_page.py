@@ -11,7 +11,7 @@ import yaml
 from sharegen.job.dry_run import preview_prompt
 from sharegen.job.gold import gold_answers
 from sharegen.job.reordering import load_asked
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.reader import AnswerReader
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import Job, merge
 from sharegen.workload.validation import validate
@@ -67,7 +67,7 @@ def test_the_gold_answers_are_those_that_the_page_names(
 def test_answers_are_read(folder: Path, recipe: str, completion: str, answer: str) -> None:
     wanted = configured(recipe).answer
     assert wanted is not None
-    found = Reader(wanted.extract, tuple(wanted.patterns), wanted.match).read(completion)
+    found = AnswerReader(wanted.extract, tuple(wanted.patterns), wanted.match).read(completion)
     assert found is not None and found.answer == answer
 
 

@@ -111,7 +111,7 @@ def bench_generate(
     if not paces:
         raise UsageError("generate() runs out of memory at every batch size: ask for smaller ones")
     best = max(paces, key=lambda size: paces[size].tokens_per_second)
-    job = Job(prompts, samples, max_tokens, temperature)
+    job = GenerationJob(prompts, samples, max_tokens, temperature)
     on_gpu = module.device.type == "cuda"
     if workers == 1 or (workers is None and (on_gpu or available_cores() == 1)):
         workers, setting = 1, replace(setting, model=module)
@@ -220,7 +220,7 @@ def _generate(
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerationJob:
     """So many samples of every prompt, all of the same length."""
 
     prompts: list[list[int]]
@@ -256,7 +256,7 @@ def config_for(
 
 
 def time_sharegen(
-    engine: Engine | Driver, job: Job, device: torch.device
+    engine: Engine | Driver, job: GenerationJob, device: torch.device
 ) -> tuple[Pace, dict[str, Any]]:
     """The pace of the whole job, and what sharing saved of it."""
     job.draw(engine, _WARM_UP)

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from sharegen.bench.generate import Job, Pace, config_for, time_sharegen
+from sharegen.bench.generate import GenerationJob, Pace, config_for, time_sharegen
 from sharegen.bench.gguf_file import write_gguf
 from sharegen.common.extras import install
 from sharegen.engine.engine import Engine
@@ -83,7 +83,7 @@ def bench_llama_cpp(
     for sequences in batches:
         config = config_for(load_model(module), [prompt], sequences, max_tokens, sequences)
         loaded = load_model(module)
-        job = Job([prompt], sequences, max_tokens, 1.0)
+        job = GenerationJob([prompt], sequences, max_tokens, 1.0)
         ours[sequences], _ = time_sharegen(Engine(loaded, None, config), job, loaded.device)
         loaded.release()
     result = {

@@ -12,7 +12,7 @@ from sharegen.cli.parameters import parse_path
 from sharegen.results.export.formats import Format, default_path
 
 if TYPE_CHECKING:
-    from sharegen.job.converting import Choice
+    from sharegen.job.converting import SampleChoice
 
 
 def convert(
@@ -67,14 +67,14 @@ def convert(
       sharegen convert runs/code-sample-1a2b3c4d.jsonl --format human-eval
       sharegen convert runs/gsm8k.jsonl --format sft --only-right -o train.jsonl
     """
-    from sharegen.job.converting import Choice
+    from sharegen.job.converting import SampleChoice
 
-    choice = Choice(only_right, per_problem)
+    choice = SampleChoice(only_right, per_problem)
     write_converted(file, format, output or default_path(file, format), choice)
 
 
 def write_converted(
-    journal: Path, kind: Format, output: Path, choice: Choice | None = None
+    journal: Path, kind: Format, output: Path, choice: SampleChoice | None = None
 ) -> None:
     """Convert a journal, say what came of it, and print the path."""
     from sharegen.job.converting import convert_journal

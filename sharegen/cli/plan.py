@@ -20,8 +20,8 @@ from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan, PromptPreview
-    from sharegen.job.estimate import Estimate
-    from sharegen.job.plan import Branch, Plan, Reading
+    from sharegen.job.estimate import TimeEstimate
+    from sharegen.job.plan import Branch, LevelReading, Plan
 
 
 @with_options
@@ -107,7 +107,7 @@ def _print_prompt(asked: PromptPreview) -> None:
     sys.stdout.write((printable(asked.text) if sys.stdout.isatty() else asked.text) + "\n")
 
 
-def plan_table(plan: Plan, time: Estimate | None) -> Table:
+def plan_table(plan: Plan, time: TimeEstimate | None) -> Table:
     """The numbers of a plan, a line each. time: how long it will take, where that is known."""
     table = Table.grid(padding=(0, 2))
     per_wave = f"{plan.fit:,} sequences at once"
@@ -151,7 +151,7 @@ def plan_table(plan: Plan, time: Estimate | None) -> Table:
     return table
 
 
-def _time(plan: Plan, found: Estimate | None) -> str:
+def _time(plan: Plan, found: TimeEstimate | None) -> str:
     """How long sampling takes, and where that is from."""
     if found is None:
         return "not known: no run of this model on this machine is on record in runs/"
@@ -246,7 +246,7 @@ def cut_summary(plan: CutPlan) -> Table:
     return table
 
 
-def _reading(reading: Reading) -> str:
+def _reading(reading: LevelReading) -> str:
     """How a decoding step reads a level, and why."""
     nodes = _count(reading.nodes, "node")
     why = f"{reading.once:,.1f} µs a layer against {reading.each:,.1f} µs"

@@ -21,10 +21,10 @@ from sharegen.errors import SharegenError
 if TYPE_CHECKING:
     from sharegen.common.shard import Shard
     from sharegen.engine.config import EngineStats
-    from sharegen.job.outcome import Outcome
+    from sharegen.job.outcome import JobOutcome
     from sharegen.job.plan import Plan
     from sharegen.results.sandbox.system import Isolation
-    from sharegen.results.screen.progress import OnRecord, Progress
+    from sharegen.results.screen.progress import EarlierProgress, Progress
     from sharegen.workload.configuration import Configuration
 
 
@@ -124,7 +124,7 @@ def run_recipe(
 
 
 def _plan_of_asked(
-    configuration: Configuration, outcome: Outcome, shard: Shard | None
+    configuration: Configuration, outcome: JobOutcome, shard: Shard | None
 ) -> Plan | None:
     """The sharing among what is asked, where the journal's last run asked for the same or more.
 
@@ -180,7 +180,7 @@ def _terminal_watcher(console: Console, status: Status) -> Any:
             samples: int,
             problems: int,
             longest: int | None,
-            before: OnRecord,
+            before: EarlierProgress,
         ) -> AbstractContextManager[Progress | None]:
             return Progress(stats, samples, problems, console, longest, before)
 

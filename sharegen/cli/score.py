@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sharegen.job.scoring import Samples
     from sharegen.results.journal.pool import Pool
     from sharegen.results.sandbox.system import Isolation
-    from sharegen.results.scoring.passk import Estimate
+    from sharegen.results.scoring.passk import PassEstimate
     from sharegen.results.scoring.score_file import Verdict
     from sharegen.results.stopping.stopped import Stopped
 
@@ -179,13 +179,13 @@ def score(
         print_json({"jobs": jobs})
 
 
-Rows = list[tuple[str, list["Estimate"]]]
+EstimateRows = list[tuple[str, list["PassEstimate"]]]
 """Groups of problems with the estimates over them; all problems go by the measure's name."""
 
 _MEASURES = ("pass@k", "maj@k")
 
 
-def _mathematics(found: Pool, ks: Sequence[int]) -> Rows | None:
+def _mathematics(found: Pool, ks: Sequence[int]) -> EstimateRows | None:
     """Estimates from answers; None where there are no gold answers."""
     from sharegen.results.answers.equality import equality_used
     from sharegen.results.answers.vote import tally
@@ -297,7 +297,9 @@ def _print_next(journal: Path) -> None:
     errors.print(f"next: {visible(command)}", style="dim", soft_wrap=True)
 
 
-def _by_difficulty(verdicts: Sequence[Verdict], stopped: Stopped | None, ks: Sequence[int]) -> Rows:
+def _by_difficulty(
+    verdicts: Sequence[Verdict], stopped: Stopped | None, ks: Sequence[int]
+) -> EstimateRows:
     from sharegen.results.scoring.passk import pass_estimates
 
     counts: dict[str, tuple[str | None, list[bool]]] = {}
@@ -317,7 +319,9 @@ def _by_difficulty(verdicts: Sequence[Verdict], stopped: Stopped | None, ks: Seq
     return [(name, pass_estimates(problems, ks, enough)) for name, problems in groups.items()]
 
 
-def _job(found: Pool, rows: Rows, verdicts: Mapping[Path, list[Verdict]] | None) -> dict[str, Any]:
+def _job(
+    found: Pool, rows: EstimateRows, verdicts: Mapping[Path, list[Verdict]] | None
+) -> dict[str, Any]:
     """What `--json` says of a job; verdicts: of its programs, None where answers are compared."""
     run = found.run
     sampling = {} if run is None else run.settings.get("sampling") or {}
@@ -336,14 +340,14 @@ def _job(found: Pool, rows: Rows, verdicts: Mapping[Path, list[Verdict]] | None)
     }
 
 
-def _say_too_few(title: str, ks: Sequence[int], rows: Rows) -> None:
+def _say_too_few(title: str, ks: Sequence[int], rows: EstimateRows) -> None:
     """Name the k that were asked for, and that no problem has samples enough for."""
     there = {estimate.k for _, estimates in rows for estimate in estimates}
     for k in sorted(set(ks) - there):
         log(f"{title}: --k {k}: no problem with {k} samples or more can be scored")
 
 
-def _print_estimates(title: str, rows: Rows) -> None:
+def _print_estimates(title: str, rows: EstimateRows) -> None:
     """The table of one job's files, on stdout: a line for each estimate."""
     table = Table(title=visible(title), title_justify="left")
     columns = (("group", "left"), ("measure", "left"), ("mean", "right"))

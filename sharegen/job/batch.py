@@ -19,7 +19,7 @@ from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import CapacityError, DataError, ModelError, UsageError
 from sharegen.job.clock import recorded_clock
 from sharegen.job.machine import load
-from sharegen.job.outcome import Outcome
+from sharegen.job.outcome import JobOutcome
 from sharegen.job.plan import shared_lengths
 from sharegen.job.run import run_job
 from sharegen.results.export.openai import (
@@ -39,7 +39,7 @@ from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import batch_requests
 from sharegen.workload.prompt import tokenise_each
 from sharegen.workload.request_body import Fault
-from sharegen.workload.requests import Asked, BatchRequest
+from sharegen.workload.requests import BatchRequest, RequestedPrompts
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def journal_beside(answers: Path) -> Path:
 
 def run_batch(
     configuration: Configuration, output: Path | None = None, **options: Any
-) -> tuple[Outcome, Answers | None]:
+) -> tuple[JobOutcome, Answers | None]:
     """Answer every request that the journal does not have yet, then write all answers.
 
     output: the file of answers; the journal lies beside it. options: as for `run_job`. A shard
@@ -127,7 +127,7 @@ class _Recorded:
 
     def choices_of(self, request: BatchRequest) -> list[Record]:
         """The samples that are its choices, in their order, as far as they are there."""
-        assert isinstance(request.asked, Asked)
+        assert isinstance(request.asked, RequestedPrompts)
         every = range(request.asked.sampling.samples)
         found = (self.samples.get(problem, {}) for problem in request.problem_ids)
         return [drawn[index] for drawn in found for index in every if index in drawn]
@@ -145,7 +145,7 @@ def _write_errors(requests: Sequence[BatchRequest], journals: Sequence[Path], pa
 def _write(
     configuration: Configuration,
     requests: Sequence[BatchRequest],
-    outcome: Outcome,
+    outcome: JobOutcome,
     path: Path,
 ) -> Answers:
     recorded = _Recorded(outcome.journals)
@@ -169,7 +169,7 @@ def _write(
     return Answers(path, len(asked), len(requests) - len(asked))
 
 
-def _tokens(outcome: Outcome, tokenizer: Any) -> dict[str, Sequence[int]]:
+def _tokens(outcome: JobOutcome, tokenizer: Any) -> dict[str, Sequence[int]]:
     """Token ids of the prompts, by problem; without those that the chat template refuses."""
     problems = outcome.workload.problems
     found: Iterable[Sequence[int] | ModelError] | None = outcome.prompts
@@ -197,7 +197,7 @@ def _usages(
     }
 
 
-def _answerer(configuration: Configuration, outcome: Outcome) -> Answerer:
+def _answerer(configuration: Configuration, outcome: JobOutcome) -> Answerer:
     """The model, and the time at which the last sample came."""
     created = max(int(journal.stat().st_mtime) for journal in outcome.journals)
     return Answerer(_name(configuration), str(outcome.run.fingerprints["model"]), created)

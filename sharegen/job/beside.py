@@ -14,7 +14,7 @@ from typing import Any
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.log import log
 from sharegen.errors import JournalError
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.job.share import Share
 from sharegen.results.journal.appended import AppendedFile
 from sharegen.results.journal.family import shard_named
@@ -97,7 +97,7 @@ def extent_of(share: Share | None, own: FoundJournal | None) -> dict[str, Any]:
     return {"shard": share.extent["shard"] | ({"mixed": True} if is_mixed else {})}
 
 
-def refuse_other_shards(family: JournalFamily, share: Share | None, content: Content) -> None:
+def refuse_other_shards(family: JournalFamily, share: Share | None, content: JobContent) -> None:
     """Raises JournalError where a shard of the same cut, with samples, is of another job."""
     for journal in family.others():
         if share is None or not _is_of_cut(journal, share) or journal.run is None:
@@ -128,7 +128,7 @@ def tell_discarded(journal: FoundJournal) -> None:
 
 
 def finished_beside(
-    journals: Sequence[FoundJournal], content: Content, asked: RunFile, retry_failed: bool
+    journals: Sequence[FoundJournal], content: JobContent, asked: RunFile, retry_failed: bool
 ) -> Iterator[Key]:
     """The samples on record there; those that failed count unless they are to be drawn again.
 

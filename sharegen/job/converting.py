@@ -12,7 +12,12 @@ from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.vote import natural_order
 from sharegen.results.export.formats import Format, SampledProblem, format_of, write_generations
-from sharegen.results.export.training import Asked, Example, is_for_training, write_examples
+from sharegen.results.export.training import (
+    Example,
+    TrainingPrompt,
+    is_for_training,
+    write_examples,
+)
 from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
 from sharegen.results.journal.pool import Pool, one_job
 from sharegen.results.journal.record import Record
@@ -31,7 +36,7 @@ _KEEP = "a run with --keep-prompt keeps the prompts in the journal"
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampleChoice:
     """Which samples are written: the right ones alone, at most so many of a problem."""
 
     only_right: bool = False
@@ -47,7 +52,7 @@ Samples = dict[str, list[Record]]
 
 
 def convert_journal(
-    journal: Path, kind: Format, output: Path, choice: Choice | None = None
+    journal: Path, kind: Format, output: Path, choice: SampleChoice | None = None
 ) -> tuple[int, int]:
     """Write a journal's samples, and its shards', to `output`; how many problems and samples.
 
@@ -56,7 +61,7 @@ def convert_journal(
     empty list. Raises DataError for a file that is no journal or has no samples, or whose prompts
     are needed and are nowhere, and UsageError without the run.json that names its dataset.
     """
-    choice = choice or Choice()
+    choice = choice or SampleChoice()
     if kind == "sharegen" and not choice.is_all:
         raise UsageError(
             "--format sharegen: a journal of some of its samples would pass for all of them: leave "
@@ -93,7 +98,7 @@ def _of_all_rows(configuration: Configuration) -> Configuration:
     return configuration.model_copy(update={"dataset": whole})
 
 
-def _samples(journal: Path, found: Pool, choice: Choice, with_failed: bool) -> Samples:
+def _samples(journal: Path, found: Pool, choice: SampleChoice, with_failed: bool) -> Samples:
     """The samples that are chosen, and of a job that a rule stopped those that count.
 
     with_failed: those that failed are samples too, without a text.
@@ -169,21 +174,24 @@ def _examples(
             yield Example(record, asked.get(name), right.get((name, _index(record))))
 
 
-def _kept(samples: Samples, configuration: Configuration) -> dict[str, Asked]:
+def _kept(samples: Samples, configuration: Configuration) -> dict[str, TrainingPrompt]:
     """The prompts that the journal's lines hold, by problem."""
     goes_on = configuration.chat.continue_final_message
     kept = {}
     for record in (record for records in samples.values() for record in records):
         if isinstance(record.prompt, str):
-            kept[record.problem_id] = Asked(record.prompt)
+            kept[record.problem_id] = TrainingPrompt(record.prompt)
         elif record.prompt and isinstance(record.prompt[0], dict):  # and not token ids
-            kept[record.problem_id] = Asked(record.prompt, record.tools, goes_on)
+            kept[record.problem_id] = TrainingPrompt(record.prompt, record.tools, goes_on)
     return kept
 
 
 def _rendered(
-    journal: Path, samples: Samples, configuration: Configuration, kept: Mapping[str, Asked]
-) -> dict[str, Asked]:
+    journal: Path,
+    samples: Samples,
+    configuration: Configuration,
+    kept: Mapping[str, TrainingPrompt],
+) -> dict[str, TrainingPrompt]:
     """The prompts that are not kept, as the dataset gives them today.
 
     Those that were asked otherwise are left out. Raises a SharegenError where all are.
@@ -192,7 +200,7 @@ def _rendered(
         problems = {problem.id: problem for problem in load_asked(configuration).problems}
     except SharegenError as error:
         raise type(error)(f"{journal}: its lines hold no prompts, and {error}; {_KEEP}") from None
-    asked: dict[str, Asked] = {}
+    asked: dict[str, TrainingPrompt] = {}
     faults = []
     for name in (name for name in samples if name not in kept):
         problem = problems.get(name)
@@ -207,7 +215,7 @@ def _rendered(
             prompt = problem.prompt
             tools = None if prompt.options.tools is None else [*map(dict, prompt.options.tools)]
             goes_on = prompt.is_chat and prompt.options.continue_final_message
-            asked[name] = Asked(problem.prompt.content, tools, goes_on)
+            asked[name] = TrainingPrompt(problem.prompt.content, tools, goes_on)
     if faults and not (asked or kept):
         raise DataError(faults[0])
     for fault in faults:
@@ -298,7 +306,7 @@ def _all_sampled(
     return list(_sampled(problems, samples, configuration, kept))
 
 
-def _from_lines(records: Sequence[Record], asked: Asked | None) -> SampledProblem:
+def _from_lines(records: Sequence[Record], asked: TrainingPrompt | None) -> SampledProblem:
     first = records[0]
     prompt = "" if asked is None else str(kept_prompt(asked.content))
     fields = first.fields or {}
@@ -329,7 +337,7 @@ def _sampled(
     problems: Sequence[Problem],
     samples: Samples,
     configuration: Configuration,
-    kept: Mapping[str, Asked],
+    kept: Mapping[str, TrainingPrompt],
 ) -> Iterator[SampledProblem]:
     is_chat, rows = configuration.chat.enabled, configuration.dataset.rows
     for problem in problems:

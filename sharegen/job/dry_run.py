@@ -15,7 +15,7 @@ from sharegen.errors import DataError, RequestError
 from sharegen.job.clock import clock_of, tell_clock
 from sharegen.job.cut import Cut
 from sharegen.job.engines import Staff
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.job.machine import (
     blocks_of,
     extents,
@@ -180,7 +180,7 @@ def _clock(configuration: Configuration, workload: Workload) -> Clock:
     """The time that chat templates would see: the one of the journal that `run` would continue."""
     if not any(problem.prompt.is_chat for problem in workload.problems):
         return Clock.now()
-    return clock_of(configuration, find_output(Content.of(configuration, workload)))
+    return clock_of(configuration, find_output(JobContent.of(configuration, workload)))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _LEAST_SECONDS = 1.0  # a shorter run says little of the pace
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """seconds: of sampling. pace: tokens a second of the run that it is from, in `run_file`.
 
     tokens: of a sample, on average; None where that run had another recipe, and the time is that
@@ -38,7 +38,7 @@ class Estimate:
     run_file: Path
 
 
-def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> Estimate | None:
+def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> TimeEstimate | None:
     """From the latest run that is like it, one of the same recipe first; None without one."""
     from sharegen.engine.model.checkpoint.source import resolve_device
 
@@ -56,7 +56,7 @@ def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> E
     pace = run.stats["generated_tokens"] / run.timings["sampling_seconds"]
     tokens = run.stats["generated_tokens"] / run.stats["completions"] if is_same else None
     each = plan.max_tokens if tokens is None else min(tokens, plan.max_tokens)
-    return Estimate(plan.samples * each / pace, pace, tokens, path)
+    return TimeEstimate(plan.samples * each / pace, pace, tokens, path)
 
 
 def _runs(folder: Path) -> Iterator[tuple[Path, RunFile]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sharegen.common.log import log
 from sharegen.results.answers.normal import normalise
-from sharegen.results.answers.reader import Extract, Reader
+from sharegen.results.answers.reader import AnswerReader, Extract
 from sharegen.results.answers.reading import Reading
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.gold import Gold, golds_of, unread_in_words
@@ -66,7 +66,7 @@ def gold_of(configuration: Configuration, problem_id: str) -> FoundGold | None:
     if gold is None:
         return None
     kind = _kind_of(configuration)
-    found = None if gold.text is None or kind is None else Reader(kind).read(gold.text)
+    found = None if gold.text is None or kind is None else AnswerReader(kind).read(gold.text)
     return FoundGold(gold.text, found, _read(gold, configuration).fault)
 
 
@@ -89,7 +89,7 @@ def _read(gold: Gold, configuration: Configuration) -> Gold:
         return gold
     if kind == "number" and _NUMBER.fullmatch(normalise(gold.text)):
         return gold
-    found = Reader(kind).read(gold.text)
+    found = AnswerReader(kind).read(gold.text)
     if found is not None:
         return replace(gold, text=found.answer)
     if kind == "boxed" and answer.gold.extract is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Content:
+class JobContent:
     """What a job asks, and what is known of its model before that is loaded.
 
     weights: what `LoadedModel.fingerprint` will be; files: a fingerprint of what else lies in the
@@ -39,7 +39,7 @@ class Content:
     files: str | None
 
     @classmethod
-    def of(cls, configuration: Configuration, workload: Workload) -> Content:
+    def of(cls, configuration: Configuration, workload: Workload) -> JobContent:
         names = (configuration.model, configuration.adapter)
         folders = [Path(name).expanduser() for name in names if name is not None]
         if not all(folder.is_dir() for folder in folders):

@@ -10,9 +10,9 @@ from typing import Self
 from sharegen.common.cores import available_cores
 from sharegen.errors import UsageError
 from sharegen.job.scoring import (
-    Mark,
     ProblemSet,
     Samples,
+    VerdictKey,
     dataset_of,
     keep,
     open_samples,
@@ -85,7 +85,7 @@ class Judge:
             for (problem_id, sample), score in self._crew.take(None if wait else 0.0):
                 record = self._running.pop((problem_id, sample))
                 tests = self._problems.tests_hash(problem_id)
-                mark = Mark(hash_of(record.completion), tests)
+                mark = VerdictKey(hash_of(record.completion), tests)
                 keep(self._file, self._problems, (problem_id, sample), mark, score)
                 yield record, score.passed
             if not wait:

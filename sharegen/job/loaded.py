@@ -25,7 +25,7 @@ from sharegen.job.clock import clock_of, tell_clock
 from sharegen.job.counts import added
 from sharegen.job.engines import Staff, sampling_params, start
 from sharegen.job.environment import environment
-from sharegen.job.identity import Content, of_ranks
+from sharegen.job.identity import JobContent, of_ranks
 from sharegen.job.judging import Judge
 from sharegen.job.machine import (
     blocks_of,
@@ -49,7 +49,7 @@ from sharegen.results.journal.journal_family import FoundJournal
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.pool import Pool
 from sharegen.results.screen.pace import Pace
-from sharegen.results.screen.progress import OnRecord, longest_of
+from sharegen.results.screen.progress import EarlierProgress, longest_of
 from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.clock import Clock
 from sharegen.workload.problem import Problem, random_key, tokenise_problems
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _PendingProblem:
     """A problem, ready for the engine; recorded: samples that earlier runs have of it."""
 
     problem: Problem
@@ -74,7 +74,7 @@ class LoadedJob:
 
     def __init__(
         self,
-        content: Content,
+        content: JobContent,
         path: Path,
         watcher: Watcher,
         verify: int | None = None,
@@ -273,7 +273,7 @@ class LoadedJob:
 
     def _ask(
         self, journal: Journal, strict: bool, finished: Keys, stopping: Stopping | None
-    ) -> tuple[list[_Asked], list[Request]]:
+    ) -> tuple[list[_PendingProblem], list[Request]]:
         """The problems that can run, and the requests to put to the engine.
 
         The other problems become lines of the journal. They stay among the requests without
@@ -287,7 +287,7 @@ class LoadedJob:
             if strict:
                 raise DataError(f"{bad.error} (--strict)")
             journal.append(Record(bad.id, None, None, error=bad.error))
-        candidates: list[_Asked] = []
+        candidates: list[_PendingProblem] = []
         for problem, prompt, splits, alone in zip(
             self.workload.problems, self.prompts, self.splits, self.alone, strict=True
         ):
@@ -309,8 +309,8 @@ class LoadedJob:
                 alone=alone,
                 beam=beam,
             )
-            candidates.append(_Asked(problem, request, recorded))
-        asked: list[_Asked] = []
+            candidates.append(_PendingProblem(problem, request, recorded))
+        asked: list[_PendingProblem] = []
         requests: list[Request] = []
         first_error: SharegenError | None = None
         errors = self.engine.errors([item.request for item in candidates])
@@ -333,7 +333,7 @@ class LoadedJob:
             raise kind(f"no row can be asked: {first_error}")
         return asked, requests
 
-    def _plan(self, asked: list[_Asked], tree: PrefixTree) -> Plan:
+    def _plan(self, asked: list[_PendingProblem], tree: PrefixTree) -> Plan:
         plan = make_plan(
             tree,
             [item.request.prompt_token_ids for item in asked],
@@ -369,7 +369,7 @@ class LoadedJob:
             self._params[key] = sampling_params(problem.sampling)
         return self._params[key]
 
-    def _tree_of_asked(self, asked: list[_Asked]) -> PrefixTree:
+    def _tree_of_asked(self, asked: list[_PendingProblem]) -> PrefixTree:
         if len(asked) == sum(1 for prompt in self.prompts if prompt):
             return self.tree
         requests = [item.request for item in asked]  # the others cannot run
@@ -413,12 +413,12 @@ class LoadedJob:
         )
 
 
-def _on_record(asked: Sequence[_Asked], journal: Journal) -> OnRecord:
+def _on_record(asked: Sequence[_PendingProblem], journal: Journal) -> EarlierProgress:
     """What earlier runs did of the problems that are asked."""
     lengths: Counter[int] = Counter()
     for (tokens, _), count in journal.lengths.items():
         lengths[tokens] += count
-    return OnRecord(
+    return EarlierProgress(
         samples=sum(item.recorded for item in asked),
         problems=sum(not item.request.samples for item in asked),
         lengths=lengths,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.job.plan import Plan
 from sharegen.results.journal.journal import BESIDE, OTHER, refuse_other_job
 from sharegen.results.journal.journal_family import FoundJournal, OnRecord
@@ -21,7 +21,7 @@ from sharegen.workload.problem import Problem, Workload
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """A finished job: where its journal is, how it went, and what it asked.
 
     drawn: samples of this run; 0 when the journals had them all. journals: those that have any,
@@ -56,14 +56,14 @@ def all_failed(key: Key, error: str | None) -> ModelError:
 
 
 def outcome_on_record(
-    content: Content,
+    content: JobContent,
     own: FoundJournal,
     others: Sequence[FoundJournal] = (),
     *,
     strict: bool = False,
     retry_failed: bool = False,
     adopt: bool = False,
-) -> Outcome | None:
+) -> JobOutcome | None:
     """The outcome from the journals alone, where they have every sample that is asked; else None.
 
     others: journals beside the run's own. retry_failed: samples that failed are asked again.
@@ -138,11 +138,11 @@ def outcome_on_record(
     for path in runs:
         runs[path] = _noted(path, runs[path], content, golds[path])
     run = together(list(runs.values()))
-    return Outcome(own.path, run, workload, 0, tuple(runs), content.reading)
+    return JobOutcome(own.path, run, workload, 0, tuple(runs), content.reading)
 
 
 def _counts(
-    problems: Sequence[Problem], content: Content, journals: Sequence[Path]
+    problems: Sequence[Problem], content: JobContent, journals: Sequence[Path]
 ) -> list[int] | None:
     """How many samples are wanted of each problem; None where its rule wants more of one."""
     sampling = content.configuration.sampling
@@ -156,14 +156,14 @@ def _counts(
     return [deciding.counted for deciding in decidings]
 
 
-def _asked_of(run: RunFile, content: Content) -> RunFile:
+def _asked_of(run: RunFile, content: JobContent) -> RunFile:
     """The run.json with the names that columns have now."""
     fields = content.configuration.dataset.fields
     dataset = {**(run.extent.get("dataset") or {}), "fields": as_json(fields)}
     return replace(run, extent=run.extent | {"dataset": dataset})
 
 
-def _noted(path: Path, run: RunFile, content: Content, golds: Golds) -> RunFile:
+def _noted(path: Path, run: RunFile, content: JobContent, golds: Golds) -> RunFile:
     """Let a journal say from now on by which rule its samples count, and how answers are read.
 
     golds: in the lines of the journal.

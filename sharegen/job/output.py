@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import JournalError
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.results.journal.family import family
 from sharegen.results.journal.identity import identity_of
 from sharegen.results.journal.record import read
@@ -24,7 +24,7 @@ _DIGITS = 8
 _CONTENT = ("few_shot", "document", "chat_template")  # of what is in files beside the dataset
 
 
-def default_output(content: Content, with_folder: bool = False) -> Path:
+def default_output(content: JobContent, with_folder: bool = False) -> Path:
     """`runs/<recipe>-<hash>.jsonl`, the name of a new journal.
 
     The dataset's name counts, though no part of the identity, and so does what is taken from it:
@@ -48,7 +48,7 @@ def default_output(content: Content, with_folder: bool = False) -> Path:
     return _FOLDER / f"{configuration.recipe}-{digest}.jsonl"
 
 
-def find_output(content: Content) -> Path:
+def find_output(content: JobContent) -> Path:
     """The job's journal: under its name, or whichever has samples of these rows by this job.
 
     Where a dataset of the same name in another folder has the name, the folder counts.
@@ -72,7 +72,7 @@ def _without_folder(section: dict[str, Any], key: str) -> dict[str, Any]:
     return section
 
 
-def _is_of_another_file(path: Path, content: Content) -> bool:
+def _is_of_another_file(path: Path, content: JobContent) -> bool:
     """Whether a journal is of this job with another file's rows, of which it has samples.
 
     Not where the file is the same: rows of it that changed are refused, and not sampled anew.
@@ -88,7 +88,7 @@ def _is_of_another_file(path: Path, content: Content) -> bool:
     return is_elsewhere and not _is_of(path, content)
 
 
-def _is_of(path: Path, content: Content) -> bool:
+def _is_of(path: Path, content: JobContent) -> bool:
     try:
         recorded = RunFile.read(run_file_path(path))
         if recorded is None or recorded.conversion:

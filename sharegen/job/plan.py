@@ -45,7 +45,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LevelReading:
     """One level of the tree (0: the roots) as the first batch reads it.
 
     nodes: at this level; apart: how many of them each row reads by itself. once, each:
@@ -106,7 +106,7 @@ class Plan:
     resident: bool = True
     state_bytes: int = 0
     state_slots: int = 0
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[LevelReading] = field(default_factory=list)
     uneven: bool = False
     saved_by_order: int | None = None
     whole: int = 0
@@ -118,7 +118,7 @@ class Plan:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
         branches = [Branch.from_json(branch) for branch in values["branches"]]
-        found = [Reading(**reading) for reading in values["readings"]]
+        found = [LevelReading(**reading) for reading in values["readings"]]
         return cls(**{**values, "branches": branches, "readings": found})
 
 

@@ -12,7 +12,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.cache.stored import NodeKV
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.schedule.packing import Queries, shared_layout
-from sharegen.job.plan import Each, Reading, each_of
+from sharegen.job.plan import Each, LevelReading, each_of
 from sharegen.kernels import tiles
 from sharegen.kernels.cost import CostModel, load_costs
 
@@ -25,7 +25,7 @@ def readings(
     costs: CostModel,
     programs: int,
     limit: int = tiles.HOPPER_SHARED_MEMORY,
-) -> list[Reading]:
+) -> list[LevelReading]:
     """The decision for the first `rows` sequences of a job, by level.
 
     samples: of all prompts, or of each by its place; programs: of the shared phase that run at
@@ -48,7 +48,7 @@ def readings(
     for level in range(int(layout.level.max(initial=-1)) + 1):
         of_level = layout.level == level
         found.append(
-            Reading(
+            LevelReading(
                 level,
                 int(of_level.sum()),
                 int(apart[of_level].sum()),
@@ -65,7 +65,7 @@ def readings_on(
     tree: PrefixTree,
     samples: Each,
     rows: int,
-) -> list[Reading]:
+) -> list[LevelReading]:
     """`readings` of a job on this device; empty on a CPU, where every node is read once.
 
     Empty, too, without attention.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.common.names import listed
 from sharegen.errors import UsageError
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.reader import AnswerReader
 from sharegen.results.journal.record import Record
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.files.arrow import BINARY
@@ -111,12 +111,14 @@ def _as_json(value: Any, depth: int = 1) -> Any:
     return str(value)
 
 
-def reader_of(configuration: Configuration) -> Reader | None:
+def reader_of(configuration: Configuration) -> AnswerReader | None:
     """What reads the answers of a configuration's samples; None where none are asked for."""
     wanted = configuration.answer
     if wanted is None:
         return None
-    return Reader(wanted.extract, tuple(wanted.patterns), wanted.match, configuration.is_bundled)
+    return AnswerReader(
+        wanted.extract, tuple(wanted.patterns), wanted.match, configuration.is_bundled
+    )
 
 
 def answer_in(

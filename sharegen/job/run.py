@@ -23,11 +23,11 @@ from sharegen.job.beside import (
 )
 from sharegen.job.clock import clock_of
 from sharegen.job.engines import fork_server
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.judging import check_execution, judging
 from sharegen.job.loaded import LoadedJob
-from sharegen.job.outcome import Outcome, outcome_on_record
+from sharegen.job.outcome import JobOutcome, outcome_on_record
 from sharegen.job.output import find_output
 from sharegen.job.recording import refuse_unknown_fields
 from sharegen.job.reordering import load_asked
@@ -56,7 +56,7 @@ def run_job(
     execute: Isolation | None = None,
     watcher: Watcher | None = None,
     command: str | None = None,
-) -> Outcome:
+) -> JobOutcome:
     """Sample everything that the configuration asks and the journal does not have yet.
 
     output: the journal; by default where the same job always finds it.
@@ -85,7 +85,7 @@ def run_job(
         try:
             workload = load_asked(configuration)
             refuse_unknown_fields(configuration, workload.problems)
-            content = Content.of(configuration, workload)
+            content = JobContent.of(configuration, workload)
             path = path or journal_path(find_output(content), shard)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
@@ -132,7 +132,9 @@ def run_job(
                         drawn = job.sample(journal, strict, retry_failed, signals, judge)
                     files = (path, *beside)
                     reading, prompts = content.reading, job.prompts
-                    return Outcome(path, journal.run, job.workload, drawn, files, reading, prompts)
+                    return JobOutcome(
+                        path, journal.run, job.workload, drawn, files, reading, prompts
+                    )
         except CapacityError as error:
             raise CapacityError(f"{error} (--kv-cache-memory, --max-tokens)") from None
         except KeyboardInterrupt:

@@ -182,7 +182,7 @@ def score_programs(
     """
     problems = ProblemSet(dataset)
     marks = {
-        (name, generation.sample): Mark(hash_of(generation.text), problems.tests_hash(name))
+        (name, generation.sample): VerdictKey(hash_of(generation.text), problems.tests_hash(name))
         for name, generation in _of_dataset(samples, problems)
     }
     if not marks:
@@ -207,7 +207,7 @@ def score_programs(
 
 
 @dataclass(frozen=True)
-class Mark:
+class VerdictKey:
     """What a verdict stands for: hashes of a sample's text and of its problem's tests."""
 
     completion: str
@@ -229,7 +229,9 @@ def settings_of(samples: Samples, problems: ProblemSet, limits: Limits) -> dict[
     }
 
 
-def keep(file: ScoreFile, problems: ProblemSet, key: Sample, mark: Mark, score: Score) -> None:
+def keep(
+    file: ScoreFile, problems: ProblemSet, key: Sample, mark: VerdictKey, score: Score
+) -> None:
     """Write a verdict, with the problem's difficulty and what it stands for."""
     file.append(*key, score, problems.difficulty(key[0]), mark.completion, mark.tests)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sharegen.job.plan import Plan
-from sharegen.results.screen.progress import OnRecord, Progress
+from sharegen.results.screen.progress import EarlierProgress, Progress
 
 if TYPE_CHECKING:
     from sharegen.engine.config import EngineStats
@@ -25,7 +25,7 @@ class Watcher:
         samples: int,
         problems: int,
         longest: int | None,
-        before: OnRecord,
+        before: EarlierProgress,
     ) -> AbstractContextManager[Progress | None]:
         """So many samples and problems are about to be drawn; longest: tokens of a sample.
 

@@ -28,7 +28,7 @@ from sharegen.common.program_tests import (
 from sharegen.common.python_source import parsed
 from sharegen.errors import DataError, UsageError
 from sharegen.workload import live_code_bench
-from sharegen.workload.dataset import Rows
+from sharegen.workload.dataset import DatasetRows
 from sharegen.workload.template import half_character
 
 Row = Mapping[str, Any]
@@ -115,7 +115,7 @@ def schema_of(row: Row, where: str) -> Schema:
     return schema
 
 
-def schema_of_rows(rows: Rows) -> Schema:
+def schema_of_rows(rows: DatasetRows) -> Schema:
     """The schema of the first row that is in any. Raises DataError as `schema_of` does."""
     first = next((row for row in rows.rows if _fitting(row.values)), rows.first)
     return schema_of(first.values, first.where)

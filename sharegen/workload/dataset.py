@@ -19,13 +19,13 @@ from typing import Any
 from sharegen.common.json_values import is_nan
 from sharegen.errors import DataError
 from sharegen.workload.files.arrow import arrow_errors, read_parquet, read_stream, rows_of
-from sharegen.workload.files.content import Content, opened, suffix_of
+from sharegen.workload.files.content import FileContent, opened, suffix_of
 from sharegen.workload.files.csv_table import read_csv, read_table, read_tsv
 from sharegen.workload.files.lines import Found, read_json, read_jsonl, read_text_lines
 from sharegen.workload.files.saved import is_one_split, is_saved, saved_files
 from sharegen.workload.files.splits import split_files
 
-Reader = Callable[[Content], Iterator[tuple[str, Found]]]
+Reader = Callable[[FileContent], Iterator[tuple[str, Found]]]
 
 READERS: dict[str, Reader] = {
     ".jsonl": read_jsonl,
@@ -56,7 +56,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Rows:
+class DatasetRows:
     """The rows of one split and a hash of what they were read from; commit: on the hub."""
 
     rows: Sequence[Row]
@@ -69,7 +69,9 @@ class Rows:
         return next(row for row in self.rows if row.fault is None)
 
 
-def read_rows(source: str, config: str | None, split: str, revision: str | None = None) -> Rows:
+def read_rows(
+    source: str, config: str | None, split: str, revision: str | None = None
+) -> DatasetRows:
     """All rows of a split, of which at least one can be read.
 
     config, revision: of a dataset on the hub; by default its only one, and the main one.
@@ -101,7 +103,7 @@ def has_one_split(source: str) -> bool:
     return path.is_file() or is_one_split(path)
 
 
-def _read_files(paths: Sequence[Path], reader: Reader | None = None) -> Rows:
+def _read_files(paths: Sequence[Path], reader: Reader | None = None) -> DatasetRows:
     """The rows of files that are one split; reader: of all, where their names do not tell it."""
     digest = hashlib.blake2b(digest_size=16)
     rows: list[Row] = []
@@ -113,7 +115,7 @@ def _read_files(paths: Sequence[Path], reader: Reader | None = None) -> Rows:
             for where, found in read(content):
                 rows.append(_row(len(rows), f"{path}, {where}", found))
             digest.update(content.fingerprint().encode())
-    return Rows(rows, digest.hexdigest())
+    return DatasetRows(rows, digest.hexdigest())
 
 
 def _row(index: int, where: str, found: Found) -> Row:
@@ -141,7 +143,7 @@ def _download(source: str, name: str, revision: str | None, reachable: bool) -> 
     )
 
 
-def _read_hub(source: str, config: str | None, split: str, revision: str | None) -> Rows:
+def _read_hub(source: str, config: str | None, split: str, revision: str | None) -> DatasetRows:
     """A split from the hub, or from the local cache when the hub does not answer."""
     from sharegen.common.hub import cached_dataset, dataset_commit, hub_is_reachable
 
@@ -185,7 +187,7 @@ def _read_hub(source: str, config: str | None, split: str, revision: str | None)
             raise DataError(f"--dataset {named}: {_first_line(error)}") from None
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([source, config, split, commit, len(table)]).encode())
-    return Rows(found, digest.hexdigest(), commit)
+    return DatasetRows(found, digest.hexdigest(), commit)
 
 
 def _delimited_files(builder: Any, split: str) -> tuple[list[Path], Reader] | None:

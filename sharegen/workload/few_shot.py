@@ -19,7 +19,7 @@ from sharegen.errors import DataError
 from sharegen.workload import template
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.conversation import COLUMN
-from sharegen.workload.dataset import Rows, has_one_split, read_rows
+from sharegen.workload.dataset import DatasetRows, has_one_split, read_rows
 from sharegen.workload.items import Item, items_of, read_split
 from sharegen.workload.sections import Dataset, FewShot
 from sharegen.workload.template import RenderError
@@ -131,7 +131,7 @@ def _asked(configuration: Configuration) -> frozenset[str]:
     return frozenset(own - {"examples", template.FIELDS, *configuration.dataset.id})
 
 
-def _example_rows(dataset: Dataset, wanted: FewShot) -> Rows:
+def _example_rows(dataset: Dataset, wanted: FewShot) -> DatasetRows:
     if wanted.file is not None:
         return read_rows(wanted.file, None, wanted.split)
     if dataset.source is not None and has_one_split(dataset.source):

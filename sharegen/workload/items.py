@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from sharegen.common.names import listed
 from sharegen.errors import DataError
-from sharegen.workload.dataset import Row, Rows, read_rows
+from sharegen.workload.dataset import DatasetRows, Row, read_rows
 from sharegen.workload.files.content import read_text
 from sharegen.workload.needle import needle_rows
 from sharegen.workload.sections import Dataset
@@ -43,7 +43,7 @@ class BadRow:
         return f"{self.error} (the row is left out)"
 
 
-def read_split(dataset: Dataset, split: str) -> Rows:
+def read_split(dataset: Dataset, split: str) -> DatasetRows:
     """The rows of one split, written by the recipe's needles or read from its source."""
     if dataset.needles is not None:
         return needle_rows(dataset.needles, split)

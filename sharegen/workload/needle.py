@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sharegen.errors import DataError
-from sharegen.workload.dataset import Row, Rows
+from sharegen.workload.dataset import DatasetRows, Row
 from sharegen.workload.sections import Needles
 
 _FIRST = (
@@ -56,7 +56,7 @@ class Fact:
     answer: str
 
 
-def needle_rows(needles: Needles, split: str) -> Rows:
+def needle_rows(needles: Needles, split: str) -> DatasetRows:
     """The rows of a generated document: `document`, `question`, `answer`.
 
     split: "train" has the facts that the few-shot examples ask for, "test" the others. Raises
@@ -78,7 +78,7 @@ def needle_rows(needles: Needles, split: str) -> Rows:
         )
         for index, fact in enumerate(asked)
     ]
-    return Rows(rows, hashlib.blake2b(document.encode(), digest_size=16).hexdigest())
+    return DatasetRows(rows, hashlib.blake2b(document.encode(), digest_size=16).hexdigest())
 
 
 def made_facts(examples: int, questions: int, chance: random.Random) -> list[Fact]:

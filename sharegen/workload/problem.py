@@ -21,7 +21,7 @@ from sharegen.common.ragged import Ragged
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import OF_CONVERSATIONS, Configuration
-from sharegen.workload.dataset import Rows
+from sharegen.workload.dataset import DatasetRows
 from sharegen.workload.few_shot import examples_of
 from sharegen.workload.files.content import file_hash
 from sharegen.workload.gold import Gold, golds_of, unread_in_words
@@ -208,7 +208,7 @@ def batch_requests(configuration: Configuration) -> list[BatchRequest]:
     return read_requests(rows[: dataset.limit], configuration)
 
 
-def _requested(configuration: Configuration, rows: Rows) -> Workload:
+def _requested(configuration: Configuration, rows: DatasetRows) -> Workload:
     """A problem for each prompt of each request, with the request's own parameters."""
     problems: list[Problem] = []
     bad: list[BadRow] = []

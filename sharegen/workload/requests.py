@@ -38,7 +38,7 @@ _TEXT_TOKENS = 16  # of completions that say nothing of it, as at OpenAI; chats 
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedPrompts:
     """What a body asks: its prompts, with one set of sampling parameters for all."""
 
     prompts: tuple[Prompt, ...]
@@ -56,7 +56,7 @@ class BatchRequest:
     custom_id: str
     where: str
     endpoint: Literal["chat", "text"]
-    asked: Asked | Fault
+    asked: RequestedPrompts | Fault
     body: Mapping[str, Any]
 
     @property
@@ -122,7 +122,7 @@ def _request(row: Row, configuration: Configuration) -> BatchRequest:
         fault = refused(error, _Line).fault
         raise DataError(f"{row.where}: {fault.message}: {_ADVICE[str(fault.param)]}") from None
     endpoint: Literal["chat", "text"] = "chat" if line.url == "/v1/chat/completions" else "text"
-    asked: Asked | Fault
+    asked: RequestedPrompts | Fault
     try:
         if endpoint == "chat":
             asked = _chat(read_body(ChatBody, line.body), configuration)
@@ -141,7 +141,7 @@ _ADVICE = {
 }
 
 
-def _chat(body: ChatBody, configuration: Configuration) -> Asked:
+def _chat(body: ChatBody, configuration: Configuration) -> RequestedPrompts:
     own = configuration.chat
     turns = _part("messages", conversation, body.messages)
     kwargs = _part("chat_template_kwargs", kwargs_of, body.chat_template_kwargs or {})
@@ -162,7 +162,7 @@ def _chat(body: ChatBody, configuration: Configuration) -> Asked:
     except RenderError as error:
         raise Refused(str(error), "messages") from None
     prompt = Prompt(turns, turns[-1].get("content", ""), options)
-    return Asked((prompt,), _sampling(body, configuration))
+    return RequestedPrompts((prompt,), _sampling(body, configuration))
 
 
 def _part(name: str, read: Callable[[str, Any], Any], value: Any) -> Any:
@@ -173,7 +173,7 @@ def _part(name: str, read: Callable[[str, Any], Any], value: Any) -> Any:
         raise Refused(str(error), name) from None
 
 
-def _text(body: TextBody, configuration: Configuration) -> Asked:
+def _text(body: TextBody, configuration: Configuration) -> RequestedPrompts:
     given = body.prompt
     if isinstance(given, str):
         prompts = [_prompt(given)]
@@ -190,7 +190,7 @@ def _text(body: TextBody, configuration: Configuration) -> Asked:
             f"{MAX_CHOICES:,}: make it several requests",
             "prompt",
         )
-    return Asked(tuple(prompts), sampling)
+    return RequestedPrompts(tuple(prompts), sampling)
 
 
 def _prompt(value: Any) -> Prompt:

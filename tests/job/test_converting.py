@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sharegen.errors import DataError, SharegenError, UsageError
-from sharegen.job.converting import Choice, convert_journal
+from sharegen.job.converting import SampleChoice, convert_journal
 from sharegen.job.reordering import load_asked
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile, run_file_path
@@ -108,18 +108,18 @@ def test_a_table_does_without_prompts(
 @pytest.mark.parametrize(
     ("choice", "answers"),
     [
-        (Choice(only_right=True), ["7", "7", "9", "9"]),
-        (Choice(per_problem=1), ["7", "9", "0"]),
-        (Choice(only_right=True, per_problem=1), ["7", "9"]),
+        (SampleChoice(only_right=True), ["7", "7", "9", "9"]),
+        (SampleChoice(per_problem=1), ["7", "9", "0"]),
+        (SampleChoice(only_right=True, per_problem=1), ["7", "9"]),
     ],
 )
 def test_the_samples_that_are_chosen(
-    make: Make, tmp_path: Path, choice: Choice, answers: list[str]
+    make: Make, tmp_path: Path, choice: SampleChoice, answers: list[str]
 ) -> None:
     output = tmp_path / "out.jsonl"
     convert_journal(make(), "sft", output, choice)
     assert [row["completion"] for row in rows_of(output)] == [f" Answer: {a}." for a in answers]
-    convert_journal(make(), "human-eval", output, Choice(only_right=True, per_problem=1))
+    convert_journal(make(), "human-eval", output, SampleChoice(only_right=True, per_problem=1))
     assert rows_of(output) == [
         {"task_id": "0", "completion": " Answer: 7."},
         {"task_id": "1", "completion": " Answer: 9."},
@@ -129,16 +129,16 @@ def test_the_samples_that_are_chosen(
 def test_a_choice_that_cannot_be_made_is_one_line(make: Make, tmp_path: Path) -> None:
     journal, output = make(), tmp_path / "out.jsonl"
     with pytest.raises(UsageError, match="would pass for all of them"):
-        convert_journal(journal, "sharegen", output, Choice(per_problem=2))
+        convert_journal(journal, "sharegen", output, SampleChoice(per_problem=2))
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     wrong = [line | {"completion": "Answer: 1"} for line in lines if "answer" in line]
     journal.write_text("".join(json.dumps(line) + "\n" for line in wrong))
     with pytest.raises(DataError, match=r"no sample that is right \(--only-right\)"):
-        convert_journal(journal, "sft", output, Choice(only_right=True))
+        convert_journal(journal, "sft", output, SampleChoice(only_right=True))
     bare = [{k: v for k, v in line.items() if k not in ("answer", "gold")} for line in wrong]
     journal.write_text("".join(json.dumps(line) + "\n" for line in bare))
     with pytest.raises(DataError, match="nothing says which samples are right"):
-        convert_journal(journal, "sft", output, Choice(only_right=True))
+        convert_journal(journal, "sft", output, SampleChoice(only_right=True))
     assert not output.exists()
 
 
@@ -176,7 +176,7 @@ def test_samples_that_failed_take_no_place(make: Make, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     lines[-1] = {k: v for k, v in lines[-1].items() if k != "completion"} | {"error": "NaN"}
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert convert_journal(journal, "sft", output, Choice(per_problem=1)) == (3, 3)
+    assert convert_journal(journal, "sft", output, SampleChoice(per_problem=1)) == (3, 3)
 
 
 def test_datasets_load_human_eval_too(make: Make, tmp_path: Path) -> None:

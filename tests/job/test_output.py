@@ -12,7 +12,7 @@ import pytest
 
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.job.output import default_output, find_output
 from sharegen.results.journal.family import journal_path
 from sharegen.results.journal.journal import Journal, refuse_other_job
@@ -21,7 +21,7 @@ from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_workload
 
-Job = Callable[..., Content]
+Job = Callable[..., JobContent]
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     (tmp_path / "model" / "model.safetensors").write_text("weights")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "One"}\n{"prompt": "Two"}\n')
 
-    def job(rows: str = "rows.jsonl", model: str = "model", **flags: Any) -> Content:
+    def job(rows: str = "rows.jsonl", model: str = "model", **flags: Any) -> JobContent:
         configuration = resolve("prompts", rows, {"model": model} | flags)
-        return Content.of(configuration, load_workload(configuration))
+        return JobContent.of(configuration, load_workload(configuration))
 
     return job
 
 
-def begin(content: Content, path: Path) -> None:
+def begin(content: JobContent, path: Path) -> None:
     """A journal with one sample of the job's first row."""
     configuration, problem = content.configuration, content.workload.problems[0]
     prints = {
@@ -95,7 +95,7 @@ def test_the_bundled_job_has_one_name_wherever_the_package_is(tmp_path: Path) ->
     source = tmp_path / "recipes" / "tinymath"
     dataset = here.dataset.model_copy(update={"source": str(source)})
     there = here.model_copy(update={"model": str(source / "model"), "dataset": dataset})
-    names = {default_output(Content.of(job, workload)) for job in (here, there)}
+    names = {default_output(JobContent.of(job, workload)) for job in (here, there)}
     assert len(names) == 1
 
 
@@ -146,13 +146,13 @@ def test_a_loop_over_documents_has_a_journal_for_each(job: Job, tmp_path: Path) 
         flags: dict[str, Any] = {"model": "model", "few_shot": {"k": 0}}
         flags["dataset"] = {"document": str(document)}
         configuration = resolve("long-document", "rows.jsonl", flags)
-        content = Content.of(configuration, load_workload(configuration))
+        content = JobContent.of(configuration, load_workload(configuration))
         assert find_output(content) == default_output(content)
         names.add(default_output(content))
         moved = str(shutil.copy(document, tmp_path / f"moved {number}.txt"))
         flags["dataset"] = {"document": moved}
         again = resolve("long-document", "rows.jsonl", flags)
-        assert default_output(Content.of(again, load_workload(again))) in names
+        assert default_output(JobContent.of(again, load_workload(again))) in names
     assert len(names) == 2
 
 

@@ -6,7 +6,7 @@ import torch
 
 from sharegen.cli.plan import plan_table
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.plan import Plan, Reading, make_plan
+from sharegen.job.plan import LevelReading, Plan, make_plan
 from sharegen.job.reading import readings
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.tiles import AttentionShape
@@ -19,7 +19,7 @@ def prompts(problems: int, shots: int = 1024, own: int = 300) -> list[list[int]]
     return [[1] * shots + [2 + i] * own for i in range(problems)]
 
 
-def of(samples: int, problems: int = 512, rows: int = 512) -> list[Reading]:
+def of(samples: int, problems: int = 512, rows: int = 512) -> list[LevelReading]:
     tree = PrefixTree.build(prompts(problems), 16)
     return readings(tree, samples, rows, SHAPE, CostModel(), H200_PROGRAMS)
 
@@ -44,7 +44,11 @@ def test_the_plan_tells_the_decision_and_why() -> None:
         num_blocks=1000, kv_bytes_per_token=8, max_sequences=64,
     )  # fmt: skip
     assert made.readings == []
-    read = [Reading(0, 1, 0, 3.0, 40.5), Reading(1, 4, 4, 9.0, 2.0), Reading(2, 4, 1, 9.0, 2.0)]
+    read = [
+        LevelReading(0, 1, 0, 3.0, 40.5),
+        LevelReading(1, 4, 4, 9.0, 2.0),
+        LevelReading(2, 4, 1, 9.0, 2.0),
+    ]
     told = Plan.from_json({**made.to_json(), "readings": [vars(r) for r in read]})
     assert told.readings == read
     cells = [str(cell) for cell in plan_table(told, None).columns[1].cells][-4:-1]

@@ -16,7 +16,7 @@ import pytest
 from sharegen.common import ragged
 from sharegen.errors import JournalError, SharegenError, UsageError
 from sharegen.job.dry_run import plan_job
-from sharegen.job.identity import Content
+from sharegen.job.identity import JobContent
 from sharegen.job.interrupt import Interrupted
 from sharegen.job.loaded import LoadedJob
 from sharegen.job.run import Watcher, run_job
@@ -180,7 +180,7 @@ def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: boo
     job = configure()
     machine = job.machine.model_copy(update={"compile": compile})
     job = job.model_copy(update={"machine": machine})
-    sampler = LoadedJob(Content.of(job, load_workload(job)), tmp_path / "a.jsonl", Watcher())
+    sampler = LoadedJob(JobContent.of(job, load_workload(job)), tmp_path / "a.jsonl", Watcher())
     assert sampler.engine.config.compile == compile
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sharegen.errors import UsageError
 from sharegen.results.answers.normal import normalise
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.reader import AnswerReader
 from sharegen.workload.recipe import Job, find_recipe, load_recipe, merge, recipe_names
 from sharegen.workload.validation import validate
 
@@ -95,7 +95,7 @@ def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
 def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: str | None) -> None:
     wanted = validate(Job, load_recipe("self-consistency").merged("gsm8k"), "recipe").answer
     assert wanted is not None
-    reader = Reader(wanted.extract, tuple(wanted.patterns), wanted.match)
+    reader = AnswerReader(wanted.extract, tuple(wanted.patterns), wanted.match)
     found = reader.read(f"It makes 4 * 4 = 16.\n{line}")
     assert (found and normalise(found.answer)) == answer
 

@@ -12,7 +12,7 @@ from sharegen.errors import DataError
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import Workload, batch_requests, load_workload
 from sharegen.workload.request_body import Fault
-from sharegen.workload.requests import Asked, BatchRequest
+from sharegen.workload.requests import BatchRequest, RequestedPrompts
 from tests.common.crashing import try_out_unchecked
 
 TURNS = [{"role": "user", "content": "Tom?"}]
@@ -199,7 +199,7 @@ def test_a_history_as_the_api_itself_returns_it(requests: Any) -> None:
         *TURNS,
     ]
     (request,) = requests(line(messages=history))
-    assert isinstance(request.asked, Asked)
+    assert isinstance(request.asked, RequestedPrompts)
     turns = request.asked.prompts[0].content
     assert [turn.get("content") for turn in turns] == [
         "Be brief.", "Tom?", None, "1", "One.", "", "Tom?"
@@ -294,7 +294,7 @@ def test_what_is_wrong_in_a_body_is_that_requests_error(
     requests: Any, body: dict[str, Any], said: str, param: str
 ) -> None:
     good, bad = requests(line("good"), line("bad", **body))
-    assert isinstance(good.asked, Asked) and isinstance(bad.asked, Fault)
+    assert isinstance(good.asked, RequestedPrompts) and isinstance(bad.asked, Fault)
     assert said in bad.asked.message and bad.asked.param == param
     assert bad.problem_ids == ["bad"]
 
@@ -303,7 +303,7 @@ def test_the_choices_of_all_prompts_have_a_bound(requests: Any) -> None:
     good, bad = requests(
         line("a", TEXT, prompt=["x"] * 100, n=100), line("b", TEXT, prompt=["x"] * 101, n=100)
     )
-    assert isinstance(good.asked, Asked)
+    assert isinstance(good.asked, RequestedPrompts)
     assert bad.asked.message.startswith("101 prompts with 100 choices each are more than 10,000")
     assert bad.asked.param == "prompt"
 
@@ -375,6 +375,6 @@ def test_schemas_that_kill_the_validator_cost_their_own_requests(
         *(line(str(n), response_format=schema_format(one)) for n, one in enumerate(schemas))
     )
     for number, request in enumerate(found):
-        assert isinstance(request.asked, Fault if number in (1, 3, 4) else Asked)
+        assert isinstance(request.asked, Fault if number in (1, 3, 4) else RequestedPrompts)
     assert "compiling it ended the process that works it out" in found[3].asked.message
     grammar._tried.cache_clear()

@@ -8,7 +8,7 @@ from sharegen.common.printable import visible
 from sharegen.results.answers.equality import is_right
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.passage import Passage
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.reader import AnswerReader
 from sharegen.results.answers.reading import Reading
 from sharegen.results.journal.record import Record
 
@@ -16,7 +16,7 @@ _BEFORE, _AFTER = 60, 40  # characters of an excerpt around what was read
 _LONGEST = 200  # characters of what was read
 
 
-def explain(records: Iterable[Record], reader: Reader | None) -> Iterator[str]:
+def explain(records: Iterable[Record], reader: AnswerReader | None) -> Iterator[str]:
     """Lines in Rich's markup: of each sample what was read, by which rule, and where.
 
     reader: what reads the answers; None where the lines of the journal alone say them.
@@ -71,7 +71,7 @@ def _counted(found: Reading) -> str | None:
     return None if counted == found.answer else f"counted as {counted!r}"
 
 
-def _why_not(record: Record, reader: Reader | None) -> str:
+def _why_not(record: Record, reader: AnswerReader | None) -> str:
     if reader is None:
         return "the recipe asks for none"
     if not Passage.of(record.completion).raw.strip():

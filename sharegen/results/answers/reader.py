@@ -29,7 +29,7 @@ _SHORT = 1_000  # characters, which the bundled patterns read in a moment whatev
 
 
 @dataclass(frozen=True)
-class Reader:
+class AnswerReader:
     """How answers are read.
 
     extract: the kind of answer; None where patterns alone say what an answer is.

@@ -31,7 +31,7 @@ def is_for_training(kind: str) -> TypeGuard[TrainingFormat]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainingPrompt:
     """A prompt: a text, or the turns of a chat with the tools that it was given.
 
     goes_on: whether the answer goes on within the last turn.
@@ -57,7 +57,7 @@ class Example:
     """
 
     record: Record
-    asked: Asked | None
+    asked: TrainingPrompt | None
     right: bool | None = None
 
     @property
@@ -192,7 +192,7 @@ def _table(examples: Sequence[Example]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def _prompts(asked: Sequence[Asked | None]) -> Any:
+def _prompts(asked: Sequence[TrainingPrompt | None]) -> Any:
     """The column of prompts: texts, or turns where any of them is a chat."""
     import pyarrow as pa
 

@@ -22,7 +22,7 @@ from sharegen.errors import JournalError
 from sharegen.results.journal.appended import AppendedFile, Changed
 from sharegen.results.journal.identity import causes, differences
 from sharegen.results.journal.keys import Keys
-from sharegen.results.journal.record import Reader, Record, StrPath, note_row, note_text, read
+from sharegen.results.journal.record import Record, RecordReader, StrPath, note_row, note_text, read
 from sharegen.results.journal.rereading import Golds, Rereading
 from sharegen.results.journal.run_file import BrokenRunFile, RunFile, as_json, run_file_path, shown
 
@@ -60,7 +60,7 @@ class Journal:
     duplicates: numbers of the lines whose key an earlier line already had; the first one counts.
     """
 
-    def __init__(self, file: AppendedFile, run: RunFile, reader: Reader):
+    def __init__(self, file: AppendedFile, run: RunFile, reader: RecordReader):
         self.path = file.path
         self.run = run
         self.finished = Keys()
@@ -144,7 +144,7 @@ class Journal:
     def __exit__(self, *exception: object) -> None:
         self._release()
 
-    def records(self) -> Reader:
+    def records(self) -> RecordReader:
         """What is on record now, read from the file."""
         return read(self.path)
 

@@ -224,7 +224,7 @@ def _one_line(text: str) -> str:
     return text
 
 
-class Reader(Iterator[Record]):
+class RecordReader(Iterator[Record]):
     """Iterates over the records of a journal; a key's first record wins over later ones.
 
     For a sample that failed, the first record that was drawn wins; a failed one is returned, at
@@ -313,9 +313,9 @@ def _is_cut_short(error: ValueError) -> bool:
     return isinstance(cause, JsonError) and not isinstance(cause, JsonLimitError)
 
 
-def read(path: StrPath) -> Reader:
+def read(path: StrPath) -> RecordReader:
     """The records of the journal at `path`, in the order in which they finished."""
-    return Reader(path)
+    return RecordReader(path)
 
 
 def note_row(rows: dict[str, str | None], record: Record) -> None:

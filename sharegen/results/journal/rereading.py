@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.reader import AnswerReader
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
 
@@ -46,14 +46,14 @@ class Rereading:
         return section_hash(self.section)
 
     @property
-    def reader(self) -> Reader | None:
+    def reader(self) -> AnswerReader | None:
         """What reads the answers; None where the recipe looks for none."""
         if self.section is None:
             return None
         patterns = tuple(self.section.get("patterns") or ())
         match: Literal["first", "last"]
         match = "first" if self.section.get("match") == "first" else "last"
-        return Reader(self.section.get("extract"), patterns, match)
+        return AnswerReader(self.section.get("extract"), patterns, match)
 
     def shown(self, run: RunFile) -> RunFile:
         """The run.json as it reads with this, for who shows it."""

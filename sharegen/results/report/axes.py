@@ -79,7 +79,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Key:
+class LegendEntry:
     """One entry of the legend: a box or a line of a colour, and what it stands for."""
 
     label: str
@@ -96,7 +96,7 @@ class Axes:
     x: Scale = Scale(0, 1)
     y: Scale = Scale(0, 1)
     marks: list[Line | Area | Box | Words] = field(default_factory=list)
-    keys: list[Key] = field(default_factory=list)
+    keys: list[LegendEntry] = field(default_factory=list)
 
     def line(
         self,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sharegen.results.report.axes import Axes, Key, Line, Scale, nice
+from sharegen.results.report.axes import Axes, LegendEntry, Line, Scale, nice
 from sharegen.results.report.picture import Picture, Theme
 
 _ROOM = 1.06  # above the highest mark
@@ -53,7 +53,7 @@ class Chart:
         for index, each in enumerate(drawn):
             color = theme.of(index)
             axes.marks.append(Line(each.points, color, each.dashed, dots=True))
-            axes.keys.append(Key(each.label, color, line=True, dashed=each.dashed))
+            axes.keys.append(LegendEntry(each.label, color, line=True, dashed=each.dashed))
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Bars:
             color = theme.of(index)
             axes.bars([index - _BAR / 2], [value], _BAR, color)
             axes.words((index, value), f"{value:,.4g}", theme.ink, shift=(0, -4))
-            axes.keys.append(Key(name, color))
+            axes.keys.append(LegendEntry(name, color))
 
 
 def _ends(xs: Sequence[float], log: bool) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from sharegen.results.report.curves import majority_chances, pass_chances
 from sharegen.results.report.measure import Measured
-from sharegen.results.report.outcomes import Outcome
+from sharegen.results.report.outcomes import ProblemOutcome
 from sharegen.results.scoring.passk import paired_interval
 
 
@@ -75,5 +75,5 @@ def _compared(run: Measured, first: Measured) -> Iterator[Comparison]:
             )
 
 
-def _with_samples(outcomes: Sequence[Outcome], k: int) -> Mapping[str, Outcome]:
+def _with_samples(outcomes: Sequence[ProblemOutcome], k: int) -> Mapping[str, ProblemOutcome]:
     return {outcome.problem_id: outcome for outcome in outcomes if outcome.judged >= k}

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from sharegen.results.report.outcomes import Outcome
+from sharegen.results.report.outcomes import ProblemOutcome
 from sharegen.results.scoring.passk import (
     majority_at_k,
     pass_at_k,
@@ -33,7 +33,7 @@ class Curve:
     high: tuple[float, ...]
 
 
-def sample_budget(outcomes: Sequence[Outcome]) -> int:
+def sample_budget(outcomes: Sequence[ProblemOutcome]) -> int:
     """The most samples that at least half of the problems with verdicts have; 0 without any."""
     sizes = sorted((outcome.judged for outcome in outcomes if outcome.judged), reverse=True)
     return sizes[(len(sizes) - 1) // 2] if sizes else 0
@@ -56,7 +56,9 @@ def is_round(k: int) -> bool:
     return str(k).rstrip("0") in ("1", "2", "5")
 
 
-def pass_curve(outcomes: Sequence[Outcome], ks: Sequence[int], enough: int | None = None) -> Curve:
+def pass_curve(
+    outcomes: Sequence[ProblemOutcome], ks: Sequence[int], enough: int | None = None
+) -> Curve:
     """pass@k by the unbiased estimator (Chen et al. 2021, equation 1).
 
     enough: right samples with which a problem ended; then by the one for those.
@@ -68,14 +70,14 @@ def pass_curve(outcomes: Sequence[Outcome], ks: Sequence[int], enough: int | Non
             return pass_at_k(judged, right, k)
         return pass_at_k_when_enough(judged, right, k, enough)
 
-    def of(outcome: Outcome) -> Sequence[int]:
+    def of(outcome: ProblemOutcome) -> Sequence[int]:
         ended = enough is not None and outcome.right >= enough
         return ks if ended else _within(outcome, ks)
 
     return _over_problems(ks, ([chance(o.judged, o.right, k) for k in of(o)] for o in outcomes))
 
 
-def majority_curve(outcomes: Sequence[Outcome], ks: Sequence[int]) -> Curve | None:
+def majority_curve(outcomes: Sequence[ProblemOutcome], ks: Sequence[int]) -> Curve | None:
     """maj@k: how often the vote over k samples is right; None where samples have no answers."""
     if not any(outcome.votes for outcome in outcomes):
         return None
@@ -85,17 +87,17 @@ def majority_curve(outcomes: Sequence[Outcome], ks: Sequence[int]) -> Curve | No
     )
 
 
-def _within(outcome: Outcome, ks: Sequence[int]) -> list[int]:
+def _within(outcome: ProblemOutcome, ks: Sequence[int]) -> list[int]:
     """The ks that a problem has the samples for."""
     return [k for k in ks if k <= outcome.judged]
 
 
-def pass_chances(outcome: Outcome, ks: Sequence[int]) -> list[float]:
+def pass_chances(outcome: ProblemOutcome, ks: Sequence[int]) -> list[float]:
     """pass@k of one problem at each k."""
     return [pass_at_k(outcome.judged, outcome.right, k) for k in ks]
 
 
-def majority_chances(outcome: Outcome, ks: Sequence[int]) -> list[float]:
+def majority_chances(outcome: ProblemOutcome, ks: Sequence[int]) -> list[float]:
     """maj@k of one problem at each k."""
     judged = [sample for sample in outcome.samples if sample.right is not None]
     right: dict[str, bool] = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 from sharegen.results.answers.vote import natural_order
 from sharegen.results.report.measure import Measured
-from sharegen.results.report.outcomes import Outcome, Sample
+from sharegen.results.report.outcomes import ProblemOutcome, Sample
 
 BUNDLE_SIZE = 1 << 18
 """Characters of JSON after which a bundle is closed."""
@@ -80,7 +80,9 @@ def in_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _entry(outcome: Outcome | None, bundles: _Bundles, prompt: str | None) -> list[Any] | None:
+def _entry(
+    outcome: ProblemOutcome | None, bundles: _Bundles, prompt: str | None
+) -> list[Any] | None:
     """A problem's row in one run, in the order in which the page's script names the fields."""
     if outcome is None:
         return None
@@ -100,7 +102,7 @@ def _entry(outcome: Outcome | None, bundles: _Bundles, prompt: str | None) -> li
     ]
 
 
-def _details(outcome: Outcome, prompt: str | None) -> dict[str, Any]:
+def _details(outcome: ProblemOutcome, prompt: str | None) -> dict[str, Any]:
     right = {key: outcome.right_of(key) for key in outcome.votes}
     return {
         "prompt": prompt,

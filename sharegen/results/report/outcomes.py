@@ -20,7 +20,7 @@ from sharegen.results.answers.vote import natural_order
 from sharegen.results.journal.pool import Pool, one_job, pool
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
-from sharegen.results.report.scores import SampleKey, Score, read_scores
+from sharegen.results.report.scores import SampleKey, ScoreLine, read_scores
 from sharegen.results.stopping.stopped import Stopped
 
 
@@ -35,7 +35,7 @@ class Sample:
     record: Record
     key: str | None
     right: bool | None
-    score: Score | None
+    score: ScoreLine | None
 
     @property
     def index(self) -> int:
@@ -44,7 +44,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProblemOutcome:
     """One problem: its samples by index, its vote, its verdicts."""
 
     problem_id: str
@@ -52,7 +52,7 @@ class Outcome:
     difficulty: str | None
     samples: tuple[Sample, ...]
 
-    def first(self, samples: int) -> Outcome:
+    def first(self, samples: int) -> ProblemOutcome:
         """The problem as its first samples alone have it."""
         return replace(self, samples=tuple(s for s in self.samples if s.index < samples))
 
@@ -105,14 +105,14 @@ class Run:
 
     name: str
     path: Path
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ProblemOutcome, ...]
     bad_rows: int
     file: RunFile
     notes: tuple[str, ...] = field(default=())
     stopped: Stopped | None = None
 
     @cached_property
-    def fixed(self) -> tuple[Outcome, ...]:
+    def fixed(self) -> tuple[ProblemOutcome, ...]:
         """The problems with the samples that each has whatever they say: no biased choice."""
         if self.stopped is None:
             return self.outcomes
@@ -211,12 +211,12 @@ def _read_run(found: Pool, name: str) -> Run:
 
 def _scores_of(
     places: Mapping[Path, Mapping[SampleKey, Record]],
-) -> dict[SampleKey, Score] | None:
+) -> dict[SampleKey, ScoreLine] | None:
     """The scores of all journals by what a sample is called among all; None where there are none.
 
     places: of each journal its samples, by what they are called there.
     """
-    scores: dict[SampleKey, Score] = {}
+    scores: dict[SampleKey, ScoreLine] = {}
     for path, records in places.items():
         texts = {key: record.completion for key, record in records.items()}
         for key, score in (read_scores(path, texts) or {}).items():
@@ -224,7 +224,7 @@ def _scores_of(
     return scores or None
 
 
-def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Outcome:
+def _outcome(records: list[Record], scores: dict[SampleKey, ScoreLine] | None) -> ProblemOutcome:
     records.sort(key=lambda record: record.sample or 0)
     first = records[0]
     gold = next((record.gold for record in records if record.gold is not None), None)
@@ -246,10 +246,12 @@ def _outcome(records: list[Record], scores: dict[SampleKey, Score] | None) -> Ou
             right = right_answers[key]
         difficulty = difficulty or (score.difficulty if score is not None else None)
         samples.append(Sample(record, key, right, score))
-    return Outcome(first.problem_id, gold, difficulty, tuple(samples))
+    return ProblemOutcome(first.problem_id, gold, difficulty, tuple(samples))
 
 
-def _notes(outcomes: list[Outcome], scores: dict[SampleKey, Score] | None) -> Iterable[str]:
+def _notes(
+    outcomes: list[ProblemOutcome], scores: dict[SampleKey, ScoreLine] | None
+) -> Iterable[str]:
     if scores is not None:
         samples = [sample for outcome in outcomes for sample in outcome.samples]
         failed = sum(not sample.record.is_drawn for sample in samples)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sharegen.results.report.axes import Axes, Key
+from sharegen.results.report.axes import Axes, LegendEntry
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,16 @@ class Picture:
     draw: Callable[[Axes, Theme], None]
 
 
-def legend(axes: Axes, names: Sequence[str], theme: Theme, also: Sequence[Key] = ()) -> None:
+def legend(
+    axes: Axes, names: Sequence[str], theme: Theme, also: Sequence[LegendEntry] = ()
+) -> None:
     """The runs by colour, under the picture, where no line is; nothing for a single one.
 
     also: more entries, such as kinds of lines.
     """
-    runs = [Key(shortened(name, _LEGEND), theme.of(index)) for index, name in enumerate(names)]
+    runs = [
+        LegendEntry(shortened(name, _LEGEND), theme.of(index)) for index, name in enumerate(names)
+    ]
     axes.keys += [*(runs if len(names) > 1 else []), *also]
 
 

@@ -19,7 +19,7 @@ SampleKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreLine:
     """One line of FILE.jsonl.scores.jsonl.
 
     result: passed, or why not; tests_passed: how many of the problem's tests, of tests_total;
@@ -39,7 +39,9 @@ class Score:
         return None if self.result == _UNSCORABLE else self.passed
 
 
-def read_scores(journal: Path, samples: Mapping[SampleKey, str]) -> dict[SampleKey, Score] | None:
+def read_scores(
+    journal: Path, samples: Mapping[SampleKey, str]
+) -> dict[SampleKey, ScoreLine] | None:
     """The scores of a journal that holds `samples`; None where it has not been scored.
 
     samples: the text of each; a score of another text is none of it.
@@ -48,7 +50,7 @@ def read_scores(journal: Path, samples: Mapping[SampleKey, str]) -> dict[SampleK
     sample that the journal does not hold.
     """
     path = scores_path(journal)
-    scores: dict[SampleKey, Score] = {}
+    scores: dict[SampleKey, ScoreLine] = {}
     try:
         for where, fields in _lines(path):
             key = (fields["problem_id"], fields["sample"])
@@ -61,7 +63,7 @@ def read_scores(journal: Path, samples: Mapping[SampleKey, str]) -> dict[SampleK
             if fields.get("completion") not in (None, hash_of(samples[key])):
                 continue
             level = fields.get("difficulty")
-            score = Score(
+            score = ScoreLine(
                 fields["result"],
                 fields["passed"],
                 fields.get("tests_passed"),

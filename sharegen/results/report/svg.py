@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sharegen.results.report.axes import Area, Axes, Box, Key, Line, Words
+from sharegen.results.report.axes import Area, Axes, Box, LegendEntry, Line, Words
 from sharegen.results.report.picture import Picture, Theme
 
 WIDTH, HEIGHT = 374, 252
@@ -108,9 +108,9 @@ def _box(frame: _Frame, box: Box) -> str:
     )
 
 
-def _rows_of_keys(keys: Sequence[Key]) -> Iterator[list[Key]]:
+def _rows_of_keys(keys: Sequence[LegendEntry]) -> Iterator[list[LegendEntry]]:
     """As many in a row as fit."""
-    row: list[Key] = []
+    row: list[LegendEntry] = []
     for key in keys:
         if row and sum(map(_width, [*row, key])) > WIDTH - 24:
             yield row
@@ -120,11 +120,11 @@ def _rows_of_keys(keys: Sequence[Key]) -> Iterator[list[Key]]:
         yield row
 
 
-def _width(key: Key) -> float:
+def _width(key: LegendEntry) -> float:
     return 34 + _LETTER * len(key.label)
 
 
-def _keys(row: Sequence[Key], y: float, theme: Theme) -> Iterator[str]:
+def _keys(row: Sequence[LegendEntry], y: float, theme: Theme) -> Iterator[str]:
     x = 12.0
     for key in row:
         if key.line:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from sharegen.results.answers.vote import natural_order
-from sharegen.results.report.axes import Axes, Key, Scale, nice, shares
+from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice, shares
 from sharegen.results.report.curves import Curve
 from sharegen.results.report.measure import Measured
 from sharegen.results.report.outcomes import Run
@@ -57,7 +57,7 @@ def curves(runs: Sequence[Measured]) -> Iterator[Picture]:
         axes.y = shares(min(1.0, top * 1.08) if top else 1.0, "problems right")
         measures = ["pass@k", "maj@k"] if votes else ["pass@k"]
         keys = [
-            Key(
+            LegendEntry(
                 measure,
                 theme.muted if several else theme.of(number),
                 line=True,
@@ -111,8 +111,8 @@ def difficulties(runs: Sequence[Measured]) -> Iterator[Picture]:
         axes.y = Scale(0, 1.12, "problems right", quarters)
         colour = theme.muted if len(runs) > 1 else theme.of(0)
         shades = [
-            Key("any sample is right", colour, opacity=_LIGHT),
-            Key("a single sample", colour),
+            LegendEntry("any sample is right", colour, opacity=_LIGHT),
+            LegendEntry("a single sample", colour),
         ]
         legend(axes, [run.name for run in runs], theme, shades)
 
@@ -184,7 +184,7 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
     kinds = ("vote right", "vote wrong", "not judged")
 
     def draw(axes: Axes, theme: Theme) -> None:
-        keys: list[Key] = []
+        keys: list[LegendEntry] = []
         most = max(int(counts.sum(axis=0).max()) for *_, counts in voted)
         if len(runs) == 1:
             below = [0] * (len(_MARGINS) - 1)
@@ -192,7 +192,7 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
             for kind, colour, counts in zip(kinds, colours, voted[0][2].tolist(), strict=True):
                 if any(counts):
                     axes.bars(_MARGINS[:-1].tolist(), counts, 0.094, colour, below)
-                    keys.append(Key(kind, colour))
+                    keys.append(LegendEntry(kind, colour))
                     below = [a + b for a, b in zip(below, counts, strict=True)]
         else:
             for index, _, counts in voted:

@@ -22,7 +22,7 @@ from . import literal
 from .heap import Heap
 from .named import named, public_name
 from .plain_values import AS_TEXT, fields_of, from_fields, is_exception, made_of, said_by
-from .remote import Drawing
+from .remote import SharedIterator
 
 _BUILTINS = (bool, int, str, float, complex, bytes, list, dict, set, frozenset, tuple)
 _NO_RECORDS = (*(kind for kind in _BUILTINS if kind is not bool), BaseException, enum.Enum, type)
@@ -63,7 +63,7 @@ class Peer:
         self._theirs: dict[int, Any] = {}
         self._their_numbers: dict[int, int] = {}
         self._released: Iterable[int] = ()
-        self._drawings: dict[int, Drawing] = {}
+        self._drawings: dict[int, SharedIterator] = {}
         self._exceptions: dict[str, type[Exception]] = {}
 
     # what a subclass decides
@@ -91,9 +91,9 @@ class Peer:
         """What the other side asks of a value."""
         raise NotImplementedError
 
-    def drawing(self, iterator: Any) -> Drawing:
+    def drawing(self, iterator: Any) -> SharedIterator:
         """How far the other side is with one of our iterators."""
-        return self._drawings.setdefault(id(iterator), Drawing(iterator))
+        return self._drawings.setdefault(id(iterator), SharedIterator(iterator))
 
     # messages
 

@@ -48,7 +48,7 @@ class Answer:
     seconds: float
 
 
-class Program:
+class ProgramSession:
     """One program in a sandbox of its own, until the `with` block of `Sandbox.program` ends."""
 
     def __init__(self, channel: socket.socket, limits: Limits):
@@ -138,7 +138,7 @@ class Sandbox:
         *,
         limits: Limits | None = None,
         checks: bool = False,
-    ) -> Iterator[Program]:
+    ) -> Iterator[ProgramSession]:
         """A program in a sandbox of its own: nothing of it is left after the block.
 
         prelude: runs before it, in the same names; limits: instead of the sandbox's.
@@ -150,7 +150,7 @@ class Sandbox:
             with theirs:
                 _set_timeout(channel, limits.wall_seconds + _GRACE_SECONDS)
                 self._hand_over(theirs)
-            program = Program(channel, limits)
+            program = ProgramSession(channel, limits)
             job = {"limits": dataclasses.asdict(limits), "prelude": prelude, "checks": checks}
             program._send(job, source.encode(errors="replace"))
             try:

@@ -31,7 +31,7 @@ def _socket_size() -> int:
 _SOCKET = _socket_size()
 
 
-class Group:
+class MemoryGroup:
     """The memory cgroup that this process and all that it starts are in from now on.
 
     descriptors: of its files, open: processes, usage, limit, statistics, events. Raises OSError
@@ -84,7 +84,7 @@ class Group:
         return int(said[b"oom_kill"])
 
 
-class Sum:
+class MemorySum:
     """What the processes of this PID namespace hold, besides this one, added up."""
 
     def exceeds(self, limit: int) -> bool:

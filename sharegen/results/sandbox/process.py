@@ -14,7 +14,7 @@ from typing import Literal
 
 from . import candidate, wire
 from .limits import Limits
-from .memory import Group, Sum, others
+from .memory import MemoryGroup, MemorySum, others
 
 Status = Literal["ok", "error", "compile", "memory", "timeout", "output"]
 """How a run ended: by itself and well; with an exception, a signal, an exit status or no answer; it
@@ -35,7 +35,7 @@ _EXITS: dict[int, Status] = {
 }
 
 
-class Process:
+class SandboxedProcess:
     """A running program.
 
     become: runs in the child, with the descriptors that it is to keep as 0, 1, 2 ...; never
@@ -54,7 +54,7 @@ class Process:
         standard_input: int | None,
         limits: Limits,
         is_isolated: bool,
-        memory: Group | Sum | None,
+        memory: MemoryGroup | MemorySum | None,
     ):
         self.limits = limits
         self.is_isolated = is_isolated
@@ -73,7 +73,7 @@ class Process:
         if self.pid == 0:
             try:
                 os.setsid()
-                if isinstance(memory, Group):
+                if isinstance(memory, MemoryGroup):
                     memory.offer_victim()
                 nothing = os.open(os.devnull, os.O_RDWR)
                 if standard_input is not None:

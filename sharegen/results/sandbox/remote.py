@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Protocol
 
 
-class Peer(Protocol):
+class Asker(Protocol):
     """What asks the other side (`exchange.py`)."""
 
     def ask(
@@ -53,7 +53,7 @@ class Remote:
 
     __slots__ = ("_is_asked_for", "_number", "_peer")
 
-    def __init__(self, peer: Peer, number: int, is_asked_for: bool):
+    def __init__(self, peer: Asker, number: int, is_asked_for: bool):
         object.__setattr__(self, "_peer", peer)
         object.__setattr__(self, "_number", number)
         object.__setattr__(self, "_is_asked_for", is_asked_for)
@@ -75,7 +75,7 @@ class Remote:
 
 
 def stand_in(
-    peer: Peer, number: int, name: str, operations: list[str], is_asked_for: bool
+    peer: Asker, number: int, name: str, operations: list[str], is_asked_for: bool
 ) -> Remote:
     """A stand-in whose class has that name and these of `OPERATIONS`."""
     methods: dict[str, Any] = {each: _operation(each) for each in operations if each in OPERATIONS}
@@ -130,7 +130,7 @@ _SINGLE = 16
 _MOST = 1024
 
 
-def drawn(peer: Peer, number: int) -> Iterator[Any]:
+def drawn(peer: Asker, number: int) -> Iterator[Any]:
     """A generator over the items of an iterator of the other side, which ends when that does."""
     count = 0
     sent = None
@@ -145,7 +145,7 @@ def drawn(peer: Peer, number: int) -> Iterator[Any]:
             return
 
 
-def coroutine(peer: Peer, number: int) -> Coroutine[Any, Any, Any]:
+def coroutine(peer: Asker, number: int) -> Coroutine[Any, Any, Any]:
     """A coroutine whose result is that of the other side's, which runs there."""
 
     async def run() -> Any:
@@ -154,7 +154,7 @@ def coroutine(peer: Peer, number: int) -> Coroutine[Any, Any, Any]:
     return run()
 
 
-class Drawing:
+class SharedIterator:
     """What of this side the other side draws from; an exception waits for its turn."""
 
     def __init__(self, iterator: Iterator[Any]):

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from . import namespaces as ns
 from . import tree, wire
-from .memory import Group
+from .memory import MemoryGroup
 from .process import keep_only
 from .supervisor import Supervisor
 
@@ -70,9 +70,9 @@ def main(control: int, *cgroup: int) -> None:
         _serve(sock, is_isolated, group)
 
 
-def _join(cgroup: list[int]) -> Group | None:
+def _join(cgroup: list[int]) -> MemoryGroup | None:
     with contextlib.suppress(OSError):
-        return Group(cgroup) if cgroup else None
+        return MemoryGroup(cgroup) if cgroup else None
     return None
 
 
@@ -133,7 +133,7 @@ def _warm() -> None:
     gc.freeze()
 
 
-def _serve(control: socket.socket, is_isolated: bool, group: Group | None) -> None:
+def _serve(control: socket.socket, is_isolated: bool, group: MemoryGroup | None) -> None:
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if is_isolated else -1
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -153,7 +153,7 @@ def _serve(control: socket.socket, is_isolated: bool, group: Group | None) -> No
         control.send(b".")
 
 
-def _supervise(channel: int, is_isolated: bool, group: Group | None) -> NoReturn:
+def _supervise(channel: int, is_isolated: bool, group: MemoryGroup | None) -> NoReturn:
     status = 1
     try:
         Supervisor(channel, is_isolated, group).serve()

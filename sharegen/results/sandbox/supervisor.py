@@ -19,8 +19,8 @@ from . import candidate, checker, tree, wire
 from . import namespaces as ns
 from .confine import confine
 from .limits import Limits
-from .memory import Group, Sum
-from .process import WATCH_SECONDS, Process, sweep
+from .memory import MemoryGroup, MemorySum
+from .process import WATCH_SECONDS, SandboxedProcess, sweep
 
 _OTHERS = 3
 """Processes of the user namespace that are not the program's: two of the server, and this one."""
@@ -39,7 +39,7 @@ class Supervisor:
     group: the memory cgroup that this process is in.
     """
 
-    def __init__(self, channel: int, is_isolated: bool, group: Group | None):
+    def __init__(self, channel: int, is_isolated: bool, group: MemoryGroup | None):
         self.channel = channel
         self.is_isolated = is_isolated
         if is_isolated:
@@ -51,13 +51,13 @@ class Supervisor:
         self.source = source.decode(errors="replace")
         self.prelude: str = job["prelude"]
         self.checks: bool = job["checks"]
-        self.session: Process | None = None
+        self.session: SandboxedProcess | None = None
         self.folder: str | None = None
-        self.memory: Group | Sum | None = None
+        self.memory: MemoryGroup | MemorySum | None = None
         if is_isolated:
             if group is not None:
                 group.begin(self.limits)
-            self.memory = group or Sum()
+            self.memory = group or MemorySum()
             ns.own_proc_files(False)
             tree.make_private(self.limits.disk)
             return
@@ -99,15 +99,15 @@ class Supervisor:
             self.session.end()
             self.session = None
 
-    def _answer(self, run: Process, payload: bytes) -> None:
+    def _answer(self, run: SandboxedProcess, payload: bytes) -> None:
         status = run.verdict or "ok"
         header = {"status": status, "seconds": run.seconds}
         wire.send(self.channel, header, payload if status == "ok" else b"")
 
-    def _start(self, standard_input: int | None) -> Process:
+    def _start(self, standard_input: int | None) -> SandboxedProcess:
         def become_program() -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            is_counted = isinstance(self.memory, Group)
+            is_counted = isinstance(self.memory, MemoryGroup)
             confine(self.limits, _OTHERS, self.is_isolated, is_counted)
             if standard_input is not None:
                 candidate.run_script(self.source, self.prelude)
@@ -116,7 +116,9 @@ class Supervisor:
             else:
                 candidate.serve_calls(self.source, self.prelude)
 
-        return Process(become_program, standard_input, self.limits, self.is_isolated, self.memory)
+        return SandboxedProcess(
+            become_program, standard_input, self.limits, self.is_isolated, self.memory
+        )
 
     def _watch_session(self) -> None:
         """While a session waits for its next message, its limits hold on."""

@@ -145,7 +145,7 @@ def _exact_end(number: int, level: float) -> float:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PassEstimate:
     """A mean over problems with its 95% interval.
 
     measure: "pass@k" or "maj@k"; problems: those with at least k samples, over which the mean goes.
@@ -164,15 +164,15 @@ class Estimate:
         return self.measure.replace("k", str(self.k))
 
 
-def estimate(measure: str, k: int, values: Sequence[float]) -> Estimate:
+def estimate(measure: str, k: int, values: Sequence[float]) -> PassEstimate:
     """The mean of one value per problem."""
     low, high = share_interval(values)
-    return Estimate(measure, k, len(values), float(np.mean(values)), low, high)
+    return PassEstimate(measure, k, len(values), float(np.mean(values)), low, high)
 
 
 def pass_estimates(
     counts: Sequence[tuple[int, int]], ks: Sequence[int] = KS, enough: int | None = None
-) -> list[Estimate]:
+) -> list[PassEstimate]:
     """pass@k for every k that some problem has the samples for.
 
     counts: (samples, passed) of each problem. A problem with fewer than k samples is left out of
@@ -193,7 +193,7 @@ def pass_estimates(
 
 def majority_estimates(
     votes: Sequence[tuple[Sequence[str | None], Mapping[str, bool]]], ks: Sequence[int] = KS
-) -> list[Estimate]:
+) -> list[PassEstimate]:
     """maj@k for every k that some problem has the samples for; see `majority_at_k`."""
     values: dict[int, list[float]] = {k: [] for k in ks}
     for answers, right in votes:

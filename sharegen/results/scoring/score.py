@@ -23,7 +23,7 @@ from sharegen.common.program_tests import (
     ScriptTests,
 )
 from sharegen.results.sandbox import literal
-from sharegen.results.sandbox.host import Answer, Program, Sandbox
+from sharegen.results.sandbox.host import Answer, ProgramSession, Sandbox
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.process import Status
 from sharegen.results.sandbox.system import Isolation
@@ -87,7 +87,7 @@ class Scorer:
         self._stack = contextlib.ExitStack()
         self._candidates = self._stack.enter_context(Sandbox(isolation, self.limits))
         self._check_stack = self._stack.enter_context(contextlib.ExitStack())
-        self._checker: Program | None = None
+        self._checker: ProgramSession | None = None
 
     def __enter__(self) -> Scorer:
         return self
@@ -120,7 +120,7 @@ class Scorer:
         )
 
     def _run(
-        self, program: Program, tests: ScriptTests | CallTests | CheckTests, index: int
+        self, program: ProgramSession, tests: ScriptTests | CallTests | CheckTests, index: int
     ) -> Result:
         if isinstance(tests, ScriptTests):
             answer = program.run_script(tests.inputs[index])
@@ -137,7 +137,7 @@ class Scorer:
             return _judge_call(answer, tests.results[index], tests.is_exact)
         return self._check(program, tests, tests.checks[index])
 
-    def _check(self, program: Program, tests: CheckTests, check: str) -> Result:
+    def _check(self, program: ProgramSession, tests: CheckTests, check: str) -> Result:
         """Run assertions in their own sandbox, forwarding the calls that they make."""
         checker = self._open_checker()
         checker.open_session()
@@ -149,7 +149,7 @@ class Scorer:
             program.close_session()
             checker.close_session()
 
-    def _open_checker(self) -> Program:
+    def _open_checker(self) -> ProgramSession:
         """The sandbox in which assertions run: one for all, with a fresh process for each check.
 
         It has a warmed parent of its own, so that no program is forked from one that knew a test.
@@ -181,7 +181,7 @@ def _judge_call(answer: Answer, expected: Any, is_exact: bool) -> Result:
     return _raised(reply["raised"])
 
 
-def _converse(program: Program, checker: Program, job: dict[str, Any]) -> Result:
+def _converse(program: ProgramSession, checker: ProgramSession, job: dict[str, Any]) -> Result:
     """Carry calls to the program and values to the assertions until these have a verdict.
 
     "unscorable" only where the program had no say yet: afterwards it might be its own doing.

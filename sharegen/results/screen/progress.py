@@ -40,7 +40,7 @@ class Status(Protocol):
 
 
 @dataclass(frozen=True)
-class OnRecord:
+class EarlierProgress:
     """What earlier runs finished: samples, problems, and how many samples have so many tokens."""
 
     samples: int = 0
@@ -74,7 +74,7 @@ class Progress:
         problems: int | None,
         console: Console | None,
         longest: int | None = None,
-        before: OnRecord = OnRecord(),
+        before: EarlierProgress = EarlierProgress(),
     ) -> None:
         self.status = status
         self.samples = samples

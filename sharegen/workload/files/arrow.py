@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.common import json_values
 from sharegen.errors import DataError
-from sharegen.workload.files.content import Content, not_utf8
+from sharegen.workload.files.content import FileContent, not_utf8
 from sharegen.workload.files.lines import Found
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Fault(str):
     """Stands for a value that cannot be read: why."""
 
 
-def read_parquet(content: Content) -> Iterator[tuple[str, Found]]:
+def read_parquet(content: FileContent) -> Iterator[tuple[str, Found]]:
     """The rows of a Parquet file, of which some thousand are in memory as Arrow's at once."""
     if content.size == 0:
         return
@@ -53,7 +53,7 @@ def read_parquet(content: Content) -> Iterator[tuple[str, Found]]:
             yield f"row {index + 1}", found
 
 
-def read_stream(content: Content) -> Iterator[tuple[str, Found]]:
+def read_stream(content: FileContent) -> Iterator[tuple[str, Found]]:
     """The rows of a file in Arrow's stream format, as `save_to_disk` writes it."""
     import pyarrow as pa
 

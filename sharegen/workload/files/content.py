@@ -40,7 +40,7 @@ _MARKS = (  # the longer ones first: UTF-32's begins with UTF-16's
 )
 
 
-class Content:
+class FileContent:
     """A file that is open.
 
     file: as it is, for a reader that seeks in it. The other ways to read go through it once.
@@ -170,13 +170,13 @@ class _Stream(io.RawIOBase):
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Content]:
+def opened(path: Path) -> Iterator[FileContent]:
     """The content of a file, for as long as the block lasts.
 
     Raises DataError, in one line, for whatever the file does to who reads it in the block.
     """
     with explained(path), path.open("rb", buffering=0) as file:
-        yield Content(path, file)
+        yield FileContent(path, file)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from sharegen.errors import DataError
-from sharegen.workload.files.content import NULS, Content
+from sharegen.workload.files.content import NULS, FileContent
 from sharegen.workload.files.lines import Found
 
 _LONE_RETURN = "\ud800"
@@ -21,15 +21,15 @@ _MANY_NULS = 8
 """As a file with a hole has in a line, or one in two encodings; a cell may hold a few."""
 
 
-def read_csv(content: Content) -> Iterator[tuple[str, Found]]:
+def read_csv(content: FileContent) -> Iterator[tuple[str, Found]]:
     return read_table(content, ",")
 
 
-def read_tsv(content: Content) -> Iterator[tuple[str, Found]]:
+def read_tsv(content: FileContent) -> Iterator[tuple[str, Found]]:
     return read_table(content, "\t")
 
 
-def read_table(content: Content, delimiter: str) -> Iterator[tuple[str, Found]]:
+def read_table(content: FileContent, delimiter: str) -> Iterator[tuple[str, Found]]:
     """The rows by the names in the first line; where is the line that a row begins in.
 
     Raises DataError where the names cannot be read or two are equal, and where a quote is opened
@@ -53,7 +53,7 @@ def read_table(content: Content, delimiter: str) -> Iterator[tuple[str, Found]]:
 class _Lines:
     """The lines that csv is given; number: of the latest."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: FileContent) -> None:
         self._lines = content.ended_lines()
         self.number = 0
 
@@ -72,7 +72,7 @@ class _Lines:
 
 
 def _records(
-    reader: Iterator[list[str]], lines: _Lines, content: Content
+    reader: Iterator[list[str]], lines: _Lines, content: FileContent
 ) -> Iterator[tuple[str, list[str] | str]]:
     """Where a record stands, and its cells or its fault; lines without anything are none."""
     while True:

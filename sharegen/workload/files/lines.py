@@ -9,19 +9,19 @@ from typing import Any, TypeAlias
 from sharegen.common import json_values
 from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.errors import DataError
-from sharegen.workload.files.content import NULS, Content, not_utf8, text_of
+from sharegen.workload.files.content import NULS, FileContent, not_utf8, text_of
 
 Found: TypeAlias = "dict[str, Any] | str"
 """A row's values, or its fault: why it cannot be read, in words that complete "line 3: ..."."""
 
 
-def read_jsonl(content: Content) -> Iterator[tuple[str, Found]]:
+def read_jsonl(content: FileContent) -> Iterator[tuple[str, Found]]:
     for number, line in content.lines():
         # Files that were joined have a mark in the middle.
         yield f"line {number}", _row_of(line.removeprefix(codecs.BOM_UTF8))
 
 
-def read_json(content: Content) -> Iterator[tuple[str, Found]]:
+def read_json(content: FileContent) -> Iterator[tuple[str, Found]]:
     whole = content.whole()
     text = text_of(content.path, whole)
     if not text.strip():
@@ -46,7 +46,7 @@ def read_json(content: Content) -> Iterator[tuple[str, Found]]:
         yield f"item {index}", row
 
 
-def read_text_lines(content: Content) -> Iterator[tuple[str, Found]]:
+def read_text_lines(content: FileContent) -> Iterator[tuple[str, Found]]:
     """A prompt a line, as the field `text`."""
     for number, line in content.lines():
         yield f"line {number}", _text_of(line)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sharegen.results.answers.normal import normalise
-from sharegen.results.answers.reader import Reader
+from sharegen.results.answers.reader import AnswerReader
 
 HERE = Path(__file__).parent
 
@@ -25,7 +25,9 @@ def test_texts_are_read_as_a_careful_person_reads_them(name: str) -> None:
     """answers.jsonl: as chat and base models write; readings.jsonl: more of each kind."""
     wrong = []
     for case in cases(name):
-        found = Reader(case.get("extract", "number")).read(case["text"], case.get("finish_reason"))
+        found = AnswerReader(case.get("extract", "number")).read(
+            case["text"], case.get("finish_reason")
+        )
         wanted, got = case["answer"], None if found is None else found.answer
         if (wanted and normalise(wanted)) != (got and normalise(got)):
             wrong.append((case["text"], wanted, got))
@@ -38,14 +40,14 @@ def test_the_examples_of_the_page_are_read_as_it_says() -> None:
     examples = [row for row in rows if "`" not in row[1]]
     assert len(examples) == 9
     for text, answer, rule in examples:
-        found = Reader("number").read(text.replace(r"\n", "\n"))
+        found = AnswerReader("number").read(text.replace(r"\n", "\n"))
         assert (found and (found.answer, found.rule)) == ((answer, rule) if answer else None)
 
 
 @pytest.mark.parametrize("extract", ["number", "choice", "boxed", "text"])
 def test_a_reading_says_where_it_stands(extract: Any) -> None:
     for case in (*cases("answers.jsonl"), *cases("readings.jsonl")):
-        found = Reader(extract).read(case["text"])
+        found = AnswerReader(extract).read(case["text"])
         if found is not None:
             assert found.rule and found.answer
             where = case["text"][found.start : found.end]
@@ -58,7 +60,7 @@ def test_what_a_model_wrote_in_the_notation_of_gsm8k_is_read_exactly() -> None:
     for number in ("24", "-3", "1,250", "0.5", "12.50", "1000000"):
         for end in (f"#### {number}", f"A: {number}"):
             text = f"He sold 48/2=<<48/2=24>>24 clips.\nIn all 48+24 = $<<48+24=72>>72.\n{end}"
-            found = Reader("number").read(text)
+            found = AnswerReader("number").read(text)
             assert found is not None and text[found.start : found.end] == number
             assert found.answer == normalise(number)
 
@@ -73,19 +75,19 @@ def test_the_solutions_of_gsm8k() -> None:
     if not rows:
         pytest.skip("GSM8K is not here")
     for solution in rows:
-        found = Reader("number").read(solution)
+        found = AnswerReader("number").read(solution)
         assert found is not None
         assert found.answer == solution.split("#### ")[-1].strip().replace(",", "")
 
 
 def test_patterns_come_before_the_reader() -> None:
-    reader = Reader("number", (r"result=(\w+)",))
+    reader = AnswerReader("number", (r"result=(\w+)",))
     assert [reader.read(text).answer for text in ("result=x #### 18", "#### 18")] == ["x", "18"]  # type: ignore[union-attr]
-    assert Reader(None, (r"result=(\w+)",)).read("#### 18") is None
+    assert AnswerReader(None, (r"result=(\w+)",)).read("#### 18") is None
 
 
 def test_what_a_cut_completion_may_have_gone_on_with_is_no_answer() -> None:
-    for reader in (Reader("number"), Reader(None, (r"#### (\d+)",))):
+    for reader in (AnswerReader("number"), AnswerReader(None, (r"#### (\d+)",))):
         assert reader.read("#### 18", "length") is None
         for finish in ("stop", "eos", None):
             assert reader.read("#### 18", finish) is not None
@@ -115,12 +117,12 @@ NASTY = [
 def test_no_text_takes_long(text: str) -> None:
     for extract in ("number", "choice", "boxed", "text"):
         started = time.process_time()
-        Reader(extract).read(text)  # type: ignore[arg-type]
+        AnswerReader(extract).read(text)  # type: ignore[arg-type]
         assert time.process_time() - started < 2
 
 
 def test_a_text_of_16_mib_is_read_at_its_end() -> None:
     started = time.process_time()
-    found = Reader("number").read("я" * 2**24 + "\n#### 18")
+    found = AnswerReader("number").read("я" * 2**24 + "\n#### 18")
     assert found is not None and (found.answer, found.start) == ("18", 2**24 + 6)
     assert time.process_time() - started < 5

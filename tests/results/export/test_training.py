@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sharegen.errors import DataError
-from sharegen.results.export.training import Asked, Example, TrainingFormat, write_examples
+from sharegen.results.export.training import Example, TrainingFormat, TrainingPrompt, write_examples
 from sharegen.results.journal.record import Record
 
 CHAT: list[dict[str, Any]] = [
@@ -22,7 +22,7 @@ def example(
     number: int, asked: Any, completion: str = " 18\u2028.", how: Any = None, **more: Any
 ) -> Example:
     record = Record(f"p/{number}", 0, "h", completion, 3, "eos", -1.5, "18", "18", **more)
-    return Example(record, None if asked is None else Asked(asked, **(how or {})), True)
+    return Example(record, None if asked is None else TrainingPrompt(asked, **(how or {})), True)
 
 
 QUESTION = "Question: 2\nAnswer:"

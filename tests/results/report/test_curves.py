@@ -22,15 +22,15 @@ from sharegen.results.report.curves import (
     sample_counts,
 )
 from sharegen.results.report.measure import measure
-from sharegen.results.report.outcomes import Outcome, Run, Sample, read_run
+from sharegen.results.report.outcomes import ProblemOutcome, Run, Sample, read_run
 from sharegen.results.scoring.passk import majority_estimates, pass_estimates
 from tests.results.report_journals import sample, write_code, write_lines, write_maths
 
 
-def outcome(answers: list[str | None], gold: str = "1", problem: str = "p") -> Outcome:
+def outcome(answers: list[str | None], gold: str = "1", problem: str = "p") -> ProblemOutcome:
     records = [Record(problem, i, "h", "", answer=a, gold=gold) for i, a in enumerate(answers)]
     samples = (Sample(record, record.answer, record.answer == gold, None) for record in records)
-    return Outcome(problem, gold, None, tuple(samples))
+    return ProblemOutcome(problem, gold, None, tuple(samples))
 
 
 def voted(answers: list[str | None], gold: str = "1") -> bool:
@@ -38,7 +38,7 @@ def voted(answers: list[str | None], gold: str = "1") -> bool:
     return bool(tally(records)[0].correct)
 
 
-def random_outcomes(problems: int, samples: int, seed: int) -> list[Outcome]:
+def random_outcomes(problems: int, samples: int, seed: int) -> list[ProblemOutcome]:
     rng = random.Random(seed)
     return [
         outcome([rng.choice(["1", "1", "2", "3", None]) for _ in range(samples)], problem=str(p))

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sharegen.results.screen import progress as module
-from sharegen.results.screen.progress import OnRecord, Progress, is_shown
+from sharegen.results.screen.progress import EarlierProgress, Progress, is_shown
 
 
 @dataclass
@@ -160,7 +160,7 @@ def test_greedy_samples_that_repeat_another_count_too(clock: list[float]) -> Non
 
 def test_a_run_that_goes_on_begins_where_the_last_one_ended(clock: list[float]) -> None:
     engine = Engine(generated_tokens=0, running=100)
-    before = OnRecord(132, 6, {70: 66, 90: 66})
+    before = EarlierProgress(132, 6, {70: 66, 90: 66})
     progress = Progress(engine, 100, 5, Console(file=io.StringIO()), 256, before)
     assert progress.describe().startswith("132/232 samples · 6/11 problems")
     for _ in range(8):
@@ -191,7 +191,7 @@ def test_no_line_is_wider_than_the_terminal(clock: list[float], width: int) -> N
 def test_the_bar_fits_80_columns() -> None:
     out, engine = io.StringIO(), Engine(generated_tokens=0, running=1_024, idle=[1, 3])
     console = Console(file=out, force_terminal=True, width=80, color_system=None)
-    before = OnRecord(98_765, 4_321, {1_000: 98_765})
+    before = EarlierProgress(98_765, 4_321, {1_000: 98_765})
     with Progress(engine, 1_135_802, 52_468, console, 1_000, before):
         engine.generated_tokens = 12_345
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).replace("\r", "\n").splitlines()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sharegen.errors import DataError
-from sharegen.workload.dataset import Row, Rows, read_rows
+from sharegen.workload.dataset import DatasetRows, Row, read_rows
 from sharegen.workload.files import content
 from sharegen.workload.files.content import opened, read_text
 
@@ -98,7 +98,7 @@ def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path, kind: str) -> Non
 
     path = tmp_path / f"a.{kind}"
 
-    def written(word: str) -> Rows:
+    def written(word: str) -> DatasetRows:
         if kind == "parquet":
             pq.write_table(pa.table({"text": [word]}), path)
         else:
