@@ -1,6 +1,6 @@
 """Requests that arrive while the engine runs: a replay of their times of arrival.
 
-There is no server: a loop over the engine adds what is due, steps, and notes when samples end.
+There is no server: a loop over the engine adds what has arrived, steps, and notes when samples end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def poisson(rate: float, count: int, seed: int) -> list[float]:
 def replay(engine: Engine, requests: Sequence[Request], arrivals: Sequence[float]) -> Replay:
     """Run requests of one sample each, which arrive at these seconds, in rising order.
 
-    Sharing is found as they come: each is added when it is due, and no sooner.
+    Sharing is found as they come: each is added when it arrives, and no sooner.
     """
     engine.check(*requests)
     waiting = deque(zip(arrivals, requests, strict=True))

@@ -1,8 +1,8 @@
 """Workers that are clocks: the driver's whole world in simulated time, without engine or process.
 
-A clock decodes up to `slots` samples together, a token of each in a step, and seats the next one
+A clock decodes up to `slots` samples together, a token of each in a step, and admits the next one
 when one ends. A node stays as long as a request that needs it; it is prefilled when the first
-sample below it is seated, and all rows wait for that. Time passes from event to event.
+sample below it is admitted, and all rows wait for that. Time passes from event to event.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Speed:
 class _Asked:
     """A request that a clock has; path: the nodes that it holds, with their lengths.
 
-    left: its samples that have not ended; is_begun: whether one was seated.
+    left: its samples that have not ended; is_begun: whether one was admitted.
     """
 
     request: Request
@@ -77,7 +77,7 @@ class Clock:
         self._asked: dict[int, _Asked] = {}  # by the key of the request
         self._waiting: deque[tuple[_Asked, int]] = deque()  # samples without a row
         self._running: list[tuple[int, int, Drawn]] = []  # a heap, by the step of the end
-        self._seated = 0
+        self._admitted = 0
         self._users: dict[int, int] = {}  # requests that hold a node
         self._computed: set[int] = set()  # nodes
         self._step = 0  # of decoding
@@ -109,7 +109,7 @@ class Clock:
                 asked = self._asked[request.key] = self._hold(request)
             asked.left += len(request.samples)
             self._waiting.extend((asked, sample) for sample in request.samples)
-        self._seat()
+        self._admit()
 
     def next_event(self) -> float:
         """The second in which samples end, or in which it dies."""
@@ -127,19 +127,19 @@ class Clock:
             self.stats.generated_tokens += len(drawn.token_ids)
             self._leave(drawn.key)
         self.stats.completions += len(found)
-        self._seat()
+        self._admit()
         self.stats.running, self.stats.waiting = len(self._running), len(self._waiting)
         return Finished(self._job, found, self.stats)
 
-    def _seat(self) -> None:
+    def _admit(self) -> None:
         while self._waiting and len(self._running) < self.speed.slots:
             asked, sample = self._waiting.popleft()
             if not asked.is_begun:
                 self._prefill(asked)
             drawn = self._draw(asked.request, sample)
             end = self._step + len(drawn.token_ids)
-            heapq.heappush(self._running, (end, self._seated, drawn))
-            self._seated += 1
+            heapq.heappush(self._running, (end, self._admitted, drawn))
+            self._admitted += 1
 
     def _hold(self, request: Request) -> _Asked:
         """The nodes of its path stay as long as it does."""
@@ -193,13 +193,13 @@ class Clocks:
         self._draw = draw
         self._clocks: list[Clock] = []
         self._said: deque[tuple[Clock, object]] = deque()  # what the driver is to hear now
-        self._due: dict[Clock, float] = {}  # the event that counts of each clock that lives
+        self._next_event: dict[Clock, float] = {}  # the event that counts of each clock that lives
         self._events: list[tuple[float, int, Clock]] = []
 
     def start(self, setting: Setting) -> Clock:
         clock = Clock(len(self._clocks), next(self._speeds), self._draw, self)
         self._clocks.append(clock)
-        self._due[clock] = math.inf
+        self._next_event[clock] = math.inf
         ready = Ready(
             fingerprint="a clock",
             dtype="float32",
@@ -236,12 +236,12 @@ class Clocks:
         self.seconds += time.thread_time() - started
         while self._said:
             clock, message = self._said.popleft()
-            if clock in self._due:
+            if clock in self._next_event:
                 self._weigh(message, is_heard=True)
                 yield clock, message
 
     def end(self, clock: Clock) -> None:
-        self._due.pop(clock, None)
+        self._next_event.pop(clock, None)
 
     def close(self) -> None:
         """Clocks leave nothing behind."""
@@ -253,7 +253,7 @@ class Clocks:
     def _next(self) -> tuple[Clock, object]:
         while True:
             second, _, clock = heapq.heappop(self._events)
-            if self._due.get(clock) != second:
+            if self._next_event.get(clock) != second:
                 continue  # it was ended, or prefilled meanwhile
             self.now = second
             if second >= clock.speed.death:
@@ -265,8 +265,8 @@ class Clocks:
 
     def _schedule(self, clock: Clock) -> None:
         second = max(clock.next_event(), self.now)
-        if self._due[clock] != second:
-            self._due[clock] = second
+        if self._next_event[clock] != second:
+            self._next_event[clock] = second
             if second < math.inf:
                 heapq.heappush(self._events, (second, clock.pid, clock))
 

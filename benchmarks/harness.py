@@ -1,4 +1,4 @@
-"""lm-evaluation-harness over this engine and over its own `hf` model, on the data that ships.
+"""lm-evaluation-harness over this engine and over its own `hf` model, on the bundled data.
 
     python -m benchmarks harness --rows 50
 

@@ -22,7 +22,7 @@ _TOKENIZER = RECIPES / "tinymath" / "model"
 def save_random_model(shape: str, folder: Path, eos: int, device: torch.device) -> None:
     """Write a folder that every command takes as a model; it must be new.
 
-    Random weights in bfloat16, and the tokenizer of the model that ships. eos: ids that end a
+    Random weights in bfloat16, and the tokenizer of the bundled model. eos: ids that end a
     sample, spread evenly over the vocabulary, the tokenizer's own among them.
     """
     tokenizer = load_tokenizer(_TOKENIZER)

@@ -60,7 +60,7 @@ def _step_kernel(
         out = bias
         for column in tl.static_range(K):
             out += weights[column] * windows[turn][column].to(dtype).to(tl.float32)
-        if read != write:  # all but the oldest come along
+        if read != write:  # all but the oldest are kept
             for back in tl.static_range(1, L):
                 at = (position + L - back) % L * channels + channel
                 earlier = tl.load(states_ptr + read * stride_slot + at, mask=there, other=0.0)

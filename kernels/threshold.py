@@ -33,7 +33,7 @@ def _search(
     x_ptr, length, low, high, above, floor, wanted, maximum, inverse_temperature, few,
     BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Narrow the bracket (low, high] around the least value above which lies less than `wanted`.
+    """Tighten the bracket (low, high] around the least value above which lies less than `wanted`.
 
     Only values >= floor count. above: what lies above `high`, which is less than wanted.
     Returns the new (low, high, above) and whether `high` is the value, for which it looks no

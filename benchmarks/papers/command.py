@@ -63,7 +63,7 @@ def paper(
         typer.Option(metavar="N", min=1, help="Problems of the job.  [default: the paper's]"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model folder or hub id.  [default: the one that ships]")
+        str | None, typer.Option(help="Model folder or hub id.  [default: the bundled one]")
     ] = None,
     document: Annotated[
         Path | None,

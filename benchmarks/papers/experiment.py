@@ -119,5 +119,5 @@ class Experiment:
 
 
 def say(line: str) -> None:
-    """A remark beside the table."""
+    """A note beside the table."""
     print(line, file=sys.stderr, flush=True)

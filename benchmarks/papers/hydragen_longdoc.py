@@ -3,7 +3,7 @@
 The document, examples and questions are yours (`--document`, `--facts`) or made here; where there
 are more questions than facts they are asked again, as in appendix E.3. Every completion has the
 same number of tokens, and the first line of it is judged. The time is that of decoding: prompts are
-read before. Accuracy says something of a real model alone (`--model`); the one that ships has a
+read before. Accuracy says something of a real model alone (`--model`); the bundled one has a
 context of 2,048 tokens, and has not learnt to look things up.
 """
 

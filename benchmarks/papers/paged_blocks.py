@@ -96,7 +96,7 @@ def rows(settings: Settings) -> Iterator[Row]:
 
 
 def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
-    """A row for each trace and block size, for a stretch of memory each, and for what is shared."""
+    """A row for each trace and block size, for a range of memory each, and for what is shared."""
     for shape in shapes_that_fit(settings.shape or (sweep.shape,), settings):
         model = load_model(random_model(shape, settings.device, settings.dtype))
         context = model.context_length
@@ -111,7 +111,7 @@ def measure(sweep: Sweep, settings: Settings) -> Iterator[Row]:
             give_memory_back()
         for trace in traces:
             row = {"shape": name, "trace": trace.name, "way": "one sample"}
-            yield row | {"block": f"{trace.most:,} each"} | in_stretches(trace, sweep.requests)
+            yield row | {"block": f"{trace.most:,} each"} | in_ranges(trace, sweep.requests)
         engine = _engine(model, sweep, 16)
         for trace in traces:
             for way in ("samples", "beams"):
@@ -137,12 +137,12 @@ class _Watch(Meter):
         if decodes:
             size = self.rows.block_size
             contexts = self.rows.position[: len(self.rows.sequences)]
-            contexts = contexts[contexts >= 0]  # of a hole it is -1
+            contexts = contexts[contexts >= 0]  # of an empty row it is -1
             self.num_rows.append(len(contexts))
             self.places_apart += int((-(-contexts // size)).sum()) * size
 
 
-def in_stretches(trace: Trace, requests: int) -> Row:
+def in_ranges(trace: Trace, requests: int) -> Row:
     """What is wasted where each request has memory for the longest one, as long as it runs."""
     used = ahead = internal = 0
     for prompt, output in trace.lengths(requests):

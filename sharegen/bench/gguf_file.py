@@ -70,9 +70,9 @@ def _write(file: Path, config: Any, weights: dict[str, torch.Tensor]) -> None:
     )
     from gguf.quants import quantize
 
-    narrow = weights["model.embed_tokens.weight"].dtype == torch.bfloat16
+    is_bfloat16 = weights["model.embed_tokens.weight"].dtype == torch.bfloat16
     writer = GGUFWriter(file, ARCHITECTURE)
-    writer.add_file_type(LlamaFileType.MOSTLY_BF16 if narrow else LlamaFileType.ALL_F32)
+    writer.add_file_type(LlamaFileType.MOSTLY_BF16 if is_bfloat16 else LlamaFileType.ALL_F32)
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("none")
     writer.add_context_length(config.max_position_embeddings)
@@ -93,7 +93,11 @@ def _write(file: Path, config: Any, weights: dict[str, torch.Tensor]) -> None:
         part = name.split(".")[-2]
         if part in heads:
             values = pairs_side_by_side(values, heads[part])
-        kind = GGMLQuantizationType.BF16 if narrow and values.ndim > 1 else GGMLQuantizationType.F32
+        kind = (
+            GGMLQuantizationType.BF16
+            if is_bfloat16 and values.ndim > 1
+            else GGMLQuantizationType.F32
+        )
         written = names.get_name(name, try_suffixes=(".weight",))
         assert written is not None, name
         writer.add_tensor(written, quantize(values, kind), raw_dtype=kind)

@@ -16,7 +16,7 @@ _WARM_UP = 5  # replays
 class Timer:
     """Median microseconds of a function's CUDA graph, with a cold L2 cache before each replay.
 
-    The card rests before each measurement, for its clocks hang on what ran before.
+    The card rests before each measurement, for its clocks depend on what ran before.
     """
 
     def __init__(self, device: torch.device) -> None:

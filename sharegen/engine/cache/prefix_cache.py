@@ -18,7 +18,7 @@ import numpy as np
 
 from sharegen.engine.cache.block_pool import BlockPool, Room
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, Prompt, Tokens, walk
-from sharegen.engine.cache.prompt_logprobs import can_tell
+from sharegen.engine.cache.prompt_logprobs import has_logprobs
 from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
 from sharegen.engine.cache.stored import NodeKV, Suffix
 from sharegen.engine.core.request import Request
@@ -360,7 +360,7 @@ class PrefixCache(Generic[Kept]):
 
     def _learns(self, request: Request, node: Node) -> bool:
         """Whether a request that goes on beyond the node learns there what it wants to know."""
-        return can_tell(self.stored, node, request)
+        return has_logprobs(self.stored, node, request)
 
     def check_integrity(self, running: Iterable[Suffix]) -> None:
         """Assert that every block and slot has its owner, and every node its users."""

@@ -3,7 +3,7 @@
 The row of a token gives the distribution of the one after it. So a node's rows serve its own
 tokens but the first, and its last row serves the first tokens of its children. What a request wants
 to know is asked for when its nodes are prefilled; a node that was prefilled without being asked is
-not shared with a request that wants it (`can_tell`), which then computes one of its own.
+not shared with a request that wants it (`has_logprobs`), which then computes one of its own.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def want(stored: Stored, leaf: Node, request: Request) -> None:
         kv.logprobs.first = min(kv.logprobs.first, first)
 
 
-def can_tell(stored: Stored, node: Node, request: Request) -> bool:
+def has_logprobs(stored: Stored, node: Node, request: Request) -> bool:
     """Whether a request whose prompt goes on beyond the node learns all it wants there."""
     top, kv = request.params.prompt_logprobs, stored[node]
     if top is None or kv.computed == 0:

@@ -136,7 +136,7 @@ class Member:
         return place[1] if place else 0
 
     def send(self, message: object) -> None:
-        """Tell it something; raises ConnectionError where there is no way to it."""
+        """Send it a message; raises ConnectionError where there is no way to it."""
         _check_connected()
         self._actor.hear.remote(self._sent, pickle.dumps(message))
         self._sent += 1

@@ -35,7 +35,7 @@ class _Item:
 
     @property
     def weight(self) -> int:
-        """Samples that are left and due; 1 where others are alone, 0 where nothing is left."""
+        """Samples that are left and required; 1 where others are alone, 0 where nothing is left."""
         required = self.request.required
         wanted = self.left if required is None else self.left & ((1 << required) - 1)
         return max(wanted.bit_count(), bool(self.left))

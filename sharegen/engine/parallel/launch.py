@@ -58,7 +58,7 @@ class EngineProcess:
         return self._process.pid
 
     def send(self, message: object) -> None:
-        """Tell it something; raises ConnectionError where it is gone."""
+        """Send it a message; raises ConnectionError where it is gone."""
         self._outbox.send(message)
 
     def why(self) -> str:

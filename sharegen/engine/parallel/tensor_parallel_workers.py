@@ -1,8 +1,8 @@
 """The ranks above 0 of a model that is cut among ranks, as rank 0 knows them.
 
 Rank 0 has the whole engine, in the process that asks for it. The others have what lies on the
-device: a part of the model and of the KV cache, and a runner. Before each step rank 0 tells them
-its batch, which is data, and then all run it: that is all that they ever need to know.
+device: a shard of the model and of the KV cache, and a runner. Before each step rank 0 broadcasts
+to them its batch, which is data, and then all run it: that is all that they ever need to know.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.0001  # between looks at a step that takes a hundred times as 
 
 
 class RanksError(SharegenError):
-    """A rank is gone, and with it its part of the model."""
+    """A rank is gone, and with it its shard of the model."""
 
 
 class TensorParallelWorkers:

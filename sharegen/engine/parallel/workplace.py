@@ -17,7 +17,7 @@ class Worker(Protocol):
     def __hash__(self) -> int: ...
 
     def send(self, message: object) -> None:
-        """Tell it something; raises ConnectionError where it is gone."""
+        """Send it a message; raises ConnectionError where it is gone."""
 
     def why(self) -> str:
         """In words, how a worker that no longer answers has ended."""

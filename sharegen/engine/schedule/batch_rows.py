@@ -62,7 +62,7 @@ class BatchRows:
         self._changed: set[int] = set()
         self._growth: list[tuple[int, ...]] = []
         self._copies: dict[int, int] = {}  # blocks to copy before the next step: target, source
-        self._joining: dict[Sequence, None] = {}  # who has sat down since the last step
+        self._admitted: dict[Sequence, None] = {}  # since the last step
         self._layout_changed = True
         self.num_structured = 0
 
@@ -100,7 +100,7 @@ class BatchRows:
         self.num_structured += sequence.structured
         sequence.row = row
         sequence.replay = len(sequence.tokens)
-        self._joining[sequence] = None
+        self._admitted[sequence] = None
         self.replay[row] = sequence.replay
         end = sequence.group.leaf.end
         self.prefix_length[row] = end
@@ -293,7 +293,7 @@ class BatchRows:
         forced: list[tuple[int, ...]] = []
         resting: list[int] = []
         bounded: list[int] = []
-        joined = [sequence for sequence in self._joining if sequence.row >= 0]
+        joined = [sequence for sequence in self._admitted if sequence.row >= 0]
         arriving = {sequence.row for sequence in joined if sequence.fed > 0}
         for sequence in self.running():
             row, fed = sequence.row, sequence.fed
@@ -334,7 +334,7 @@ class BatchRows:
         self.position[:count] += goes
         self.states[:count, 0][goes] = self.states[:count, 1][goes]  # their own from now on
         self._changed, self._growth, self._copies, self._layout_changed = set(), [], {}, False
-        self._joining.clear()
+        self._admitted.clear()
         return DecodeStep(batch, list(self.sequences), index[:count].tolist(), bounded)
 
     def _by_leaf(self) -> dict[Node, list[int]]:

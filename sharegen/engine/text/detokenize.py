@@ -19,7 +19,7 @@ PROMPT_TAIL = 6
 _RAISED = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError,
            AssertionError)  # fmt: skip
 
-_told: weakref.WeakSet[Any] = weakref.WeakSet()  # tokenizers of which it was said
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()  # tokenizers of which it was said
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """What decoders write for bytes that are no character (yet)."""
@@ -37,7 +37,7 @@ def decode(tokenizer: Any, token_ids: Sequence[int], special: bool = False) -> s
         known = [token for token in token_ids if is_known(tokenizer, token)]
         if len(known) == len(token_ids):
             raise
-        _tell(tokenizer)
+        _warn_once(tokenizer)
         return _decode(tokenizer, known, special)
 
 
@@ -59,9 +59,9 @@ def _decode(tokenizer: Any, token_ids: Sequence[int], special: bool) -> str:
     return text
 
 
-def _tell(tokenizer: Any) -> None:
-    if tokenizer not in _told:
-        _told.add(tokenizer)
+def _warn_once(tokenizer: Any) -> None:
+    if tokenizer not in _warned:
+        _warned.add(tokenizer)
         warnings.warn(
             "the model draws ids that the tokenizer has no token for: texts go on without them",
             stacklevel=2,

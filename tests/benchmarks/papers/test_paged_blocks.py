@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from benchmarks.papers.experiment import Settings
-from benchmarks.papers.paged_blocks import Sweep, Trace, charts, in_stretches, measure
+from benchmarks.papers.paged_blocks import Sweep, Trace, charts, in_ranges, measure
 from tests.engine.tiny_models import tiny_config
 
 
 def test_a_stretch_for_each_is_mostly_empty() -> None:
     """Of a prompt of 1 token and an output of 1 that is never fed nothing is counted."""
     trace = Trace("long", 168, 348)
-    row = in_stretches(trace, 50)
+    row = in_ranges(trace, 50)
     assert sum(row.values()) == pytest.approx(100)
     assert row["used_percent"] < row["internal_percent"] < 100
     lengths = trace.lengths(20_000)

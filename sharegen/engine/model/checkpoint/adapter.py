@@ -47,11 +47,11 @@ def merge_adapter(model: PreTrainedModel, adapter: Source) -> PreTrainedModel:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             wrapped: Any = PeftModel.from_pretrained(model, adapter.name, **adapter.place)
-        remarks = _remarks(seen, adapter)
+        lines = _worth_a_warning(seen, adapter)
         _check(wrapped, adapter)
         _part_shared_weights(wrapped)
         merged: PreTrainedModel = wrapped.merge_and_unload()
-    for line in remarks:
+    for line in lines:
         warnings.warn(f"adapter {adapter.name}: {line}", stacklevel=2)
     _note_parted(merged)
     return merged.eval()
@@ -88,7 +88,7 @@ def _kind(wrapped: Any) -> str:
     return f"activated {kind}" if getattr(config, "alora_invocation_tokens", None) else kind
 
 
-def _remarks(seen: Iterable[warnings.WarningMessage], adapter: Source) -> list[str]:
+def _worth_a_warning(seen: Iterable[warnings.WarningMessage], adapter: Source) -> list[str]:
     """What peft warned of, each in a line. Raises ModelError where the adapter lacks weights."""
     lines = [
         " ".join(str(warning.message).split())

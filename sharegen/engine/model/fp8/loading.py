@@ -25,7 +25,7 @@ from sharegen.engine.model.fp8.quantising import (
     naming,
     places,
     quantise,
-    tell_share,
+    warn_of_small_share,
 )
 from sharegen.engine.model.fp8.stored import StoredFP8
 from sharegen.errors import ModelError, SharegenError
@@ -53,7 +53,7 @@ class ToFP8(QuantizationConfigMixin):
         if self.error is not None:
             raise self.error
         model.hf_quantizer.remove_quantization_config(model)
-        tell_share(model, self.name)
+        warn_of_small_share(model, self.name)
         return model.to(self.device)
 
 

@@ -184,12 +184,12 @@ def quantise_in_place(model: PreTrainedModel, name: str, device: torch.device) -
         with naming(name, place.name):
             weight = model.get_parameter(place.name).data
             install(model, place, quantise(weight, place.is_transposed, device))
-    tell_share(model, name)
+    warn_of_small_share(model, name)
     moved: Any = model
     return moved.to(device)
 
 
-def tell_share(model: PreTrainedModel, name: str) -> None:
+def warn_of_small_share(model: PreTrainedModel, name: str) -> None:
     """Warn where most of the layers' weights are none that can be FP8, as some experts are."""
     weights = [w for _, part in _parts_of_layers(model) for w in part.parameters(recurse=False)]
     share = sum(w.numel() for w in weights if w.dtype is E4M3) / sum(w.numel() for w in weights)
