@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sharegen.job.dry_run import preview_prompt
-from sharegen.job.gold import gold_answers
+from sharegen.job.gold_reading import gold_answers
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.reader import AnswerReader
 from sharegen.workload.configuration import Configuration, resolve

@@ -19,7 +19,7 @@ from sharegen import __version__
 from sharegen.cli import bench as bench_commands
 from sharegen.cli import code as code_command
 from sharegen.cli import convert as convert_command
-from sharegen.cli import harness as harness_command
+from sharegen.cli import lm_eval as lm_eval_command
 from sharegen.cli import plan as plan_command
 from sharegen.cli import recipes as recipes_command
 from sharegen.cli import report as report_command
@@ -108,7 +108,7 @@ app.command(
         "allow_interspersed_args": False,
         "ignore_unknown_options": True,
     },
-)(harness_command.lm_eval)
+)(lm_eval_command.lm_eval)
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(recipes_command.app, name="recipes")
 app.command("version", cls=Command)(version)

@@ -42,7 +42,7 @@ def print_explained(pools: Sequence[Pool], problem_id: str) -> None:
 
 def _gold(found: Pool, problem_id: str, known: str | None) -> Iterator[str]:
     """The gold answer, and where the dataset has it."""
-    from sharegen.job.gold import gold_of
+    from sharegen.job.gold_reading import gold_of
     from sharegen.workload.configuration import Configuration
 
     heading = f"[bold]gold[/] [dim]·[/] {visible(known) if known is not None else 'not known'}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sharegen.cli.answer_options import RecipeOption, SetOption, answers_by
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path
-from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError

@@ -63,8 +63,8 @@ def run_recipe(
     command: what was typed. flags: more of what `options.flags()` gives, on top; schema: see
     `configuration.resolve`.
     """
-    from sharegen.job.batch import run_batch
-    from sharegen.job.run import run_job
+    from sharegen.job.batch_file import run_batch
+    from sharegen.job.run_job import run_job
     from sharegen.results.journal.pool import Pool
     from sharegen.results.screen.summary import print_summary
     from sharegen.results.stopping.stopped import Stopped

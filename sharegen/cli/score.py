@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sharegen.cli.answer_options import RecipeOption, SetOption, answers_by
 from sharegen.cli.code import SchemaOption
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path, parse_size
-from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.cores import available_cores
 from sharegen.common.log import log
 from sharegen.common.printable import printable, visible

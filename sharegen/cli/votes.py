@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sharegen.cli.answer_options import RecipeOption, SetOption, answers_by
 from sharegen.cli.explaining import print_explained
 from sharegen.cli.parameters import parse_path
-from sharegen.cli.rereading import RecipeOption, SetOption, answers_by
 from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError, UsageError

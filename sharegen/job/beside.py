@@ -14,7 +14,7 @@ from typing import Any
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.log import log
 from sharegen.errors import JournalError
-from sharegen.job.identity import JobContent
+from sharegen.job.job_content import JobContent
 from sharegen.job.share import Share
 from sharegen.results.journal.appended import AppendedFile
 from sharegen.results.journal.family import shard_named

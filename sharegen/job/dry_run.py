@@ -12,10 +12,10 @@ from sharegen.common.names import listed, nearest
 from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
-from sharegen.job.clock import clock_of, tell_clock
 from sharegen.job.cut import Cut
+from sharegen.job.default_journal import find_output
 from sharegen.job.engines import Staff
-from sharegen.job.identity import JobContent
+from sharegen.job.job_content import JobContent
 from sharegen.job.machine import (
     blocks_of,
     extents,
@@ -26,15 +26,15 @@ from sharegen.job.machine import (
     single,
     state_slots,
 )
-from sharegen.job.output import find_output
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
+from sharegen.job.template_clock import clock_of, tell_clock
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
 from sharegen.workload.prompt import text_of, token_ids, tokenise
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
     import torch

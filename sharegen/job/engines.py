@@ -16,7 +16,7 @@ from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import UsageError
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
     import torch

@@ -21,11 +21,10 @@ from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
 from sharegen.job.beside import finished_beside
-from sharegen.job.clock import clock_of, tell_clock
 from sharegen.job.counts import added
 from sharegen.job.engines import Staff, sampling_params, start
 from sharegen.job.environment import environment
-from sharegen.job.identity import JobContent, of_ranks
+from sharegen.job.job_content import JobContent, of_ranks
 from sharegen.job.judging import Judge
 from sharegen.job.machine import (
     blocks_of,
@@ -41,7 +40,8 @@ from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.recording import record_of
 from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
-from sharegen.job.stopping import Stopping
+from sharegen.job.stop_when import Stopping
+from sharegen.job.template_clock import clock_of, tell_clock
 from sharegen.job.watcher import Watcher
 from sharegen.results.journal.appended import AppendedFile
 from sharegen.results.journal.journal import Journal, Record
@@ -53,7 +53,7 @@ from sharegen.results.screen.progress import EarlierProgress, longest_of
 from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.clock import Clock
 from sharegen.workload.problem import Problem, random_key, tokenise_problems
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
     from sharegen.engine.core.request import BeamSearchParams, Request, SamplingParams

@@ -17,7 +17,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.plan import most_blocks
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.files.content import read_text
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
-from sharegen.job.identity import JobContent
+from sharegen.job.job_content import JobContent
 from sharegen.job.plan import Plan
 from sharegen.results.journal.journal import BESIDE, OTHER, refuse_other_job
 from sharegen.results.journal.journal_family import FoundJournal, OnRecord

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.gold import with_gold_read
+from sharegen.job.gold_reading import with_gold_read
 from sharegen.job.machine import load_job_tokenizer
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Reordered, Workload, content_hash, load_workload

@@ -31,7 +31,7 @@ from sharegen.workload.idle import (
     refuse_no_text,
 )
 from sharegen.workload.recipe import Job, Recipe, load_recipe, merge
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 from sharegen.workload.sources import (
     choose_dataset,
     file_of,

@@ -1,6 +1,6 @@
 """The gold answer of a row, as its text: what the recipe's `answer.gold` finds in the row.
 
-What is read out of that text is for job/gold.py to say, which knows the readers of answers.
+What is read out of that text is for job/gold_reading.py to say, which knows the readers of answers.
 """
 
 from __future__ import annotations

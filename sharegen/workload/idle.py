@@ -11,7 +11,7 @@ from sharegen.errors import UsageError
 from sharegen.workload import template
 from sharegen.workload.flags import FLAGS
 from sharegen.workload.recipe import Job, Recipe
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 _BEAMS = ("beam_width", "length_penalty", "early_stopping")
 _DRAWN = (*FILTERS, *PENALTIES, "logit_bias", "allowed_token_ids", "bad_words", "min_tokens",

@@ -36,7 +36,7 @@ from sharegen.workload.items import (
 from sharegen.workload.prompt import Prompt, PromptTemplate, asked_each
 from sharegen.workload.request_body import Fault
 from sharegen.workload.requests import BatchRequest, read_requests
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 from sharegen.workload.sections import Dataset
 from sharegen.workload.template import Overrun, RenderError
 

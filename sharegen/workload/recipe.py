@@ -22,7 +22,7 @@ from sharegen.common.parameters.data import ModelParameters
 from sharegen.common.parameters.parameter import Parameter
 from sharegen.errors import UsageError
 from sharegen.workload import plain_yaml
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 from sharegen.workload.sections import Answer, Chat, Dataset, FewShot, Keep, PromptOrText
 from sharegen.workload.validation import Strict, validate
 from sharegen.workload.values import Place, Revision, Template

@@ -17,7 +17,7 @@ from sharegen.common.parameters.sampling import SamplingParameters
 from sharegen.common.structured import from_response_format
 from sharegen.common.wrong_value import in_words
 from sharegen.errors import UsageError
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 MAX_CHOICES = 10_000
 """Choices of one request, whose answer is one line of a file; OpenAI's bound is 128."""

@@ -30,7 +30,7 @@ from sharegen.workload.request_body import (
     read_body,
     refused,
 )
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 from sharegen.workload.template import RenderError, half_character
 
 _MAX_TOKEN_ID = 2**31 - 1

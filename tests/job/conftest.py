@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from tests.job.parts import ROWS, configure, records
 from tests.tiny import save_tiny_model
 

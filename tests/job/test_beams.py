@@ -9,7 +9,7 @@ import pytest
 
 from sharegen import LLM, BeamSearchParams
 from sharegen.errors import JournalError, UsageError
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.identity import differences, identity_of
 from sharegen.workload.configuration import Configuration, resolve
 from tests.job.parts import configure, records

@@ -15,7 +15,7 @@ import pytest
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
 from sharegen.job import loaded
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.pool import one_job
 from sharegen.workload.configuration import Configuration
 from tests.job.parts import configure, records
@@ -225,7 +225,7 @@ from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
 from sharegen.job import loaded
 from sharegen.job.machine import load
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from tests.job.parts import configure
 
 folder, path, shard = sys.argv[1:]

@@ -18,7 +18,7 @@ from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import WorkersError
 from sharegen.errors import JournalError
 from sharegen.job.interrupt import Interrupted
-from sharegen.job.run import Watcher, run_job
+from sharegen.job.run_job import Watcher, run_job
 from sharegen.results.journal.appended import AppendedFile
 from tests.engine.parallel.forked import forked
 from tests.job.test_workers import configuration, dataset, folder, lines, one

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from sharegen.errors import JournalError, ModelError
 from sharegen.job.machine import load
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.answers.vote import tally
 from sharegen.results.journal.record import read
 from sharegen.workload.configuration import Configuration, resolve

@@ -9,7 +9,7 @@ import pytest
 
 from sharegen.common.shard import Shard
 from sharegen.job.dry_run import plan_job
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.workload.configuration import Configuration, Machine
 from tests.job.parts import configure, records
 

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from sharegen.job.interrupt import Interrupted
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from tests.engine.tiny_models import HYBRIDS, TINY, tiny_config
-from tests.job.test_stopping import Stop, configure, drawn, offline, what_counts
+from tests.job.test_stop_when import Stop, configure, drawn, offline, what_counts
 from tests.tiny import tiny_tokenizer
 
 NAMES = sorted({"lfm2", "qwen3_5"} & set(HYBRIDS) & set(TINY))

@@ -10,8 +10,8 @@ import pytest
 from sharegen.common.stop_rule import StopRule
 from sharegen.errors import UsageError
 from sharegen.job.judging import check_execution, judging
-from sharegen.job.run import run_job
-from sharegen.job.stopping import Stopping
+from sharegen.job.run_job import run_job
+from sharegen.job.stop_when import Stopping
 from sharegen.results.journal.pool import one_job
 from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile, run_file_path

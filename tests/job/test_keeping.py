@@ -10,14 +10,14 @@ import pytest
 
 from sharegen.errors import UsageError
 from sharegen.job.recording import kept_fields, refuse_unknown_fields
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.record import Record, read
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.files.arrow import BINARY
 from sharegen.workload.problem import Problem, load_problems
 from sharegen.workload.prompt import Prompt
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 
 def configure(folder: Path, **flags: Any) -> Configuration:

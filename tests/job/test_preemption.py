@@ -13,7 +13,7 @@ import pytest
 from sharegen.engine.schedule import admission
 from sharegen.engine.schedule.swapping import SwapCost
 from sharegen.job.interrupt import Interrupted
-from sharegen.job.run import Watcher, run_job
+from sharegen.job.run_job import Watcher, run_job
 from sharegen.workload.configuration import resolve
 from tests.engine.jobs import ends_now
 from tests.tiny import save_tiny_model

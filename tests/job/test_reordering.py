@@ -17,12 +17,12 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, JournalError, UsageError
 from sharegen.job.dry_run import plan_job
 from sharegen.job.reordering import load_asked, reorder
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.record import read
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.problem import Problem
 from sharegen.workload.prompt import Prompt
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 RECIPE = """
 prompt:

@@ -17,12 +17,12 @@ from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.engines import sampling_params
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.record import Record, read
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import merge
-from sharegen.workload.sampling import Sampling
+from sharegen.workload.sampling_section import Sampling
 
 RECIPE = """\
 dataset: {source: rows.jsonl, fields: {question: question}}

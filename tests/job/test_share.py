@@ -12,7 +12,7 @@ from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import NothingToDo, UsageError
 from sharegen.job.dry_run import plan_cut, plan_job
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.job.share import share_of
 from sharegen.workload.clock import Clock
 from sharegen.workload.problem import load_workload

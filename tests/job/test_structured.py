@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from sharegen.errors import JournalError
-from sharegen.job.batch import run_batch
-from sharegen.job.run import run_job
+from sharegen.job.batch_file import run_batch
+from sharegen.job.run_job import run_job
 from sharegen.workload.configuration import Configuration, resolve
 from tests.job.parts import records
 

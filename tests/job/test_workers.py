@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sharegen.errors import UsageError
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
 from tests.engine.parallel.forked import forked

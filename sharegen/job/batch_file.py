@@ -17,11 +17,11 @@ from sharegen.common.log import log
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import CapacityError, DataError, ModelError, UsageError
-from sharegen.job.clock import recorded_clock
 from sharegen.job.machine import load
 from sharegen.job.outcome import JobOutcome
 from sharegen.job.plan import shared_lengths
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
+from sharegen.job.template_clock import recorded_clock
 from sharegen.results.export.openai import (
     Answerer,
     Usage,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import JournalError
-from sharegen.job.identity import JobContent
+from sharegen.job.job_content import JobContent
 from sharegen.results.journal.family import family
 from sharegen.results.journal.identity import identity_of
 from sharegen.results.journal.record import read

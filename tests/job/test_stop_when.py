@@ -12,7 +12,7 @@ import pytest
 from sharegen.errors import UsageError
 from sharegen.job.dry_run import plan_job
 from sharegen.job.interrupt import Interrupted
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.job.watcher import Watcher
 from sharegen.results.answers.vote import tally
 from sharegen.results.journal.pool import one_job

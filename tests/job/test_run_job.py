@@ -16,10 +16,10 @@ import pytest
 from sharegen.common import ragged
 from sharegen.errors import JournalError, SharegenError, UsageError
 from sharegen.job.dry_run import plan_job
-from sharegen.job.identity import JobContent
 from sharegen.job.interrupt import Interrupted
+from sharegen.job.job_content import JobContent
 from sharegen.job.loaded import LoadedJob
-from sharegen.job.run import Watcher, run_job
+from sharegen.job.run_job import Watcher, run_job
 from sharegen.results.journal.journal import Journal
 from sharegen.results.journal.record import read
 from sharegen.results.journal.run_file import run_file_path
@@ -336,7 +336,7 @@ def _start(configure: Any, path: Path) -> subprocess.Popen[str]:
     settings = _long_job(configure).model_dump_json()
     program = (
         "import faulthandler, signal, sys\nfaulthandler.register(signal.SIGUSR1)\n"
-        "from pathlib import Path\nfrom sharegen.job.run import run_job\n"
+        "from pathlib import Path\nfrom sharegen.job.run_job import run_job\n"
         "from sharegen.errors import SharegenError\n"
         "from sharegen.workload.configuration import Configuration\n"
         "job = Configuration.model_validate_json(sys.argv[1])\n"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sharegen.errors import DataError, JournalError, UsageError
-from sharegen.job import batch
-from sharegen.job.batch import Answers, run_batch
+from sharegen.job import batch_file
+from sharegen.job.batch_file import Answers, run_batch
 from sharegen.workload.configuration import resolve
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -168,17 +168,17 @@ def test_answers_replace_nothing_but_answers(answer: Any, tmp_path: Path) -> Non
 def test_answers_replace_nothing_that_somebody_wrote_meanwhile(
     answer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, run = tmp_path / "out.jsonl", batch.run_job
+    path, run = tmp_path / "out.jsonl", batch_file.run_job
 
     def running(*arguments: Any, **options: Any) -> Any:
         outcome = run(*arguments, **options)
         path.write_text("mine\n")
         return outcome
 
-    monkeypatch.setattr(batch, "run_job", running)
+    monkeypatch.setattr(batch_file, "run_job", running)
     with pytest.raises(DataError, match=r"out\.jsonl: somebody wrote .*out\.journal\.jsonl"):
         answer([chat("a")])
     assert path.read_text() == "mine\n"
     path.unlink()
-    monkeypatch.setattr(batch, "run_job", run)
+    monkeypatch.setattr(batch_file, "run_job", run)
     assert answer([chat("a")])[1].keys() == {"a"}

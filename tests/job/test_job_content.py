@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from sharegen.errors import JournalError
-from sharegen.job.identity import of_ranks
-from sharegen.job.run import run_job
+from sharegen.job.job_content import of_ranks
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.identity import differences
 from sharegen.results.journal.pool import pool
 from sharegen.results.journal.run_file import RunFile

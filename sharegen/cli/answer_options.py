@@ -10,7 +10,7 @@ import typer
 from sharegen.cli.flags import assigned
 
 if TYPE_CHECKING:
-    from sharegen.job.rereading import AnswerRecipe
+    from sharegen.job.answer_recipe import AnswerRecipe
 
 _PANEL = "Answers"
 
@@ -39,7 +39,7 @@ SetOption = Annotated[
 
 def answers_by(recipe: str | None, assignments: Sequence[str] | None) -> AnswerRecipe:
     """What the two options say. Raises UsageError for a --set that is no assignment."""
-    from sharegen.job.rereading import AnswerRecipe
+    from sharegen.job.answer_recipe import AnswerRecipe
     from sharegen.workload.recipe import merge
 
     flags: dict[str, Any] = {}

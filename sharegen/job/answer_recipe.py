@@ -11,7 +11,7 @@ from typing import Any
 
 from sharegen.common.log import log
 from sharegen.errors import SharegenError, UsageError
-from sharegen.job.gold import gold_answers
+from sharegen.job.gold_reading import gold_answers
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.rereading import Rereading
 from sharegen.results.journal.run_file import as_json, shown

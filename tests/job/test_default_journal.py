@@ -12,8 +12,8 @@ import pytest
 
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
-from sharegen.job.identity import JobContent
-from sharegen.job.output import default_output, find_output
+from sharegen.job.default_journal import default_output, find_output
+from sharegen.job.job_content import JobContent
 from sharegen.results.journal.family import journal_path
 from sharegen.results.journal.journal import Journal, refuse_other_job
 from sharegen.results.journal.record import Record

@@ -21,17 +21,17 @@ from sharegen.job.beside import (
     refuse_writers,
     tell_discarded,
 )
-from sharegen.job.clock import clock_of
+from sharegen.job.default_journal import find_output
 from sharegen.job.engines import fork_server
-from sharegen.job.identity import JobContent
 from sharegen.job.interrupt import Interrupted, interrupts
+from sharegen.job.job_content import JobContent
 from sharegen.job.judging import check_execution, judging
 from sharegen.job.loaded import LoadedJob
 from sharegen.job.outcome import JobOutcome, outcome_on_record
-from sharegen.job.output import find_output
 from sharegen.job.recording import refuse_unknown_fields
 from sharegen.job.reordering import load_asked
 from sharegen.job.share import share_of
+from sharegen.job.template_clock import clock_of
 from sharegen.job.watcher import Watcher
 from sharegen.results.journal.family import journal_path
 from sharegen.results.journal.journal_family import JournalFamily

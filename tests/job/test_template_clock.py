@@ -12,7 +12,7 @@ import pytest
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.dry_run import preview_prompt
-from sharegen.job.run import run_job
+from sharegen.job.run_job import run_job
 from sharegen.results.journal.pool import pool
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.clock import Clock
