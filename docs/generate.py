@@ -13,7 +13,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -196,9 +197,13 @@ def schema() -> str:
     keys = dict(holes["properties"])
     preset = {"type": "object", "properties": keys, "additionalProperties": False}
     holes["properties"] |= {
-        "description": {"type": "string"},
-        "default": {"type": "string"},
-        "presets": {"type": "object", "additionalProperties": preset},
+        "description": {"description": "What the recipe is for, in a line.", "type": "string"},
+        "default": {"description": "The preset that holds without --dataset.", "type": "string"},
+        "presets": {
+            "description": "Names of datasets, each with the keys that it sets.",
+            "type": "object",
+            "additionalProperties": preset,
+        },
     }
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -250,7 +255,8 @@ def _parameter(value: inspect.Parameter) -> str:
     stars = "**" if value.kind is inspect.Parameter.VAR_KEYWORD else ""
     kind = value.annotation
     if not isinstance(kind, str):
-        kind = inspect.formatannotation(kind).replace("collections.abc.", "")
+        kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+        kind = " | ".join(map(inspect.formatannotation, kinds)).replace("collections.abc.", "")
     return f"{stars}{value.name}: {kind}{default}"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -63,3 +65,23 @@ def test_the_schema_takes_the_recipes_and_no_other_keys() -> None:
         assert not list(schema.iter_errors(recipe))
     for wrong in ({"foo": 1}, {"sampling": {"n": 1}}, {"presets": {"a": {"samplin": {}}}}):
         assert not schema.is_valid(wrong)
+
+
+def properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every property of a JSON schema and of the schemas in it."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from properties(each)
+    elif isinstance(schema, dict):
+        named = schema.get("properties")
+        yield from named.items() if isinstance(named, dict) else ()
+        for name, each in schema.items():
+            if name not in ("default", "examples"):
+                yield from properties(list(each.values()) if name == "properties" else each)
+
+
+def test_every_key_of_the_schema_is_described() -> None:
+    found = list(properties(json.loads((DOCS / "recipe.schema.json").read_text("utf-8"))))
+    assert len(found) > 80
+    for name, schema in found:
+        assert schema.get("description", "").endswith("."), name

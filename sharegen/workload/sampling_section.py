@@ -61,23 +61,6 @@ class Sampling(Strict, RecipeSampling):  # type: ignore[misc]  # pydantic freeze
         int | None,
         Parameter("How many texts a beam search follows; null is as many as it keeps.", ge=1),
     ] = None
-    length_penalty: Annotated[
-        float,
-        Parameter(
-            "A beam's score is its log-probability over the number of its tokens to this power: "
-            "above 0 favours long texts.",
-            ge=-100,
-            le=100,
-        ),
-    ] = 1.0
-    early_stopping: Annotated[
-        bool | Literal["never"],
-        Parameter(
-            "When a beam search ends, once enough texts have ended. true: at once; false: when no "
-            'beam\'s score, as it stands, beats the worst of these; "never": when none can beat it '
-            "at any length."
-        ),
-    ] = False
 
     @property
     def rows(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from sharegen.common.parameters.parameter import Flag, Kind, Parameter, declared
 
@@ -185,7 +185,30 @@ class SamplingParameters:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeSampling(SamplingParameters, SampleCount):
+class BeamParameters:
+    """What a beam search and a recipe say by the same names; scores are transformers' own."""
+
+    length_penalty: Annotated[
+        float,
+        Parameter(
+            "A text's score is its log-probability over the number of its tokens, the one that "
+            "ends it included, to this power: above 0 favours long texts.",
+            ge=-100,
+            le=100,
+        ),
+    ] = 1.0
+    early_stopping: Annotated[
+        bool | Literal["never"],
+        Parameter(
+            "When a beam search ends, once enough texts have ended. True: at once; False: when no "
+            'beam\'s score, as it stands, beats the worst of these; "never": when none can beat it '
+            "at any length."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeSampling(BeamParameters, SamplingParameters, SampleCount):
     """What a recipe says, and the command line for it."""
 
     max_tokens: Annotated[int | None, MAX_TOKENS] = 256

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sharegen.common.parameters.parameter import Parameter, check, declared, described
-from sharegen.common.parameters.sampling import MOST_BIAS, SamplingParameters
+from sharegen.common.parameters.sampling import MOST_BIAS, BeamParameters, SamplingParameters
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.common.vllm_names import BEAM_NOT_HERE, SAMPLING_NOT_HERE, refusing
 from sharegen.errors import UsageError
@@ -148,54 +148,36 @@ def _check(name: str, value: Any, good: bool, want: str) -> None:
         raise UsageError(f"{name} is {value!r}: it must be {want}")
 
 
-_OF_BEAMS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "beam_width": (lambda x: _whole(x, 1), "a whole number of at least 1"),
-    "temperature": (
-        lambda x: _number(x, 0, 0),
-        "0: beam search draws nothing at random, it follows the likeliest texts",
-    ),
-    "length_penalty": (lambda x: _number(x, -100, 100), "a number from -100 to 100"),
-    "early_stopping": (
-        lambda x: isinstance(x, bool) or x == "never",
-        'True, False or "never"',
-    ),
-}
+_NO_DRAWS = "0: beam search draws nothing at random, it follows the likeliest texts"
 
 
 @refusing(BEAM_NOT_HERE)
+@described(SamplingParameters)
 @dataclass(frozen=True)
-class BeamSearchParams:
+class BeamSearchParams(BeamParameters):
     """How to search for the likeliest texts of one request, in vLLM's terms.
 
     beam_width: texts that are followed side by side, and that come out, the best first.
     temperature: vLLM's, 0.
-    length_penalty: a text's score is its log-probability over the number of its tokens, the one
-        that ends it included, to this power: above 0 favours long texts.
-    early_stopping: when the search ends, once beam_width texts have ended. True: at once; False:
-        when no beam's score, as it stands, beats the worst of these; "never": when none can beat it
-        at any length.
-    max_tokens, stop, stop_token_ids, ignore_eos, include_stop_str_in_output, skip_special_tokens,
-        logprobs: as for SamplingParams.
 
     Scores, their length and early_stopping are those of transformers' `generate(num_beams=...)`.
+
     Raises UsageError for a value outside its range, TypeError for an unknown field.
     """
 
-    beam_width: int
+    beam_width: Annotated[int, Parameter("How many texts are followed side by side.", ge=1)]
     max_tokens: int | None
     ignore_eos: bool = False
     temperature: float = 0.0
-    length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
-    early_stopping: bool | Literal["never"] = False
     stop: str | Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     skip_special_tokens: bool = True
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, (good, want) in _OF_BEAMS.items():
-            _check(name, getattr(self, name), good(getattr(self, name)), want)
+        check(self, declared(BeamSearchParams).values())
+        _check("temperature", self.temperature, _number(self.temperature, 0, 0), _NO_DRAWS)
         for name in ("stop", "stop_token_ids"):
             object.__setattr__(self, name, getattr(self.of_rows, name))
 
