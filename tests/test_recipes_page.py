@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sharegen.common.mappings import merge
 from sharegen.job.dry_run import preview_prompt
 from sharegen.job.gold_reading import gold_answers
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.reader import AnswerReader
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import Job, merge
+from sharegen.workload.recipe import Job
 from sharegen.workload.validation import validate
 
 PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")

@@ -29,8 +29,8 @@ from sharegen.cli import score as score_command
 from sharegen.cli import streams, wrong_usage
 from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
+from sharegen.cli.telling import complain
 from sharegen.common.log import handled_by
-from sharegen.common.printable import printable
 from sharegen.errors import NothingToDo, SharegenError
 from sharegen.job.interrupt import Interrupted
 
@@ -129,7 +129,7 @@ def main(
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    with streams.guarded(), handled_by(_say):
+    with streams.guarded(), handled_by(complain):
         code = _run(given, debug, commands, name)
     sys.exit(code)
 
@@ -148,7 +148,7 @@ def _run(given: list[str], debug: bool, commands: typer.Typer, name: str) -> int
     except streams.ReaderLeft:
         return 0
     if code == _INTERRUPTED:  # which newer versions of Typer make of Ctrl-C themselves
-        _say("interrupted")
+        complain("interrupted")
     return code if isinstance(code, int) else 0
 
 
@@ -162,9 +162,5 @@ def _explain(error: Exception) -> int:
     """Say what was wrong in one line; returns the exit code."""
     message = wrong_usage.explain(error) if isinstance(error, _PARSER_ERROR) else str(error)
     what = "" if isinstance(error, Interrupted | NothingToDo) else "error: "
-    _say(what + message)
+    complain(what + message)
     return error.exit_code  # type: ignore[attr-defined, no-any-return]
-
-
-def _say(line: str) -> None:
-    print(printable(f"sharegen: {' '.join(line.split())}"), file=sys.stderr)

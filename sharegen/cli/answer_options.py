@@ -39,8 +39,8 @@ SetOption = Annotated[
 
 def answers_by(recipe: str | None, assignments: Sequence[str] | None) -> AnswerRecipe:
     """What the two options say. Raises UsageError for a --set that is no assignment."""
+    from sharegen.common.mappings import merge
     from sharegen.job.answer_recipe import AnswerRecipe
-    from sharegen.workload.recipe import merge
 
     flags: dict[str, Any] = {}
     for assignment in assignments or ():

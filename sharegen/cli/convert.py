@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from sharegen.cli.parameters import parse_path
+from sharegen.cli.telling import say
 from sharegen.results.export.formats import Format, default_path
 
 if TYPE_CHECKING:
@@ -80,7 +80,5 @@ def write_converted(
     from sharegen.job.converting import convert_journal
 
     problems, samples = convert_journal(journal, kind, output, choice)
-    Console(stderr=True, highlight=False).print(
-        f"{samples:,} samples of {problems:,} problems as {kind}", style="dim"
-    )
+    say(f"{samples:,} samples of {problems:,} problems as {kind}")
     print(output)

@@ -64,7 +64,7 @@ class JobOptions(_JobKeys):  # type: ignore[valid-type, misc]  # made of declara
 
         Raises UsageError for a --set that is no assignment.
         """
-        from sharegen.workload.recipe import merge
+        from sharegen.common.mappings import merge
 
         values = given(said_by(self))
         for assignment in self.set or ():

@@ -15,6 +15,7 @@ from sharegen.cli.options import JobOptions
 from sharegen.cli.parameters import with_options
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
+from sharegen.cli.telling import say
 from sharegen.common.printable import printable, visible
 from sharegen.errors import UsageError
 
@@ -103,7 +104,7 @@ def _print_prompt(asked: PromptPreview) -> None:
     if asked.begins_with:
         said += f", of which {asked.begins_with} stands before the text"
     said += "" if asked.gold is None else f"; gold answer: {asked.gold}"
-    print(printable(said), file=sys.stderr)
+    say(said)
     sys.stdout.write((printable(asked.text) if sys.stdout.isatty() else asked.text) + "\n")
 
 

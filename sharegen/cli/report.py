@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 from sharegen.cli.answer_options import RecipeOption, SetOption, answers_by
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path
+from sharegen.cli.telling import say
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
@@ -91,18 +91,18 @@ def report(
     )
     for run in runs:
         for note in run.notes:
-            _say(f"{run.run.path}: {note}")
+            say(f"{run.run.path}: {note}")
     curve = terminal.chart(runs)
     if as_json:
         print_json(as_object(runs))
     elif curve:
         print(printable(curve))
     else:
-        _say("no sample has a gold answer or a score to be judged by: there are no curves")
+        say("no sample has a gold answer or a score to be judged by: there are no curves")
     drawn = pictures(runs)
     if output is not None:
         for path in figures.save(drawn, output):
-            _say(f"written: {path}")
+            say(f"written: {path}")
     if html is not None:
         prompts, shared = _prompts(problems)
         try:
@@ -110,7 +110,7 @@ def report(
             replace_file(html, page.render(runs, drawn, prompts, shared))
         except OSError as error:
             raise DataError(f"--html {html}: cannot be written: {error.strerror}") from error
-        _say(f"written: {html}")
+        say(f"written: {html}")
 
 
 def _check_outputs(html: Path | None, output: Path | None) -> None:
@@ -146,7 +146,7 @@ def _problems(run: Run, for_page: bool, for_pictures: bool) -> list[Problem]:
     try:
         problems = load_asked(Configuration.from_settings(run.file.settings)).problems
     except SharegenError as error:
-        _say(f"{run.path}: the report goes without the questions: {error}")
+        say(f"{run.path}: the report goes without the questions: {error}")
         return []
     return [problem for problem in problems if asked.get(problem.id) == problem.prompt_hash]
 
@@ -176,7 +176,3 @@ def _split(texts: dict[str, str]) -> tuple[dict[str, str], str]:
     same = next((i for i, (a, b) in pairs if a != b), min(len(first), len(last)))
     length = first.rfind("\n", 0, same) + 1
     return {name: text[length:] for name, text in texts.items()}, first[:length].strip()
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr)

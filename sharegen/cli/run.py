@@ -15,6 +15,7 @@ from sharegen.cli.parameters import with_options
 from sharegen.cli.plan import sharing_tree
 from sharegen.cli.recipes import RecipeArgument
 from sharegen.cli.show_config import print_configuration
+from sharegen.cli.telling import say, stderr_console, warn_unconfined
 from sharegen.common.printable import visible
 from sharegen.errors import SharegenError
 
@@ -63,17 +64,17 @@ def run_recipe(
     command: what was typed. flags: more of what `options.flags()` gives, on top; schema: see
     `configuration.resolve`.
     """
+    from sharegen.common.mappings import merge
     from sharegen.job.batch_file import run_batch
     from sharegen.job.run_job import run_job
     from sharegen.results.journal.pool import Pool
     from sharegen.results.screen.summary import print_summary
     from sharegen.results.stopping.stopped import Stopped
     from sharegen.workload.configuration import resolve
-    from sharegen.workload.recipe import merge
 
     configuration = resolve(recipe, options.dataset, merge(options.flags(), flags or {}), schema)
     shard = options.part
-    errors = Console(stderr=True, highlight=False)
+    errors = stderr_console()
     if options.show_config:
         print_configuration(configuration)
         return None
@@ -88,7 +89,7 @@ def run_recipe(
             "strict": options.strict,
             "retry_failed": options.retry_failed,
             "verify": options.verify,
-            "execute": _isolation(options, errors),
+            "execute": _isolation(options),
             "watcher": None if options.quiet else _terminal_watcher(errors, status),
             "command": command,
         }
@@ -97,9 +98,9 @@ def run_recipe(
         else:
             outcome = run_job(configuration, options.output, **asked)
     if options.verify and outcome.drawn == 0:
-        errors.print("Nothing was drawn, so there is nothing to verify.", style="dim")
+        say("Nothing was drawn, so there is nothing to verify.")
     if (options.keep_prompt or options.keep) and outcome.drawn == 0:
-        errors.print("Nothing was drawn, so no line holds more than it did.", style="dim")
+        say("Nothing was drawn, so no line holds more than it did.")
     path = outcome.path
     if options.quiet:
         print(path if answers is None else answers.path)
@@ -108,7 +109,7 @@ def run_recipe(
         plan = _plan_of_asked(configuration, outcome, shard)
         if plan is not None:
             errors.print(sharing_tree(plan))
-        errors.print("Everything that was asked is on record already.\n", style="dim")
+        say("Everything that was asked is on record already.\n")
     questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
     found = Pool.of(outcome.journals).read_by(outcome.reading)
     sampling = configuration.sampling
@@ -147,7 +148,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("s" if number != 1 else "")
 
 
-def _isolation(options: RunOptions, errors: Console) -> Isolation | None:
+def _isolation(options: RunOptions) -> Isolation | None:
     """In which sandbox programs may run as they are drawn, if they may."""
     from sharegen.results.sandbox.host import choose_isolation
 
@@ -155,7 +156,7 @@ def _isolation(options: RunOptions, errors: Console) -> Isolation | None:
         return None
     isolation = choose_isolation(options.unsafe_execution)
     if isolation == "none":
-        errors.print("the programs run without isolation", style="bold red")
+        warn_unconfined()
     return isolation
 
 
@@ -185,6 +186,6 @@ def _terminal_watcher(console: Console, status: Status) -> Any:
             return Progress(stats, samples, problems, console, longest, before)
 
         def verifying(self, steps: int) -> None:
-            console.print(f"verifying {steps:,} steps", style="dim")
+            say(f"verifying {steps:,} steps")
 
     return TerminalWatcher()

@@ -17,6 +17,7 @@ from sharegen.cli.answer_options import RecipeOption, SetOption, answers_by
 from sharegen.cli.code import SchemaOption
 from sharegen.cli.json_output import JsonOption, print_json
 from sharegen.cli.parameters import parse_path, parse_size
+from sharegen.cli.telling import say, stderr_console, warn_unconfined
 from sharegen.common.cores import available_cores
 from sharegen.common.log import log
 from sharegen.common.printable import printable, visible
@@ -201,9 +202,7 @@ def _mathematics(found: Pool, ks: Sequence[int]) -> EstimateRows | None:
         return None
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     said = used or "answers are compared by value and spelling, which settles them all"
-    Console(stderr=True, highlight=False).print(
-        visible(f"{found.name}: {said}"), style="dim", soft_wrap=True
-    )
+    say(f"{found.name}: {said}")
     first = None if stopped is None else stopped.first
     if stopped is not None:
         _say_how(found.name, stopped)
@@ -226,7 +225,7 @@ def _say_how(name: str, stopped: Stopped) -> None:
         )
     said = (f"{name}: {stopped.in_words()}", f"{name}: {how}")
     for line in said:
-        Console(stderr=True, highlight=False).print(visible(line), style="dim", soft_wrap=True)
+        say(line)
 
 
 def _programs(
@@ -248,8 +247,6 @@ def _programs(
     from sharegen.results.sandbox.limits import MIB, Limits
     from sharegen.results.scoring.score_file import scores_path
 
-    errors = Console(stderr=True, highlight=False)
-
     def isolate() -> Isolation:
         if not execute:
             raise UsageError(
@@ -258,9 +255,8 @@ def _programs(
             )
         isolation = choose_isolation(unsafe)
         if isolation == "none":
-            errors.print("the programs run without isolation", style="bold red")
-        said = f"sandbox: {isolation}; {memory_in_words(isolation)}"
-        errors.print(said, style="dim", soft_wrap=True)
+            warn_unconfined()
+        say(f"sandbox: {isolation}; {memory_in_words(isolation)}")
         return isolation
 
     if memory < MIB:
@@ -268,7 +264,7 @@ def _programs(
     tests = dataset_of(samples, *where)
     limits = Limits(cpu_seconds=timeout, wall_seconds=2 * timeout + 2, memory=memory)
     try:
-        with interrupts(), ScoreProgress(errors) as progress:
+        with interrupts(), ScoreProgress(stderr_console()) as progress:
             verdicts = score_programs(
                 samples,
                 tests,
@@ -286,15 +282,14 @@ def _programs(
         ) from None
     results = Counter(verdict.result for verdict in verdicts)
     line = ", ".join(f"{result} {count:,}" for result, count in results.most_common())
-    errors.print(visible(f"{scores_path(samples.path)}: {line}"), style="dim", soft_wrap=True)
+    say(f"{scores_path(samples.path)}: {line}")
     return verdicts
 
 
 def _print_next(journal: Path) -> None:
     page = journal.with_name(journal.name.removesuffix(".jsonl") + ".html")
     command = shlex.join(["sharegen", "report", str(journal), "--html", str(page)])
-    errors = Console(stderr=True, highlight=False)
-    errors.print(f"next: {visible(command)}", style="dim", soft_wrap=True)
+    say(f"next: {command}")
 
 
 def _by_difficulty(

@@ -16,6 +16,7 @@ from rich.text import Text
 from sharegen.cli.answer_options import RecipeOption, SetOption, answers_by
 from sharegen.cli.explaining import print_explained
 from sharegen.cli.parameters import parse_path
+from sharegen.cli.telling import say
 from sharegen.common.files import replace_file
 from sharegen.common.printable import printable, visible
 from sharegen.errors import DataError, JournalError, SharegenError, UsageError
@@ -123,7 +124,7 @@ def vote(
         _write_lines(rows, len(pools) > 1)
     if output is not None and not to_stdout:
         _save(output, _as_jsonl(rows, len(pools) > 1))
-        _say(f"{len(rows)} votes written to {output}")
+        say(f"{len(rows)} votes written to {output}")
 
 
 def show(
@@ -160,7 +161,7 @@ def show(
         text, own = _prompt(journal, records[0])
         prompt = ShownPrompt(text) if whole_prompt else ShownPrompt.of(text, own)
     except SharegenError as error:
-        _say(f"the prompt cannot be shown: {error}")
+        say(f"the prompt cannot be shown: {error}")
         prompt = None
     console = Console(highlight=False, soft_wrap=True)
     for line in describe(records, prompt, Stopped.of(journal)):
@@ -193,33 +194,29 @@ def _prompt(journal: Pool, record: Record) -> tuple[str, str | None]:
     return str(mine.prompt), mine.prompt.own
 
 
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr)
-
-
 def _say_notes(part: Pool, votes: list[Vote], at: int | None, stopped: Stopped | None) -> None:
     """What the reader of the votes should know, on stderr."""
     for path, lines in part.duplicates.items():
         if lines:
-            _say(
+            say(
                 f"{path}: {len(lines)} lines repeat an earlier sample and are left out"
                 f" (first: line {lines[0]})"
             )
     short = sum(vote.samples < at for vote in votes) if at is not None else 0
     if short:
-        _say(f"{part.name}: {short} of {len(votes)} problems have fewer than {at} samples")
+        say(f"{part.name}: {short} of {len(votes)} problems have fewer than {at} samples")
     if stopped is not None:
-        _say(f"{part.name}: {stopped.in_words()}")
+        say(f"{part.name}: {stopped.in_words()}")
     result = accuracy(votes, stopped)
     samples = sum(vote.samples for vote in votes)
     line = f"{part.name}: {len(votes)} problems, {samples} samples"
     if result is not None:
         line += f"; right: {result.sample:.1%} of the samples, {result.vote:.1%} of the votes"
         line += f" ({stopped.rule.named})" if stopped is not None else ""
-    _say(line)
+    say(line)
     used = equality_used(pair for vote in votes for pair in vote.comparisons)
     if used is not None:
-        _say(f"{part.name}: {used}")
+        say(f"{part.name}: {used}")
 
 
 def _table(rows: list[Row], several: bool) -> Table:

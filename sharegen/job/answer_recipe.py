@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sharegen.common.log import log
+from sharegen.common.mappings import merge
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.gold_reading import gold_answers
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.rereading import Rereading
 from sharegen.results.journal.run_file import as_json, shown
 from sharegen.workload.configuration import Configuration
-from sharegen.workload.recipe import load_recipe, merge
+from sharegen.workload.recipe import load_recipe
 from sharegen.workload.validation import validate
 
 

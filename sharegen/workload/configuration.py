@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 
 from sharegen.common.grammar import prepared
 from sharegen.common.log import log
+from sharegen.common.mappings import merge
 from sharegen.common.parameters.data import OrderParameters, TokenParameters
 from sharegen.common.parameters.machine import MachineParameters
 from sharegen.common.parameters.parameter import declared
@@ -30,7 +31,7 @@ from sharegen.workload.idle import (
     refuse_idle_rule,
     refuse_no_text,
 )
-from sharegen.workload.recipe import Job, Recipe, load_recipe, merge
+from sharegen.workload.recipe import Job, Recipe, load_recipe
 from sharegen.workload.sampling_section import Sampling
 from sharegen.workload.sources import (
     choose_dataset,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 
+from sharegen.common.mappings import merge
 from sharegen.common.names import SHOWN, named, nearest
 from sharegen.common.parameters.data import ModelParameters
 from sharegen.common.parameters.parameter import Parameter
@@ -84,16 +84,6 @@ class Recipe:
     def merged(self, preset: str | None) -> dict[str, Any]:
         """The job's mapping with one preset on top (None: the bare recipe)."""
         return merge(self.job, self.presets[preset]) if preset else self.job
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `over` on top, mapping by mapping; lists and scalars are replaced."""
-    out = dict(base)
-    for key, value in over.items():
-        below = out.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        out[key] = merge(below, value) if both else value  # type: ignore[arg-type]
-    return out
 
 
 def recipe_names() -> list[str]:

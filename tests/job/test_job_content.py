@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from sharegen.common.mappings import merge
 from sharegen.errors import JournalError
 from sharegen.job.job_content import of_ranks
 from sharegen.job.run_job import run_job
@@ -17,7 +18,6 @@ from sharegen.results.journal.identity import differences
 from sharegen.results.journal.pool import pool
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import merge
 from tests.tiny import save_tiny_model
 
 ROWS = [{"question": f"Tom has {n} apples. How many?", "answer": f"#### {n}"} for n in range(3, 10)]

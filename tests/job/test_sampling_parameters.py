@@ -13,6 +13,7 @@ import pytest
 
 from sharegen import BeamSearchParams, SamplingParams
 from sharegen.cli.flags import assigned
+from sharegen.common.mappings import merge
 from sharegen.common.structured import StructuredOutputsParams
 from sharegen.engine.model.checkpoint.source import load_tokenizer
 from sharegen.errors import JournalError, UsageError
@@ -21,7 +22,6 @@ from sharegen.job.run_job import run_job
 from sharegen.results.journal.record import Record, read
 from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import merge
 from sharegen.workload.sampling_section import Sampling
 
 RECIPE = """\

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from sharegen.common.mappings import merge
 from sharegen.errors import DataError, UsageError
 from sharegen.results.journal.identity import identity_of
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
-from sharegen.workload.recipe import merge
 
 RECIPE = """\
 default: small

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from sharegen.common.mappings import merge
 from sharegen.errors import UsageError
 from sharegen.results.answers.normal import normalise
 from sharegen.results.answers.reader import AnswerReader
-from sharegen.workload.recipe import Job, find_recipe, load_recipe, merge, recipe_names
+from sharegen.workload.recipe import Job, find_recipe, load_recipe, recipe_names
 from sharegen.workload.validation import validate
 
 

@@ -19,6 +19,7 @@ from sharegen.common import json_values
 from sharegen.common.files import replace_file
 from sharegen.common.json_values import JsonError
 from sharegen.common.log import log
+from sharegen.common.mappings import merge
 from sharegen.errors import JournalError
 from sharegen.results.journal.identity import identity_of
 from sharegen.results.journal.places import hidden, make_folder
@@ -71,7 +72,7 @@ class RunFile:
     @property
     def settings(self) -> dict[str, Any]:
         """Configuration and extent merged, section by section: the job as it was last run."""
-        return _merge(self.configuration, self.extent)
+        return merge(self.configuration, self.extent)
 
     def write(self, path: Path) -> None:
         """Replace the file in one step: a reader sees the old one or the new one, whole."""
@@ -139,12 +140,3 @@ def shown(journal: str | os.PathLike[str]) -> str:
 def as_json(section: Mapping[str, Any] | None) -> dict[str, Any]:
     """The section as reading it back will give it (tuples become lists, paths strings)."""
     return json.loads(json.dumps(dict(section or {}), default=str))
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for name, value in over.items():
-        below = merged.get(name)
-        nested = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[name] = _merge(below, value) if nested else value  # type: ignore[arg-type]
-    return merged
