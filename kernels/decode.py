@@ -39,14 +39,30 @@ def decode_attention(
 ) -> torch.Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
-    q: [rows, num_heads, key_size]; the keys and values of the step are in the caches already, or
-    put() launches what puts them there: beside the shared nodes, which have none of them.
-    block_tables: [rows, max_blocks] int32, the suffix's blocks. prefix_length: [rows] int32, tokens
-    above the suffix. position: [rows] int32, of the query; a row without a suffix has
-    position = prefix_length - 1, and becomes 0 when the plan does not name it either.
-    fp8: the FP8 blocks, where suffixes and the nodes that are marked so lie in these.
-    Returns [rows, num_heads, value_size], or, given `rows`, writes these and returns their numbers.
     Reads nothing back to the host, and may be captured.
+
+    Args:
+        q: [rows, num_heads, key_size].
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *]; the step's keys and values are in
+            them already, or `put` puts them there.
+        plan: the shared nodes of the batch, and the unshared ones.
+        block_tables: [rows, max_blocks] int32, the suffixes' blocks.
+        prefix_length: [rows] int32, tokens above the suffix.
+        position: [rows] int32, of the query. A row without a suffix has position =
+            prefix_length - 1, and becomes 0 when the plan does not name it either.
+        put: launches what puts the step's keys and values into the cache, beside the shared nodes,
+            which have none of them.
+        fp8: the FP8 blocks, where suffixes and the nodes that are marked so lie in these.
+        scale: multiplies the scores.
+        window: keys that a query sees at most, its own included; None for all.
+        attention_chunk: length of the chunks within which queries see keys; None for none.
+        softcap: limit of the scores, where the model has one.
+        sinks: [num_heads], one more logit without a value.
+        out: [rows, num_heads, value_size], where the result goes; by default a new tensor.
+        rows: where the result goes in FP8 instead.
+
+    Returns:
+        [rows, num_heads, value_size], or the numbers of `rows` where that is given.
     """
     how: dict[str, Any] = {
         "fp8": fp8, "scale": scale, "window": window,

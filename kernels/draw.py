@@ -131,12 +131,18 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Draw one token a row; the same as `sharegen.engine.sample.sampler.draw`.
 
-    logits, raw: [m, vocab_size] after and before biases and penalties (the same tensor where there
-    are none), last stride 1; logit_rows: int64 [n], the row of both that each draw reads, or None
-    for m = n. temperature, top_p, min_p: float32 [n]; top_k (vocab_size for no limit), keys,
-    positions: int64 [n]. filtered: whether some row has top-k, top-p or min-p.
-    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n], NaN where a row is not
-    a distribution.
+    Args:
+        logits: [m, vocab_size], after biases and penalties; its last stride is 1.
+        raw: [m, vocab_size], before these; the same tensor where there are none.
+        temperature, top_p, min_p: [n] float32.
+        top_k: [n] int64, vocab_size for no limit.
+        keys, positions: [n] int64.
+        logit_rows: [n] int64, the row of both that each draw reads, or None for m = n.
+        filtered: whether some row has top-k, top-p or min-p.
+
+    Returns:
+        Token ids [n] int64, and their log-probabilities under raw [n] float32, NaN where a row is
+        not a distribution.
     """
     num_rows, vocab_size = len(positions), logits.shape[1]
     assert logits.stride(1) == 1 and raw.stride(1) == 1 and raw.shape == logits.shape

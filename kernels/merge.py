@@ -103,12 +103,18 @@ def merge_partials(
     *,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Write each row's merged partials to `out` [rows, num_heads, value_size]; returns it.
+    """Write each row's merged partials to `out`, and return it.
 
-    shared_out [partials, num_heads, value_size], shared_lse [partials, num_heads]: the row's are
-    partial_start[row] to partial_start[row + 1]. own_out [rows, n, num_heads, value_size],
-    own_lse: its other n. A partial of no keys has lse = -inf and may hold anything as out; a row
-    of nothing becomes 0. sinks: [num_heads], one more logit without a value.
+    A partial of no keys has lse = -inf and may hold anything as out; a row of nothing becomes 0.
+
+    Args:
+        shared_out: [partials, num_heads, value_size], of the shared phase.
+        shared_lse: [partials, num_heads].
+        partial_start: [rows + 1]; a row has those from its own entry to the next.
+        own_out: [rows, n, num_heads, value_size], the row's other n partials.
+        own_lse: [rows, n, num_heads].
+        out: [rows, num_heads, value_size].
+        sinks: [num_heads], one more logit without a value.
     """
     num_rows, num_heads, value_size = out.shape
     _check(shared_out, shared_lse, partial_start, own_out, own_lse)

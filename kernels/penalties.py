@@ -37,11 +37,16 @@ def penalise(
     logits: torch.Tensor, in_prompt: torch.Tensor | None, history: torch.Tensor | None,
     repetition: torch.Tensor, frequency: torch.Tensor, presence: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """The penalised logits, float32; the same as `sharegen.engine.sample.penalties.penalise`.
+    """The penalised logits; the same as `sharegen.engine.sample.penalties.penalise`.
 
-    logits: [n, V], any float type; in_prompt: bool [n, V], or None where no row has a repetition
-    penalty; history: integers [n, L], the output so far and -1 beyond, or None while there is none;
-    repetition, frequency, presence: float32 [n].
+    Args:
+        logits: [n, V], any float type.
+        in_prompt: [n, V] bool, or None where no row has a repetition penalty.
+        history: [n, L] integers, the output so far and -1 beyond, or None while there is none.
+        repetition, frequency, presence: [n] float32.
+
+    Returns:
+        [n, V] float32.
     """
     num_rows, vocab_size = logits.shape
     assert logits.stride(1) == 1 and (in_prompt is None or in_prompt.stride(1) == 1)

@@ -220,11 +220,24 @@ def prefill_attention(
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One prefill step: [T, num_heads, value_size].
+    """One prefill step: packed chunks of prompts, each over the nodes above it and itself.
 
-    q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *], as computed in this step; position: [T]
-    int32, ascending by one within each chunk of the plan. fp8: the FP8 blocks, where the
-    nodes that are marked so lie in these.
+    Args:
+        q: [T, num_heads, key_size].
+        k, v: [T, num_kv_heads, *], as computed in this step.
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *].
+        plan: the chunks and the shared nodes above them.
+        position: [T] int32, ascending by one within each chunk of the plan.
+        fp8: the FP8 blocks, where the nodes that are marked so lie in these.
+        scale: multiplies the scores.
+        window: keys that a query sees at most, its own included; None for all.
+        attention_chunk: length of the chunks within which queries see keys; None for none.
+        softcap: limit of the scores, where the model has one.
+        sinks: [num_heads], one more logit without a value.
+        out: [T, num_heads, value_size], where the result goes; by default a new tensor.
+
+    Returns:
+        [T, num_heads, value_size].
     """
     shape, tile, shared = plan.shape, plan.tile, plan.shared
     shared.check(q, k_cache, v_cache)

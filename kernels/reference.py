@@ -240,9 +240,20 @@ def decode_attention(
 ) -> Tensor:
     """One decoding step: each row against the nodes above it and its own suffix.
 
-    q: [rows, num_heads, key_size]; the step's keys and values are in the caches already. fp8:
-    the FP8 blocks, where suffixes and the nodes that are marked so lie in these.
-    Returns [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
+    Args:
+        q: [rows, num_heads, key_size].
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *], with the step's keys and values.
+        plan: the nodes above the rows.
+        suffix: each row's own tokens.
+        fp8: the FP8 blocks, where suffixes and the nodes that are marked so lie in these.
+        scale: multiplies the scores.
+        window: keys that a query sees at most, its own included; None for all.
+        attention_chunk: length of the chunks within which queries see keys; None for none.
+        softcap: limit of the scores, where the model has one.
+        sinks: [num_heads], one more logit without a value.
+
+    Returns:
+        [rows, num_heads, value_size]; rows that are not in the plan's order get 0.
     """
     ordered = q[plan.order].float() * scale
     lowest = lowest_visible(suffix.position, window, attention_chunk)
@@ -272,8 +283,22 @@ def prefill_attention(
 ) -> Tensor:
     """Packed chunks of prompts: causal among themselves, dense over the nodes above.
 
-    q: [T, num_heads, key_size]; k, v: [T, num_kv_heads, *]. chunk_starts: [num_chunks + 1] where
-    each chunk begins in the batch. position: [T]. Returns [T, num_heads, value_size].
+    Args:
+        q: [T, num_heads, key_size].
+        k, v: [T, num_kv_heads, *], as computed in this step.
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *].
+        plan: the nodes above the chunks.
+        chunk_starts: [num_chunks + 1], where each chunk begins in the batch.
+        position: [T], of each query.
+        fp8: the FP8 blocks, where the nodes that are marked so lie in these.
+        scale: multiplies the scores.
+        window: keys that a query sees at most, its own included; None for all.
+        attention_chunk: length of the chunks within which queries see keys; None for none.
+        softcap: limit of the scores, where the model has one.
+        sinks: [num_heads], one more logit without a value.
+
+    Returns:
+        [T, num_heads, value_size].
     """
     queries = q.float() * scale
     lowest = lowest_visible(position, window, attention_chunk)

@@ -179,10 +179,17 @@ def rotate_and_store(
     cache: tuple[torch.Tensor, torch.Tensor] | FP8Blocks,
     slots: torch.Tensor,
 ) -> torch.Tensor:
-    """`rotate`, of which the keys go into the cache with v, as large as they: q is returned.
+    """Rotate as `rotate` does, and put the rotated keys and the values into the cache.
 
-    cache: keys and values [blocks, block, heads, D], or FP8 blocks; slots: [T] as `store` and
-    `store_fp8` take them, which do the same with what is rotated before.
+    Args:
+        q: [T, num_heads, D].
+        k, v: [T, num_kv_heads, D].
+        cos, sin: as `rotate` takes them.
+        cache: keys and values [blocks, block_size, num_kv_heads, D], or FP8 blocks.
+        slots: [T], as `store` and `store_fp8` take them.
+
+    Returns:
+        The rotated q.
     """
     _check(q, k, cos, sin)
     assert v.shape == k.shape and v.stride(-1) == 1 and v.dtype == k.dtype

@@ -212,9 +212,16 @@ def shared_attention(
 ) -> None:
     """Write the partials of all rows over all shared nodes into the plan's buffers.
 
-    q: [rows, num_heads, key_size]; k_cache, v_cache: [blocks, block_size, num_kv_heads, *];
-    position: [rows] int32, absolute, of each query. Last dimensions are dense, the others any.
-    fp8: the FP8 blocks, where the nodes that are marked so lie in these.
+    Args:
+        q: [rows, num_heads, key_size]; its last dimension is dense, as are those of the caches.
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *].
+        plan: the shared nodes, and the buffers.
+        position: [rows] int32, absolute, of each query.
+        fp8: the FP8 blocks, where the nodes that are marked so lie in these.
+        scale: multiplies the scores.
+        window: keys that a query sees at most, its own included; None for all.
+        attention_chunk: length of the chunks within which queries see keys; None for none.
+        softcap: limit of the scores, where the model has one.
     """
     shape, tile = plan.shape, plan.tile
     plan.check(q, k_cache, v_cache)

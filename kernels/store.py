@@ -59,10 +59,15 @@ def store(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor,
     slots: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Put k, v [T, num_kv_heads, *] into their slots [T] of the caches [blocks, block, heads, *].
+    """Put keys and values into their slots of the caches.
 
-    slots: int32 or int64; a row with a negative slot is left out. Values in the cache are finite:
-    where one is not it becomes 0, and something of its key NaN (see `reference.store`).
+    Values in the cache are finite: where one is not it becomes 0, and something of its key NaN (see
+    `reference.store`).
+
+    Args:
+        k, v: [T, num_kv_heads, *].
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *].
+        slots: [T] int32 or int64; a row with a negative slot is left out.
     """
     num_rows, num_heads, key_size = k.shape
     value_size = v.shape[-1]
@@ -155,10 +160,15 @@ def _store_fp8_kernel(
 
 
 def store_fp8(k: torch.Tensor, v: torch.Tensor, cache: FP8Blocks, slots: torch.Tensor) -> None:
-    """Put k, v [T, num_kv_heads, *] into their slots [T] of FP8 blocks.
+    """Put keys and values into their slots of FP8 blocks.
 
-    slots: int32 or int64; a row with a negative slot is left out. A head with a number that is not
-    finite has a key of NaN, and 0 as its values (see `reference.store_fp8`).
+    A head with a number that is not finite has a key of NaN, and 0 as its values (see
+    `reference.store_fp8`).
+
+    Args:
+        k, v: [T, num_kv_heads, *].
+        cache: one layer's FP8 blocks.
+        slots: [T] int32 or int64; a row with a negative slot is left out.
     """
     num_rows, num_heads, key_size = k.shape
     value_size = v.shape[-1]

@@ -360,13 +360,27 @@ def suffix_attention(
 ) -> torch.Tensor:
     """Each row's own tokens, and its unshared nodes and partials in the plan, merged.
 
-    Returns [rows, num_heads, value_size], or, given `rows`, writes these and returns their numbers.
+    Args:
+        q: [rows, num_heads, key_size].
+        k_cache, v_cache: [blocks, block_size, num_kv_heads, *]; the query's own key is in them.
+        plan: has the partials of the shared phase, and the unshared nodes.
+        block_tables: [rows, max_blocks] int32, the suffixes' blocks.
+        prefix_length: [rows] int32, tokens before the suffix.
+        position: [rows] int32, of the query; prefix_length - 1 where a row has no suffix.
+        fp8: the FP8 blocks, where the suffixes and the unshared nodes that are marked so lie in
+            these.
+        scale: multiplies the scores.
+        window: keys that a query sees at most, its own included; None for all.
+        attention_chunk: length of the chunks within which queries see keys; None for none.
+        softcap: limit of the scores, where the model has one.
+        sinks: [num_heads], one more logit without a value.
+        out: [rows, num_heads, value_size], where the result goes; by default a new tensor.
+        rows: where the result goes in FP8 instead.
+        tile, num_splits: how the work is divided; by default as the plan finds best.
+        beside: the stream of the shared phase, which runs meanwhile; merging waits for it.
 
-    q: [rows, num_heads, key_size]; block_tables: [rows, max_blocks] int32, the suffix's blocks;
-    prefix_length: [rows] int32, tokens before the suffix; position: [rows] int32, of the query,
-    whose own key is in the cache. A row with position = prefix_length - 1 has no suffix. fp8:
-    the FP8 blocks, where the suffixes, and the unshared nodes that are marked so, lie in these.
-    beside: the stream on which the shared phase runs meanwhile; it is waited for before merging.
+    Returns:
+        [rows, num_heads, value_size], or the numbers of `rows` where that is given.
     """
     shape = plan.shape
     plan.check(q, k_cache, v_cache)

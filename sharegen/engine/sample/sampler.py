@@ -46,18 +46,22 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """Draw the next token of n rows.
 
-    logits: [m, vocab_size], any float type; m = n, unless logit_rows int64 [n] says which row of
-    logits each sequence reads (the samples of one prompt share one for their first token).
-    positions: int64 [n], the index of the token in its sample's output (0 for the first).
-    rows: which rows of `state` and `history`, a slice with a start or an int64 tensor; the first n
-    by default.
-    history: integers [max_rows, L], each row's output so far and -1 beyond; None while all are
-        empty.
-    features: from `state.features()`, what to work out; all the state's rows' by default.
+    Args:
+        logits: [m, vocab_size], any float type.
+        state: what the rows' requests ask for.
+        positions: [n] int64, the index of the token in its sample's output (0 for the first).
+        rows: which rows of `state` and `history`, a slice with a start or an int64 tensor; by
+            default the first n.
+        logit_rows: [n] int64, which row of logits each sequence reads (the samples of one prompt
+            share one for their first token), or None for m = n.
+        history: [max_rows, L] integers, each row's output so far and -1 beyond; None while all are
+            empty.
+        features: from `state.features()`, what to work out; by default that of all rows.
 
-    Returns token_ids int64 [n] and their log-probabilities float32 [n] under the raw distribution
-    (log_softmax of the logits as they came). Where a row is no distribution (a logit is NaN or
-    +inf, or all are -inf) the log-probability is NaN, and the token any of the vocabulary.
+    Returns:
+        Token ids [n] int64, and their log-probabilities [n] float32 under the raw distribution
+        (log_softmax of the logits as they came). Where a row is no distribution (a logit is NaN or
+        +inf, or all are -inf) the log-probability is NaN, and the token any of the vocabulary.
     """
     count = len(positions)
     features = state.features() if features is None else features
@@ -224,12 +228,18 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """Draw one token a row.
 
-    logits, raw: [m, V] after and before edits and penalties (the same tensor where there are none);
-    logit_rows: int64 [n], the row of both that each draw reads, or None for m = n. temperature,
-    top_p, min_p: float32 [n]; top_k (V for no limit), keys, positions: int64 [n]. filtered:
-    whether some row has top-k, top-p or min-p.
-    Returns token_ids int64 [n] and log-probabilities under raw, float32 [n], NaN where a row is not
-    a distribution.
+    Args:
+        logits: [m, V], after edits and penalties.
+        raw: [m, V], before these; the same tensor where there are none.
+        temperature, top_p, min_p: [n] float32.
+        top_k: [n] int64, V for no limit.
+        keys, positions: [n] int64.
+        logit_rows: [n] int64, the row of both that each draw reads, or None for m = n.
+        filtered: whether some row has top-k, top-p or min-p.
+
+    Returns:
+        Token ids [n] int64, and their log-probabilities under raw [n] float32, NaN where a row is
+        not a distribution.
     """
     before = _rows_of(raw, logit_rows)
     after = before if logits is raw else _rows_of(logits, logit_rows)
