@@ -256,7 +256,8 @@ def _parameter(value: inspect.Parameter) -> str:
     kind = value.annotation
     if not isinstance(kind, str):
         kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-        kind = " | ".join(map(inspect.formatannotation, kinds)).replace("collections.abc.", "")
+        kind = " | ".join(map(inspect.formatannotation, kinds))
+        kind = re.sub(r"\b[a-z_.]+\.(?=[A-Z])", "", kind).replace("NoneType", "None")
     return f"{stars}{value.name}: {kind}{default}"
 
 
