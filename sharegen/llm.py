@@ -53,7 +53,8 @@ from sharegen.prompts import (
     pairs,
     tokenised,
 )
-from sharegen.results.screen.progress import Progress, is_shown, longest_of
+from sharegen.results.screen.bar import is_shown
+from sharegen.results.screen.progress import Progress, longest_of
 from sharegen.workload.conversation import ChatOptions
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How far a job is, on stderr: a bar in a terminal or a notebook, now and then a line elsewhere."""
+"""How far a job is: what is drawn of it, at which pace, and how long it will take."""
 
 from __future__ import annotations
 
@@ -8,21 +8,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import IO, Protocol
+from typing import Protocol
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn
-from rich.progress import Progress as RichProgress
-from rich.text import Text
+from rich.console import Console
 
-from sharegen.common.printable import has_signs, in_ascii
+from sharegen.results.screen.bar import Bar, fitted
 from sharegen.results.screen.time_left import Left, TimeLeft
 
-_PLAIN_SECONDS = 10.0
-_REFRESHES_PER_SECOND = 4
 _LOOK_SECONDS = 0.8  # between two looks at what is left, which take some milliseconds
-_NOTEBOOK_BAR = 20  # columns
-_NOTEBOOK_LINE = 110  # columns, that no notebook breaks
 _NAMED = 4  # workers that are idle; of more it is said how many they are
 
 
@@ -92,37 +85,17 @@ class Progress:
         self._copies, self._cancelled = status.copies, status.cancelled
         self._share = 0.0
         self._settled = 0  # samples of the problems that are decided, drawn or not
-        self._console = console or Console(stderr=True)
-        self._started = self._said = time.monotonic()
+        self._started = time.monotonic()
         self._before = status.generated_tokens
-        self._live: RichProgress | None = None
-        self._in_notebook = is_notebook(self._console.file)
+        self._bar = Bar(self, console, has_end=samples is not None)
 
     def __enter__(self) -> Progress:
-        self._started = self._said = time.monotonic()
-        if self._in_notebook:
-            self._rewrite()
-        elif self._console.is_terminal:
-            self._live = _TwoLines(
-                SpinnerColumn(),
-                BarColumn(bar_width=None),
-                TaskProgressColumn(),
-                console=self._console,
-                refresh_per_second=_REFRESHES_PER_SECOND,
-                expand=True,
-            )
-            self._live.of = self
-            self._live.add_task("tokens", total=None if self.samples is None else 1.0)
-            self._live.start()
+        self._started = time.monotonic()
+        self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-        elif self._in_notebook:
-            self._rewrite(end="\n")
-        elif self.samples_done:
-            self._say()
+        self._bar.stop(has_news=self.samples_done > 0)
 
     def advance(self, tokens: int, problem_done: bool) -> None:
         """One more sample is done, of so many tokens, and with it its problem or not."""
@@ -133,11 +106,7 @@ class Progress:
             is_copy = self.status.copies > self._copies
             self._copies += is_copy
             self._time_left.finish(tokens, is_copy)
-        since = time.monotonic() - self._said
-        if self._in_notebook and since >= 1 / _REFRESHES_PER_SECOND:
-            self._rewrite()
-        elif self._live is None and not self._in_notebook and since >= _PLAIN_SECONDS:
-            self._say()
+        self._bar.tick()
 
     def save(self, asked: int, saved: int) -> None:
         """A problem of which so many samples were asked is decided, and so many are not drawn."""
@@ -215,55 +184,7 @@ class Progress:
         left = self.seconds_left()
         if left is not None:
             parts.append((1, f"{timedelta(seconds=round(left))} left"))
-        while width is not None and len(parts) > 1 and len(_line(parts)) > width:
-            parts.remove(max(parts))
-        return _line(parts)
-
-    def _say(self) -> None:
-        self._said = time.monotonic()
-        share = "" if self.samples is None else f"{self.share():.0%} · "
-        self._print(f"sharegen: {share}{self.describe()}\n")
-
-    def _rewrite(self, end: str = "") -> None:
-        """The line of a notebook, which goes back to its start: no widget needs to be there."""
-        self._said = time.monotonic()
-        bar = ""
-        if self.samples is not None:
-            share = self.share()
-            full = round(_NOTEBOOK_BAR * share)
-            bar = f"{share:4.0%} {'█' * full}{'░' * (_NOTEBOOK_BAR - full)} "
-        line = bar + self.describe(_NOTEBOOK_LINE - len(bar))
-        self._print(f"\r{line:{_NOTEBOOK_LINE}}{end}")
-
-    def _print(self, text: str) -> None:
-        shown = text if has_signs(self._console.encoding) else in_ascii(text)
-        print(shown, end="", file=self._console.file, flush=True)
-
-
-class _TwoLines(RichProgress):
-    """The bar and, below it, the state as it is at each refresh: it lives while no sample ends."""
-
-    of: Progress | None = None
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        if self.of is None:
-            return
-        for task in self.tasks:
-            task.completed = self.of.share()
-        yield from super().get_renderables()
-        line = self.of.describe(self.console.width - 1)
-        line = line if has_signs(self.console.encoding) else in_ascii(line)
-        yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
-
-
-def is_notebook(stream: IO[str] | None) -> bool:
-    """Whether what is written there is shown under a notebook's cell."""
-    return type(stream).__module__.partition(".")[0] == "ipykernel"
-
-
-def is_shown(stream: IO[str] | None) -> bool:
-    """Whether somebody sees a bar that is written there, as it grows."""
-    return stream is not None and (is_notebook(stream) or stream.isatty())
+        return fitted(parts, width)
 
 
 def longest_of(limits: Iterable[int | None]) -> int | None:
@@ -271,10 +192,6 @@ def longest_of(limits: Iterable[int | None]) -> int | None:
     found = list(limits)
     known = [limit for limit in found if limit is not None]
     return max(known) if known and len(known) == len(found) else None
-
-
-def _line(parts: Iterable[tuple[int, str]]) -> str:
-    return " · ".join(text for _, text in parts)
 
 
 def _of(done: int, total: int | None, before: int) -> str:

@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from sharegen.results.screen import progress as module
-from sharegen.results.screen.progress import EarlierProgress, Progress, is_shown
+from sharegen.results.screen.bar import is_shown
+from sharegen.results.screen.progress import EarlierProgress, Progress
 
 
 @dataclass
