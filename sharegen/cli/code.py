@@ -22,7 +22,7 @@ SchemaOption = Annotated[
     typer.Option(
         "--schema",
         help="Columns of the dataset: apps, humaneval, mbpp or livecodebench, where they "
-        "cannot be told.",
+        "cannot be recognised.",
         metavar="SCHEMA",
         rich_help_panel=_DATA,
     ),
@@ -85,7 +85,7 @@ def code_sample(
         file = options.dataset
         raise UsageError(
             f"--dataset {file}: the dataset is the argument: give {file} in the place of {name}, "
-            "and with --schema the columns where they cannot be told"
+            "and with --schema the columns if they are not recognised"
         )
     where: dict[str, object] = {}
     if difficulty is not None:

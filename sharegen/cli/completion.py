@@ -31,7 +31,7 @@ def complete_dataset(context: typer.Context, incomplete: str) -> Offer:
         try:
             presets = load_recipe(name).presets
         except UsageError:
-            continue  # told when the command runs
+            continue  # the command reports it when it runs
         offers += [(preset, f"a dataset of {name}") for preset in presets]
     return [offer for offer in offers if offer[0].startswith(incomplete)] + _paths(incomplete)
 

@@ -138,7 +138,7 @@ class RunOptions(_RunKeys):  # type: ignore[valid-type, misc]
 class ProgramOptions(RunOptions):
     """A job whose dataset is an argument and whose prompts are about no document.
 
-    Both flags are left out of the help; whoever gives one is told why it is refused.
+    Both flags are left out of the help; the error for one says why it is refused.
     """
 
     dataset: Annotated[str | None, typer.Option("--dataset", hidden=True)] = None

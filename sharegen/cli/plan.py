@@ -200,7 +200,7 @@ def _state_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _rule_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What a rule leaves of a job, as far as it can be told before anything is drawn."""
+    """What a rule leaves of a job, as far as that is known before anything is drawn."""
     least = plan.wave * plan.problems
     kept = "prompts stay in the KV cache between waves"
     if not plan.resident:

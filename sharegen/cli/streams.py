@@ -90,7 +90,9 @@ def guarded() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ReaderLeft, SharegenError):  # after another failure, one is told
+        with contextlib.suppress(
+            ReaderLeft, SharegenError
+        ):  # after another failure, one is reported
             sys.stdout.flush()
         sys.stdout, sys.stderr = before
 

@@ -83,7 +83,7 @@ _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},]', re.DOTALL)
 
 
 def elements(text: str) -> Iterator[str]:
-    """The texts of a JSON list's elements, told apart without parsing them."""
+    """The texts of a JSON list's elements, split without parsing them."""
     depth = start = 0
     for token in _TOKEN.finditer(text):
         if token[0] in ("[", "{"):

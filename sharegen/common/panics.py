@@ -20,7 +20,7 @@ _SHOWN = 200  # characters of what it says
 
 
 @contextmanager
-def panics_told(what: str) -> Iterator[None]:
+def panics_as_errors(what: str) -> Iterator[None]:
     """Raises ModelError for a panic inside: `what` gives up, and why.
 
     Meanwhile standard error goes to a file, of which the rest is written afterwards.

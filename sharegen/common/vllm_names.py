@@ -89,7 +89,7 @@ LLM_NOT_HERE = {
     "enable_lora": "give a LoRA as adapter",
     "max_loras": "give one LoRA as adapter",
     "max_lora_rank": "give a LoRA of any rank as adapter",
-    "max_num_batched_tokens": "it is told by the device",
+    "max_num_batched_tokens": "it follows from the device",
     "max_logprobs": "logprobs may ask for as many as the vocabulary has",
     "num_gpu_blocks_override": "give kv_cache_memory, in bytes",
     "distributed_executor_backend": "give workers, ray or tensor_parallel_size",

@@ -102,7 +102,7 @@ def _refuse_output(configuration: Configuration, path: Path) -> None:
 
 
 class _Recorded:
-    """What journals have of the requests: samples by problem, and why a problem has none."""
+    """The requests' samples in the journals, by problem, and why a problem has none."""
 
     def __init__(self, journals: Sequence[Path]) -> None:
         self.samples: dict[str, dict[int, Record]] = {}
@@ -183,7 +183,7 @@ def _tokens(outcome: JobOutcome, tokenizer: Any) -> dict[str, Sequence[int]]:
 def _usages(
     requests: Sequence[BatchRequest], tokens: Mapping[str, Sequence[int]], block_size: int
 ) -> dict[str, Usage]:
-    """What the prompts of requests that were asked have of tokens, and share with others."""
+    """How many tokens the prompts of requests have, and how many of them they share."""
     names = [name for request in requests for name in request.problem_ids]
     tree = PrefixTree.build([tokens[name] for name in names], block_size)
     by_place = shared_lengths(tree)

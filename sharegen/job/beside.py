@@ -114,7 +114,7 @@ def refuse_overwriting(path: Path, others: Sequence[FoundJournal]) -> None:
         )
 
 
-def tell_discarded(journal: FoundJournal) -> None:
+def log_discarded(journal: FoundJournal) -> None:
     """Log what `--overwrite` costs, while Ctrl-C still keeps it."""
     if not journal.size:
         return
@@ -146,7 +146,7 @@ def finished_beside(
 
 
 def _is_of_job(journal: FoundJournal, asked: RunFile) -> bool:
-    """Whether it is of the job that is asked; another one's journal with samples is refused."""
+    """Whether the journal is of this job; a journal of another job with samples is refused."""
     assert journal.run is not None
     try:
         refuse_other_job(journal.path, journal.run, asked, BESIDE)
@@ -158,7 +158,7 @@ def _is_of_job(journal: FoundJournal, asked: RunFile) -> bool:
 
 
 def _is_of_cut(journal: FoundJournal, share: Share | None) -> bool:
-    """Whether it is a shard's, of the same cut; one that was just begun is taken to be."""
+    """Whether the journal is a shard's of the same cut; a journal without a cut counts as one."""
     shard = shard_named(journal.path)
     if share is None or shard is None or shard.count != share.shard.count:
         return False
@@ -169,7 +169,7 @@ def _is_of_cut(journal: FoundJournal, share: Share | None) -> bool:
 
 
 def _draws_of_cut(journal: FoundJournal, share: Share | None) -> bool:
-    """Whether who writes it draws a shard of the same cut: that is noted before the model loads."""
+    """Whether its writer draws a shard of the same cut, which is noted before the model loads."""
     shard = shard_named(journal.path)
     if share is None or shard is None or shard.count != share.shard.count:
         return False

@@ -91,7 +91,7 @@ def convert_journal(
 
 
 def _of_all_rows(configuration: Configuration) -> Configuration:
-    """Without a limit, under which a journal may have grown, unless it decides the prompts."""
+    """The configuration without its row limit, which may have grown, unless it decides prompts."""
     if configuration.reorder:
         return configuration
     whole = configuration.dataset.model_copy(update={"limit": None})
@@ -131,7 +131,7 @@ def _index(record: Record) -> int:
 
 
 def _right(journal: Path) -> dict[tuple[str, int], bool | None]:
-    """What is known of each sample: by the scores of programs, else by the gold answers.
+    """Whether each sample is right: by the scores of programs, else by the gold answers.
 
     Raises DataError where nothing says what is right.
     """
@@ -224,7 +224,7 @@ def _rendered(
 
 
 def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
-    """Write over no journal, unless all of it is in this one: an earlier conversion says so.
+    """Refuse to overwrite a journal, unless an earlier conversion wrote it from this one.
 
     The same configuration does not say it: the same job may have been run twice.
     """

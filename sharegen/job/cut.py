@@ -103,7 +103,7 @@ def copied_by_workers(tree: PrefixTree, workers: int) -> int:
 
 
 def _spans(tree: PrefixTree) -> tuple[Ints, Ints, Ints, Ints]:
-    """The prompts in tree order; of each node the span [start, end) below it, and its length."""
+    """The prompts in tree order; for each node the span [start, end) below it, and its length."""
     order: list[int] = []
     starts: list[int] = []
     ends: list[int] = []

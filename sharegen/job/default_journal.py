@@ -64,7 +64,7 @@ def find_output(content: JobContent) -> Path:
 
 
 def _without_folder(section: dict[str, Any], key: str) -> dict[str, Any]:
-    """A section with a file's or a folder's name alone; without what only extends a journal."""
+    """The section with paths cut to their last name, and without what only extends a journal."""
     section.pop("limit", None)
     section.pop("document", None)  # whose content counts, wherever it lies
     if key in section and Path(section[key]).is_absolute():

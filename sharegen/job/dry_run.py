@@ -1,4 +1,4 @@
-"""What a job would share, and how it would be cut, told before it runs: `sharegen plan`."""
+"""What a job would share, and how it would be cut, before it runs: `sharegen plan`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
 from sharegen.job.default_journal import find_output
-from sharegen.job.engines import Staff
+from sharegen.job.engines import EngineSpec
 from sharegen.job.job_content import JobContent
 from sharegen.job.machine import (
     blocks_of,
@@ -29,7 +29,7 @@ from sharegen.job.machine import (
 from sharegen.job.plan import Plan, make_plan
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
-from sharegen.job.template_clock import clock_of, tell_clock
+from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
@@ -64,7 +64,7 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
         workload, tokens, splits = share.workload, share.prompts, share.splits
         alone = share.alone
     workload.name_odd_rows()
-    tell_clock(clock, configuration)
+    log_clock(clock, configuration)
     asked = _askable(workload, tokens, model)
     ids = [workload.problems[i].id for i in asked]
     samplings = [workload.problems[i].sampling for i in asked]
@@ -126,7 +126,7 @@ class PromptPreview:
 
 
 def preview_prompt(configuration: Configuration, problem_id: str | None = None) -> PromptPreview:
-    """The prompt of a problem, by default the first; reads the tokenizer, and of the model nothing.
+    """The prompt of a problem, by default the first; reads the tokenizer, but not the model.
 
     Raises DataError for an id that no problem has, with the nearest.
     """
@@ -142,7 +142,7 @@ def preview_prompt(configuration: Configuration, problem_id: str | None = None) 
     clock = _clock(configuration, workload)
     text = text_of(problem.prompt, tokenizer, clock)
     [ids] = tokenise([problem.prompt], tokenizer, clock)
-    tell_clock(clock, configuration)
+    log_clock(clock, configuration)
     bare = token_ids([text], tokenizer, begin=False)[0] if not problem.prompt.is_chat else ids
     head = list(ids)[: len(ids) - len(bare)]
     return PromptPreview(problem.id, text, len(ids), tokenizer.decode(head), problem.gold)
@@ -156,7 +156,7 @@ def _workers(configuration: Configuration, samplings: Sequence[Sampling]) -> int
     asked = configuration.machine.workers
     if asked is None or configuration.machine.ray is not None:
         return asked if isinstance(asked, int) else 1
-    return Staff.of(configuration, samplings).count or available_cores()
+    return EngineSpec.of(configuration, samplings).count or available_cores()
 
 
 def _askable(workload: Workload, tokens: Sequence[Sequence[int]], model: LoadedModel) -> list[int]:
@@ -222,7 +222,7 @@ def plan_cut(configuration: Configuration, num_parts: int) -> CutPlan:
     clock = _clock(configuration, workload)
     workload, prompts = tokenise_problems(workload, tokenizer, clock)
     workload.name_odd_rows()
-    tell_clock(clock, configuration)
+    log_clock(clock, configuration)
     problems = workload.problems
     _, found = cut_job(configuration, problems, prompts, model.context_length, num_parts)
     if found.prompt_tokens == 0:

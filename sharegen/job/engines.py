@@ -36,7 +36,7 @@ _UNBOUNDED = 256  # tokens of a sample that only the context bounds, about
 
 
 @dataclass(frozen=True)
-class Staff:
+class EngineSpec:
     """How many engines a job gets: a number, or as many as pay on a CPU, or fit in a cluster.
 
     apart: whether they are in processes of their own, which load the weights themselves. device:
@@ -51,8 +51,11 @@ class Staff:
     ranks: int = 1
 
     @classmethod
-    def of(cls, configuration: Configuration, samplings: Sequence[Sampling]) -> Staff:
-        """samplings: of the problems that the job asks, at most."""
+    def of(cls, configuration: Configuration, samplings: Sequence[Sampling]) -> EngineSpec:
+        """The engines that the configuration asks for.
+
+        samplings: how each problem that the job asks, at most, is sampled.
+        """
         import torch
 
         from sharegen.engine.model.checkpoint.source import resolve_device
@@ -100,7 +103,7 @@ def _pays(asked: int | Literal["auto"] | None, samplings: Sequence[Sampling]) ->
 
 
 def fork_server(configuration: Configuration, samplings: Sequence[Sampling]) -> ForkServer:
-    """What workers on a CPU are copies of; close it.
+    """The process that workers on a CPU are forked from; close it.
 
     Where the job will have some it begins to import what they run: before this process does, so
     that neither waits for the other. samplings: of the problems that the job asks, at most.
@@ -114,12 +117,12 @@ def fork_server(configuration: Configuration, samplings: Sequence[Sampling]) -> 
 
 
 def _may_have_gpu() -> bool:
-    """What is asked of torch later; it takes a second to import."""
+    """Whether a GPU is likely: torch says it for certain, but takes a second to import."""
     return sys.platform != "linux" or any(map(os.path.exists, _GPUS))
 
 
 def start(
-    staff: Staff,
+    spec: EngineSpec,
     configuration: Configuration,
     config: EngineConfig,
     model: LoadedModel,
@@ -136,15 +139,15 @@ def start(
 
     assert configuration.model is not None
     setting = Setting(
-        configuration.model if staff.apart else model,
+        configuration.model if spec.apart else model,
         tokenizer,
         config,
         **values_of(CheckpointParameters, configuration),
         **values_of(LoadParameters, configuration.machine),
         fingerprint=model.fingerprint,
-        ranks=staff.ranks,
+        ranks=spec.ranks,
     )
-    return open_engine(setting, staff.count, apart=staff.apart, ray=staff.cluster, server=server)
+    return open_engine(setting, spec.count, apart=spec.apart, ray=spec.cluster, server=server)
 
 
 def sampling_params(sampling: Sampling) -> tuple[SamplingParams, BeamSearchParams | None]:

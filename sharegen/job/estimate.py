@@ -1,4 +1,4 @@
-"""How long a job will take, as far as a former run of its model on this machine tells.
+"""How long a job will take, estimated from a former run of its model on this machine.
 
 Nothing else is asked: a number from a table of cards and models would be a guess.
 """
@@ -39,7 +39,7 @@ class TimeEstimate:
 
 
 def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> TimeEstimate | None:
-    """From the latest run that is like it, one of the same recipe first; None without one."""
+    """The estimate from the latest similar run, preferably of the same recipe; None without one."""
     from sharegen.engine.model.checkpoint.source import resolve_device
 
     if configuration.machine.ray is not None:

@@ -22,7 +22,7 @@ from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import CapacityError, DataError, SharegenError
 from sharegen.job.beside import finished_beside
 from sharegen.job.counts import added
-from sharegen.job.engines import Staff, sampling_params, start
+from sharegen.job.engines import EngineSpec, sampling_params, start
 from sharegen.job.environment import environment
 from sharegen.job.job_content import JobContent, of_ranks
 from sharegen.job.judging import Judge
@@ -41,7 +41,7 @@ from sharegen.job.recording import record_of
 from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
 from sharegen.job.stop_when import Stopping
-from sharegen.job.template_clock import clock_of, tell_clock
+from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.job.watcher import Watcher
 from sharegen.results.journal.appended import AppendedFile
 from sharegen.results.journal.journal import Journal, Record
@@ -84,7 +84,7 @@ class LoadedJob:
         clock: Clock | None = None,
     ) -> None:
         """server: what workers on a CPU are copies of, where it runs already. clock: what chat
-        templates hear, and heard where the prompts of a share are tokens already."""
+        templates see, and saw if the prompts of a share are tokens already."""
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
@@ -100,11 +100,11 @@ class LoadedJob:
         self._params: dict[int, tuple[SamplingParams, BeamSearchParams | None]] = {}
         self.verification = None if verify is None else Verification(verify)
         samplings = [problem.sampling for problem in workload.problems]
-        self.staff = Staff.of(configuration, samplings)
+        self.engine_spec = EngineSpec.of(configuration, samplings)
         if verify is not None:
-            self.staff.check_verifiable(configuration)
-        device = self.staff.device
-        self.model, self.tokenizer = load(configuration, not self.staff.apart, device)
+            self.engine_spec.check_verifiable(configuration)
+        device = self.engine_spec.device
+        self.model, self.tokenizer = load(configuration, not self.engine_spec.apart, device)
         self.prompts: Sequence[Sequence[int]]
         self.splits: Sequence[Sequence[int]]  # which the engine's tree follows: it finds none anew
         self.alone: Sequence[bool]
@@ -121,7 +121,7 @@ class LoadedJob:
             self.prompts, self.splits, self.alone = share.prompts, share.splits, share.alone
             paths = zip(self.prompts, self.splits, self.alone, strict=True)
             self.tree = self._tree_of([path for path in paths if path[0]])
-        tell_clock(clock, configuration)
+        log_clock(clock, configuration)
         self.content = replace(content, workload=self.workload)
         machine = configuration.machine
         self.blocks = blocks_of(configuration, self.model)
@@ -133,7 +133,9 @@ class LoadedJob:
             kv_cache_limit=limit,
             seed=configuration.sampling.seed,
         )
-        self.engine = start(self.staff, configuration, config, self.model, self.tokenizer, server)
+        self.engine = start(
+            self.engine_spec, configuration, config, self.model, self.tokenizer, server
+        )
         self.loading_seconds = time.monotonic() - started
 
     def close(self) -> None:
@@ -156,7 +158,7 @@ class LoadedJob:
             | self.clock.fingerprint,
             extent={**self.configuration.extent, **extent},
             versions=versions(),
-            environment=environment(self.staff.device, self.configuration, command),
+            environment=environment(self.engine_spec.device, self.configuration, command),
             reading=self.content.reading,
             overwrite=overwrite,
             adopt=adopt,
@@ -243,7 +245,7 @@ class LoadedJob:
             return None
         self.watcher.verifying(len(self.verification.steps))
         self.engine.close()
-        if self.staff.apart:
+        if self.engine_spec.apart:
             self.model, _ = load(self.configuration)
         verified = self.verification.check(self.model)
         if verified is None or self.configuration.machine.quantization is None:
@@ -349,7 +351,7 @@ class LoadedJob:
         )
         return replace(
             plan,
-            ranks=self.staff.ranks,
+            ranks=self.engine_spec.ranks,
             weights_bytes=self.model.weights_bytes,
             saved_by_order=None if self.share else saved_by_order(self.workload),
             golds=sum(item.problem.gold is not None for item in asked)
@@ -414,7 +416,7 @@ class LoadedJob:
 
 
 def _on_record(asked: Sequence[_PendingProblem], journal: Journal) -> EarlierProgress:
-    """What earlier runs did of the problems that are asked."""
+    """The progress that earlier runs made on the problems that are asked."""
     lengths: Counter[int] = Counter()
     for (tokens, _), count in journal.lengths.items():
         lengths[tokens] += count

@@ -68,11 +68,11 @@ def load_job_tokenizer(configuration: Configuration) -> Any:
     )
     if configuration.chat.template is not None:
         tokenizer.chat_template = read_text(Path(configuration.chat.template))
-    _tell_unnamed(configuration, tokenizer)
+    _log_unnamed(configuration, tokenizer)
     return tokenizer
 
 
-def _tell_unnamed(configuration: Configuration, tokenizer: Any) -> None:
+def _log_unnamed(configuration: Configuration, tokenizer: Any) -> None:
     """Log variables that are given to a chat template which does not name them."""
     templates = tokenizer.chat_template
     text = " ".join(templates.values()) if isinstance(templates, dict) else str(templates)

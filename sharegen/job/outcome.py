@@ -48,7 +48,7 @@ class JobOutcome:
 
 
 def all_failed(key: Key, error: str | None) -> ModelError:
-    """What a job ends with of which not one sample was drawn."""
+    """The error of a job without a single drawn sample."""
     return ModelError(
         f"every sample failed: problem {key.problem_id}, sample {key.sample}: {error} "
         "(--retry-failed draws them again)"

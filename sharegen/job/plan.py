@@ -194,7 +194,7 @@ def _without_slots(tree: PrefixTree, slots: int) -> int:
 
 
 def shared_tokens(tree: PrefixTree, some: Sequence[bool], others: Sequence[bool]) -> int:
-    """Tokens of the tree that some of its prompts share with others, told by prompt."""
+    """Tokens of the tree in nodes that both kinds of prompts have, by a flag for each prompt."""
     below: dict[int, tuple[bool, bool]] = {}
     tokens = 0
     for node in reversed(list(tree.nodes())):

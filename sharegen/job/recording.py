@@ -52,8 +52,8 @@ def record_of(
         answer=answer,
         gold=problem.gold,
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
-        logprobs=_told(completion.logprobs, asked.logprobs),
-        prompt_logprobs=_told(
+        logprobs=_requested(completion.logprobs, asked.logprobs),
+        prompt_logprobs=_requested(
             completion.prompt_logprobs, asked.prompt_logprobs if is_first else None
         ),
         error=error,
@@ -65,8 +65,10 @@ def record_of(
     )
 
 
-def _told(entries: Sequence[TokenLogprobs | None] | None, wanted: int | None) -> list[Any] | None:
-    """What was asked of tokens' log-probabilities; `--verify` has the engine tell more."""
+def _requested(
+    entries: Sequence[TokenLogprobs | None] | None, wanted: int | None
+) -> list[Any] | None:
+    """The log-probabilities that were asked for; with `--verify` the engine returns more."""
     if wanted is None or entries is None:
         return None
     return [

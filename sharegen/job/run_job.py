@@ -1,6 +1,6 @@
 """One job from recipe to finished JSONL.
 
-A job whose journal is complete is told again from the journal alone, without loading a model.
+A complete job is summed up again from its journal alone, without loading a model.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sharegen.job.beside import (
     extent_of,
     held,
     journals_beside,
+    log_discarded,
     refuse_other_shards,
     refuse_overwriting,
     refuse_writers,
-    tell_discarded,
 )
 from sharegen.job.default_journal import find_output
 from sharegen.job.engines import fork_server
@@ -118,7 +118,7 @@ def run_job(
                 others = journals_beside(family, share)
                 if overwrite:
                     refuse_overwriting(path, others)
-                    tell_discarded(family.own)
+                    log_discarded(family.own)
                 extent = extent_of(share, None if overwrite else family.own)
                 job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
                 beside = [found.path for found in others]

@@ -82,7 +82,7 @@ def paths_of(tree: PrefixTree, prompts: Sequence[Sequence[int]]) -> tuple[Ragged
 def share_of(configuration: Configuration, workload: Workload, shard: Shard, clock: Clock) -> Share:
     """The share of a shard in the job; reads the tokenizer and the model's config, no weights.
 
-    Rows that cannot be asked are told by the first shard. Raises NothingToDo where there is
+    The first shard reports rows that cannot be asked. Raises NothingToDo where there is
     nothing for this one.
     """
     model, tokenizer = load(configuration, weights=False)

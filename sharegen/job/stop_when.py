@@ -21,7 +21,7 @@ class Cancelling(Protocol):
 
 
 class Stopping:
-    """The problems of a job under its rule, and the engine that is told what they still want.
+    """The problems of a job under its rule, and the engine that learns what they still require.
 
     stopped: with what is on record already. judge: of programs; answers judge themselves.
     """

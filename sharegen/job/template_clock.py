@@ -30,7 +30,7 @@ def recorded_clock(run: RunFile) -> Clock:
     return Clock.of(run.fingerprints["clock"]) if "clock" in run.fingerprints else Clock.now()
 
 
-def tell_clock(clock: Clock, configuration: Configuration) -> None:
+def log_clock(clock: Clock, configuration: Configuration) -> None:
     """Log a template that writes the time, once prompts are made.
 
     Raises UsageError for a date that is set and that no template asks for.
@@ -50,7 +50,7 @@ def _others(path: Path) -> Iterator[str]:
 
 def _recorded(journals: list[Path]) -> Iterator[str]:
     for journal in journals:
-        with contextlib.suppress(JournalError, ValueError):  # a broken one is told elsewhere
+        with contextlib.suppress(JournalError, ValueError):  # another place reports a broken one
             run = RunFile.read(run_file_path(journal))
             if run is not None and "clock" in run.fingerprints:
                 yield Clock.of(run.fingerprints["clock"]).moment.isoformat()

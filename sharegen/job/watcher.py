@@ -1,4 +1,4 @@
-"""Who is told how a job goes."""
+"""Who is notified of a job's progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Is told how a job goes; this one keeps it to itself."""
+    """Is notified of a job's progress; this one shows nothing."""
 
     def planned(self, plan: Plan, path: Path, recorded: int) -> None:
         """The sharing is known; the journal at `path`, or one beside, has so many samples."""

@@ -24,7 +24,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import GenerationConfig
 
 from sharegen.common.log import log
-from sharegen.common.panics import panics_told
+from sharegen.common.panics import panics_as_errors
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.errors import RequestError, UsageError
@@ -171,7 +171,7 @@ class SharegenLM(TemplateLM):
         if add_special_tokens is None and begun:
             own = False
         options = {} if own is None else {"add_special_tokens": own}
-        with panics_told("the tokenizer"):
+        with panics_as_errors("the tokenizer"):
             return self.tokenizer.encode(string, verbose=False, **options)
 
     def apply_chat_template(

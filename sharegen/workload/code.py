@@ -2,8 +2,9 @@
 
 APPS, HumanEval and MBPP are read here, LiveCodeBench in a file of its own.
 
-A schema is told by the columns of a row. What the recipe's templates need besides these columns is
-added as fields; tests are read apart, when a program is scored, since APPS has gigabytes of them.
+The columns of a row decide which schema it has. Fields are added that the recipe's templates need
+besides these columns; tests are read later, when a program is scored, since APPS has gigabytes of
+them.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 
 
 def _joined(name: str, parts: list[Any]) -> str:
-    """The texts of a content that is told in parts, a line each."""
+    """The texts of a content that is given in parts, a line each."""
     texts = []
     for place, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
@@ -194,15 +194,15 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     As values of their own they stand where a schema may have any value.
     """
     return {
-        name: value if name in _ANY_VALUE else _told(value)
+        name: value if name in _ANY_VALUE else _without_null_keys(value)
         for name, value in tool.items()
         if value is not None or name in _ANY_VALUE
     }
 
 
-def _told(value: Any) -> Any:
+def _without_null_keys(value: Any) -> Any:
     if isinstance(value, list):
-        return [_told(part) for part in value]
+        return [_without_null_keys(part) for part in value]
     return _tool(value) if isinstance(value, dict) else value
 
 
@@ -224,7 +224,7 @@ def kwargs_of(name: str, value: Any) -> dict[str, Any]:
         raise RenderError(f"{name} is of type {type(value).__name__}: it maps names to values")
     taken = reserved(value)
     if taken is not None:
-        raise RenderError(f"{name}: {taken!r} is not the template's to be told by a name")
+        raise RenderError(f"{name}: {taken!r} cannot be the name of a template variable")
     return value
 
 

@@ -30,7 +30,7 @@ class Examples:
     """The rows that are examples, in the order in which they stand in the prompt.
 
     chosen: those of all problems; others: rows that may stand in for one of these, the next first.
-    asked: the fields by which a row is told from another: those that its prompt is made of.
+    asked: the fields that distinguish rows: those that a prompt is made of.
     """
 
     chosen: Sequence[Item]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.names import listed
-from sharegen.common.panics import panics_told
+from sharegen.common.panics import panics_as_errors
 from sharegen.errors import DataError, ModelError, RequestError, UsageError
 from sharegen.workload import template
 from sharegen.workload.clock import Clock
@@ -347,7 +347,7 @@ def token_ids(
     """
     head = _leading_special_tokens(tokenizer) if begin else []
     try:
-        with panics_told("the tokenizer"):
+        with panics_as_errors("the tokenizer"):
             found = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
     except (TypeError, UnicodeEncodeError):
         for text in texts:

@@ -1,9 +1,10 @@
 """What a job consists of, and the YAML files that name such jobs.
 
-A recipe is a job with holes: its presets fill them (a dataset with its model), then the command's
-flags do (see configuration.py). Every layer is a plain mapping that is merged into the one below
-and validated as a whole, so that a preset or a flag can set whatever a recipe can. No code runs
-when a recipe is loaded, and an untrusted one costs no more time and memory than a bundled one.
+A recipe is a job with open keys: its presets set them (a dataset with its model), then the
+command's flags do (see configuration.py). Every layer is a plain mapping that is merged into the
+one below and validated as a whole, so that a preset or a flag can set whatever a recipe can. No
+code runs when a recipe is loaded, and an untrusted one costs no more time and memory than a bundled
+one.
 """
 
 from __future__ import annotations

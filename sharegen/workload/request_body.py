@@ -149,7 +149,7 @@ class ChatBody(RequestBody):
 
     @property
     def told_tools(self) -> list[Any] | None:
-        """The tools that are to be told to the model, under either of their names."""
+        """The tools that the model is given, under either of their names."""
         if self.functions is None:
             return self.tools
         if self.tools is not None:

@@ -10,7 +10,7 @@ import threading
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
-from sharegen.common.panics import panics_told
+from sharegen.common.panics import panics_as_errors
 from sharegen.errors import ModelError
 
 CATASTROPHIC = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
@@ -20,7 +20,7 @@ TEXT = "a" * 60 + "!"
 def test_a_panic_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(ModelError, match=r"^the tokenizer gives up: .*retry-limit-in-match over$"),
-        panics_told("the tokenizer"),
+        panics_as_errors("the tokenizer"),
     ):
         CATASTROPHIC.pre_tokenize_str(TEXT)
     assert capfd.readouterr().err == ""
@@ -29,9 +29,9 @@ def test_a_panic_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_else_is_said_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    with panics_told("the tokenizer"):
+    with panics_as_errors("the tokenizer"):
         os.write(2, b"a warning\n")
-    with pytest.raises(KeyboardInterrupt), panics_told("the tokenizer"):
+    with pytest.raises(KeyboardInterrupt), panics_as_errors("the tokenizer"):
         os.write(2, b"another\n")
         raise KeyboardInterrupt
     assert capfd.readouterr().err == "a warning\nanother\n"
@@ -39,8 +39,8 @@ def test_what_else_is_said_is_said(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_standard_error_may_be_closed() -> None:
     program = (
-        "import os\nfrom sharegen.common.panics import panics_told\nos.close(2)\n"
-        "with panics_told('it'):\n    print('worked', flush=True)\n"
+        "import os\nfrom sharegen.common.panics import panics_as_errors\nos.close(2)\n"
+        "with panics_as_errors('it'):\n    print('worked', flush=True)\n"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30)
     assert (ran.returncode, ran.stdout) == (0, b"worked\n")
@@ -51,7 +51,7 @@ def test_many_threads_at_once(capfd: pytest.CaptureFixture[str]) -> None:
 
     def work(number: int) -> None:
         for _ in range(100):
-            with panics_told("it"):
+            with panics_as_errors("it"):
                 os.write(2, b".")
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(4)]

@@ -104,7 +104,7 @@ def test_shards_have_the_day_of_the_first_beside_them_or_the_one_that_is_set(
     apart = run_job(configure(), tmp_path / "b" / "a.jsonl", shard=Shard(2, 2)).path
     assert clock_in(apart) == "2026-11-27"
     found = pool([first, apart])
-    assert len(found) == 2  # read apart, and told why
+    assert len(found) == 2  # counted separately, and the log says why
     told = run_job(configure(date="2026-11-26"), tmp_path / "c.jsonl", shard=Shard(2, 2)).path
     assert clock_in(told) == "2026-11-26" and texts(told) == texts(second)
 

@@ -232,8 +232,8 @@ def _log_other_jobs(groups: Iterable[Sequence[tuple[Path, RunFile | None]]], ask
             differ = differences(other.identity, run.identity)
             if any(not (asked and each.startswith(_SEED)) for each in differ):
                 log(
-                    f"{path}: is read apart, for it comes from another configuration than "
-                    f"{known}: {'; '.join(differ)}"
+                    f"{path}: is counted separately, because its configuration differs from "
+                    f"that of {known}: {'; '.join(differ)}"
                 )
                 break
 

@@ -1,7 +1,7 @@
 """Two runs against each other: at the same k, over the problems that both have.
 
-The interval is of the difference problem by problem, which is narrower than what two intervals
-side by side would let one think: both runs find the same problems hard.
+The interval is of the difference problem by problem, which is smaller than two intervals
+side by side suggest: both runs find the same problems hard.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def margins(runs: Sequence[Measured]) -> Iterator[Picture]:
     yield Picture(
         "margins",
         "Vote margins",
-        "How far the winning answer leads the next one: a narrow vote is less often right.",
+        "How far the winning answer leads the next one: a close vote is less often right.",
         ("run", "margin", *kinds),
         tuple(
             (name, f"{low:.0%} to {low + 0.1:.0%}", *(f"{n:,}" for n in column))

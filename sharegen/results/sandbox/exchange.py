@@ -146,7 +146,7 @@ class Peer:
         except (MemoryError, KeyboardInterrupt):
             raise
         except Exception as error:
-            return {"raised": self._told(error)}
+            return {"raised": self._described(error)}
 
     def _send(self, message: dict[str, Any]) -> None:
         """With what has changed, and what nobody here holds: that needs not be kept alike."""
@@ -203,7 +203,7 @@ class Peer:
         if (fields := fields_of(value)) is not None:
             return {"fields": fields}
         if isinstance(value, BaseException):
-            return {"raised": self._told(value)}
+            return {"raised": self._described(value)}
         if isinstance(value, type) and self._is_known(value):
             return {"class": value.__name__}
         name = public_name(value)
@@ -288,7 +288,7 @@ class Peer:
 
     # exceptions
 
-    def _told(self, error: BaseException) -> dict[str, Any]:
+    def _described(self, error: BaseException) -> dict[str, Any]:
         """An exception as data: its class and what that extends, what it holds and says."""
         kind = type(error)
         names = [each.__name__ for each in kind.__mro__ if isinstance(each.__name__, str)]

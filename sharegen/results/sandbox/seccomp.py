@@ -1,6 +1,6 @@
 """A filter on the system calls of a program: the second wall behind the namespaces.
 
-It denies what no solution of a programming problem needs and what kernels had holes in: new
+It denies what no solution of a programming problem needs and what kernels had faults in: new
 namespaces and mounts, tracing, sockets, keys, BPF, io_uring, splicing, rules of Landlock, and every
 call that is newer than this list. It denies memory that is counted nowhere (System V shared memory,
 memfd, huge pages from the system's pool, larger pipes and sockets), what the whole system has a

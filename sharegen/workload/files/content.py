@@ -1,8 +1,8 @@
 """The content of one file: opened once and read in a stream, unpacked, as UTF-8, hashed as read.
 
 The hash is of the bytes that the rows come from, so that no rows stand under another file's
-fingerprint, whatever the time stamps say. UTF-16 and UTF-32 are told by their byte order mark and
-recoded. In any other encoding than UTF-8 a line is refused by who reads it.
+fingerprint, whatever the time stamps say. UTF-16 and UTF-32 are recognised by their byte order mark
+and recoded. The reader refuses a line in any other encoding than UTF-8.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ r"""What stands for a \r within a line while csv reads it, which would end the r
 a character, which no text in UTF-8 has."""
 
 _MANY_NULS = 8
-"""As a file with a hole has in a line, or one in two encodings; a cell may hold a few."""
+"""NULs in a line of a sparse file, or of one in two encodings; a cell may hold a few."""
 
 
 def read_csv(content: FileContent) -> Iterator[tuple[str, Found]]:
@@ -33,7 +33,7 @@ def read_table(content: FileContent, delimiter: str) -> Iterator[tuple[str, Foun
     """The rows by the names in the first line; where is the line that a row begins in.
 
     Raises DataError where the names cannot be read or two are equal, and where a quote is opened
-    and not closed: no row after it can be told.
+    and not closed: no row after it can be recognised.
     """
     csv.field_size_limit(sys.maxsize)
     lines = _Lines(content)

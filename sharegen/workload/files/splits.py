@@ -31,7 +31,7 @@ def split_files(folder: Path, split: str, suffixes: Collection[str]) -> list[Pat
     `test.jsonl`, then as `test-00000-of-00002.parquet`, then as a word at the beginning, at the
     end or within: `test_hard.jsonl`, `gsm8k.test.jsonl`, `v1_test_b.csv`.
 
-    Raises DataError where there is none, and where it cannot be told which one is meant.
+    Raises DataError where there is none, and where it is not clear which one is meant.
     """
     is_name = split == Path(split).name
     inner = _data_files(folder / split, suffixes) if is_name else []

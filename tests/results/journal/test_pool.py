@@ -125,8 +125,8 @@ def test_why_shards_of_one_name_are_read_apart(
             opened.close()
     assert [len(part.files) for part in pool([tmp_path / "a.jsonl"])] == [1, 1]
     first, second = (tmp_path / f"a.shard-{index}-of-2.jsonl" for index in (1, 2))
-    said = f"{second}: is read apart, for it comes from another configuration than {first}: heat "
-    assert caplog.messages[0].startswith(said)
+    said = f"{second}: is counted separately, because its configuration differs from that of "
+    assert caplog.messages[0].startswith(f"{said}{first}: heat ")
 
 
 @pytest.mark.parametrize("names", [True, False])
@@ -157,7 +157,7 @@ def test_why_journals_are_not_pooled(tmp_path: Path, caplog: pytest.LogCaptureFi
     pool(paths)
     assert not caplog.messages
     pool(paths, seeds=True)
-    assert any(line.startswith(f"{paths[2]}: is read apart") for line in caplog.messages)
+    assert any(line.startswith(f"{paths[2]}: is counted separately") for line in caplog.messages)
 
 
 def test_two_halves_that_both_count_from_0_are_told_apart(
