@@ -53,7 +53,7 @@ def bench_host() -> dict[str, float]:
     )  # fmt: skip
     collector = Collector(scheduler, EngineStats(), None, ())
     requests = [Request(i, prompt, params, range(1)) for i, prompt in enumerate(prompts)]
-    scheduler.add(requests)
+    scheduler.add_requests(requests)
 
     def drawn(step: Step, ends: int | None) -> Drawn:
         count = len(step.batch.drawings) if isinstance(step, PrefillStep) else step.batch.num_rows

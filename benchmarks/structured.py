@@ -110,7 +110,7 @@ def host(rows: int, bound: int, steps: int, tokenizer: Any) -> tuple[Times, Toke
     requests = [Request(i, prompt, p, range(n)) for i, (p, n) in enumerate(kinds) if n]
     for request in requests:
         grammars.check(request)
-    scheduler.add(requests)
+    scheduler.add_requests(requests)
     times, masks = Times(), None
     while len(times.collect) < most:
         began = time.process_time()

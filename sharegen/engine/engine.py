@@ -220,7 +220,7 @@ class Engine:
             splits = None
             if self._tree is None and requests and requests[0].splits is None:
                 splits = self._paths.splits([request.tokens for request in requests])
-            self.scheduler.add(requests, splits)
+            self.scheduler.add_requests(requests, splits)
 
     @property
     def slots(self) -> int:
@@ -359,7 +359,7 @@ class Engine:
         origin = self._forks.parent(parent, self.scheduler)
         request = self._forks.request(origin, params, tokens)
         self.check(request)
-        self._forks.add(request)
+        self._forks.add_fork(request)
         self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         with self._doing():
             self.scheduler.fork(request, origin.sequence)

@@ -94,7 +94,7 @@ class Forks:
             stream=stream,
         )
 
-    def add(self, request: Request) -> None:
+    def add_fork(self, request: Request) -> None:
         """It joins the job: the next ones of the same text have other sample indices."""
         self._forked[request.key] = self._forked.get(request.key, 0) + len(request.samples)
 

@@ -127,9 +127,9 @@ class Outlook:
     def add_waiting(self, sequence: Sequence) -> None:
         """One that waits starts, with its beams."""
         fed = self._admission.swapping.fed(sequence)
-        self.add(sequence.group, len(sequence.tokens), len(sequence.together), fed)
+        self.add_group(sequence.group, len(sequence.tokens), len(sequence.together), fed)
 
-    def add(self, group: SequenceGroup, tokens: int = 1, count: int = 1, fed: int = 0) -> None:
+    def add_group(self, group: SequenceGroup, tokens: int = 1, count: int = 1, fed: int = 0) -> None:
         """Samples of a group start, which have so many tokens already.
 
         fed: how many of these they do not feed again.
@@ -154,7 +154,7 @@ class Outlook:
             return self._cache.spare(now)
         if self._forecast is None:
             self._forecast = Forecast(self._admission.survival(), self._rows.block_tables.shape[1])
-            self._forecast.add(*self._rows.kinds())
+            self._forecast.add_sequences(*self._rows.kinds())
             _start(self._forecast, self._added)
         growth = max(0, self._forecast.most - self.held)
         return self._cache.can_spare(Room(full_blocks, blocks + growth)) and self._cache.spare(now)
@@ -165,4 +165,4 @@ def _start(forecast: Forecast, kinds: dict[tuple[int, int, int], int]) -> None:
     if kinds:
         fed, known, last = np.array(list(kinds), dtype=np.int64).T
         count = np.fromiter(kinds.values(), np.int64, len(kinds))
-        forecast.add(fed, known, last, count)
+        forecast.add_sequences(fed, known, last, count)

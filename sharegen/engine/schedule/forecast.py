@@ -32,7 +32,7 @@ class Forecast:
         self._variance = np.zeros(len(self._moments))
         self._largest = np.zeros(len(self._moments))
 
-    def add(self, fed: Int64, known: Int64, last: Int64, count: Int64) -> None:
+    def add_sequences(self, fed: Int64, known: Int64, last: Int64, count: Int64) -> None:
         """Samples, `count` of each kind, that go on from now.
 
         fed, known: [n] whole blocks of outputs that were given to the model, and that are drawn:

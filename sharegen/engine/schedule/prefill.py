@@ -37,7 +37,7 @@ class Prefill:
             Node, list[SequenceGroup]
         ] = {}  # groups to draw when the node is computed
 
-    def add(self, group: SequenceGroup) -> None:
+    def add_group(self, group: SequenceGroup) -> None:
         """A group waits for its prompt, behind the others."""
         self.waiting[group] = None
         self.num_waiting += group.unfinished
@@ -102,7 +102,7 @@ class Prefill:
             if not self._plan_path(next(iter(self.waiting)), plan, outlook, most):
                 break
             for group in plan.groups[known:]:
-                outlook.add(group, count=group.num_required)
+                outlook.add_group(group, count=group.num_required)
         return plan
 
     def plan_speculative(self, most: int) -> PrefillPlan:
@@ -143,7 +143,7 @@ class Prefill:
                 end = min(node.length, whole * self.chunk_tokens)
                 if plan.tokens and plan.tokens + end - kv.computed > self.chunk_tokens:
                     return False
-                plan.add(Chunk(node, kv.computed, end, self.cache.move_state(node)))
+                plan.add_chunk(Chunk(node, kv.computed, end, self.cache.move_state(node)))
                 self.cache.note_computed(node, end)
             for ending in self._ending.pop(node, ()):  # their logits are here now, and never again
                 self._note_cached(ending)

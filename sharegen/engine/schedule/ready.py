@@ -50,7 +50,7 @@ class Ready:
 
     # -- in -----------------------------------------------------------------------------------
 
-    def add(self, group: SequenceGroup, sequences: Iterable[Sequence]) -> None:
+    def add_samples(self, group: SequenceGroup, sequences: Iterable[Sequence]) -> None:
         """Samples of a group, by index, whose first tokens have come."""
         self._drawn += 1
         group.place = self._drawn

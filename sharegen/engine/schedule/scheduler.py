@@ -101,7 +101,7 @@ class Scheduler:
 
     # -- in and out ---------------------------------------------------------------------------
 
-    def add(self, requests: Seq[Request], splits: Seq[Seq[int]] | None = None) -> None:
+    def add_requests(self, requests: Seq[Request], splits: Seq[Seq[int]] | None = None) -> None:
         """Put requests that were checked into the tree and the queue.
 
         One call sees all sharing among its requests. A request without samples only takes part in
@@ -154,7 +154,7 @@ class Scheduler:
         if request.is_endless:
             group.end_at(self.capacity.most_outputs(leaf))
         self.rows.make_wide(self.capacity.blocks_at_end(group.limit))
-        self.prefill.add(group)
+        self.prefill.add_group(group)
         self._unfinished.add(group)
         self._by_key.setdefault(request.key, []).append(group)
         self.cache.hold(leaf)
@@ -176,7 +176,7 @@ class Scheduler:
             if group.search is not None:
                 begin(sequence)
         group.alive = {s.sample: s for s in sequences if not s.finished}
-        self.ready.add(group, group.alive.values())
+        self.ready.add_samples(group, group.alive.values())
         return sequences
 
     def go_on(self, group: SequenceGroup, choices: Seq[Choice]) -> None:

@@ -37,7 +37,7 @@ class PrefillPlan:
     tokens: int = 0
     samples: int = 0
 
-    def add(self, chunk: Chunk) -> None:
+    def add_chunk(self, chunk: Chunk) -> None:
         self.chunks.append(chunk)
         self.tokens += chunk.end - chunk.start
 

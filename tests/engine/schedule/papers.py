@@ -51,7 +51,7 @@ def count(
     if known is not None:
         scheduler.admission.lengths.learn(known)
     params = SamplingParams(max_tokens=limit)
-    scheduler.add([Request(i, [i] * 12, params, range(1)) for i in range(len(lengths))])
+    scheduler.add_requests([Request(i, [i] * 12, params, range(1)) for i in range(len(lengths))])
     steps = replayed = 0
     while scheduler.has_work:
         step = scheduler.schedule(is_idle=True)

@@ -21,13 +21,13 @@ def survival(samples: dict[tuple[int, str | None], int], classes: int = 40) -> S
 def test_samples_of_one_length() -> None:
     """Seven that end in their fifth block, three of them in the third already."""
     forecast = Forecast(survival({(45, "eos"): 100_000}), 40)
-    forecast.add(ints(0, 2), ints(0, 2), ints(39, 39), ints(4, 3))
+    forecast.add_sequences(ints(0, 2), ints(0, 2), ints(39, 39), ints(4, 3))
     assert forecast.most == pytest.approx(max(4 * 3 + 3 * 5, 4 * 5), abs=1)
 
 
 def test_the_limit_ends_them() -> None:
     forecast = Forecast(survival({}), 40)
-    forecast.add(ints(0), ints(0), ints(1), ints(10))
+    forecast.add_sequences(ints(0), ints(0), ints(1), ints(10))
     assert forecast.most <= 20
 
 
@@ -35,8 +35,8 @@ def test_what_is_replayed_does_not_end_before() -> None:
     """They have 100 tokens, and none of them lies in the cache."""
     short = survival({(20, "eos"): 100, (400, "eos"): 10})
     new, back = Forecast(short, 40), Forecast(short, 40)
-    new.add(ints(0), ints(0), ints(39), ints(10))
-    back.add(ints(0), ints(10), ints(39), ints(10))
+    new.add_sequences(ints(0), ints(0), ints(39), ints(10))
+    back.add_sequences(ints(0), ints(10), ints(39), ints(10))
     assert back.most >= 10 * 37 > 2 * new.most
 
 
@@ -47,7 +47,7 @@ def test_means_and_deviations() -> None:
     for length in lengths.tolist():
         known.note(length, is_end=True)
     forecast = Forecast(Survival(known, ints(), 10, 60), 60)
-    forecast.add(ints(0), ints(0), ints(59), ints(50))
+    forecast.add_sequences(ints(0), ints(0), ints(59), ints(50))
     thrown = rng.choice(lengths, (2_000, 50))
     blocks = np.arange(60)[:, None, None]
     held = ((blocks + 1) * (thrown > 10 * blocks)).sum(2)
