@@ -129,7 +129,9 @@ class Outlook:
         fed = self._admission.swapping.fed(sequence)
         self.add_group(sequence.group, len(sequence.tokens), len(sequence.together), fed)
 
-    def add_group(self, group: SequenceGroup, tokens: int = 1, count: int = 1, fed: int = 0) -> None:
+    def add_group(
+        self, group: SequenceGroup, tokens: int = 1, count: int = 1, fed: int = 0
+    ) -> None:
         """Samples of a group start, which have so many tokens already.
 
         fed: how many of these they do not feed again.
