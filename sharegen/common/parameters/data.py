@@ -105,9 +105,9 @@ class DatasetParameters:
     limit: Annotated[
         int | None,
         Parameter(
-            "Only so many rows are asked, the first that `where` keeps.",
+            "The most rows that are asked: the first that `where` keeps.",
             ge=1,
-            flag=Flag("--limit", "N", "Ask only the first so many rows.", default="all"),
+            flag=Flag("--limit", "N", "Ask only the first N rows.", default="all"),
         ),
     ] = None
     document: Annotated[

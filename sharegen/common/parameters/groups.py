@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
 from sharegen.common.parameters.data import (
     ChatParameters,
@@ -48,7 +48,7 @@ class FlaggedKey:
         if value is False and self.flag.default is None:
             return None
         said = self.flag.default
-        if said is None and value is not None and value != ():
+        if said is None and value not in (None, (), MISSING):
             said = f"{value:g}" if isinstance(value, float) else str(value)
         known = ["the recipe's"] if self.panel in ("Data", "Sampling") else []
         return ", or ".join([*known, *([said] if said else [])]) or None

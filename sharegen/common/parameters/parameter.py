@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -109,14 +110,14 @@ class _Described:
 
 @dataclass(frozen=True)
 class Declared:
-    """A field of a group; hint: its type, without the parameter."""
+    """A field of a group; hint: its type, without the parameter; default: MISSING for none."""
 
     name: str
     hint: Any
     default: Any
     parameter: Parameter
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Any, ...]:
         """Its type, or those that are joined by `|`."""
         is_union = get_origin(self.hint) in (Union, UnionType)
@@ -170,7 +171,7 @@ def declared(group: type) -> dict[str, Declared]:
             known = [found[name].parameter] if name in found else []
             for parameter in (parameters or known)[:1]:
                 bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-                default = owner.__dict__.get(name)
+                default = owner.__dict__.get(name, MISSING)
                 found[name] = Declared(name, bare, default, parameter)
     return found
 
@@ -184,7 +185,7 @@ def check(holder: object, parameters: Iterable[Declared]) -> None:
     """Raise UsageError for the first attribute that is out of its range, with what it must be."""
     for each in parameters:
         value = getattr(holder, each.name)
-        if not each.takes(value):
+        if value is not each.default and not each.takes(value):  # most are, and there are many
             raise UsageError(f"{each.name} is {value!r}: it must be {each.want}")
 
 

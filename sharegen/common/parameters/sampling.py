@@ -43,7 +43,7 @@ class SamplingParameters:
     temperature: Annotated[
         float,
         Parameter(
-            "Logits are divided by it; 0 is greedy.",
+            "Sampling temperature; 0 is greedy.",
             ge=0,
             le=1e6,
             flag=Flag("--temperature", "T"),
@@ -54,7 +54,7 @@ class SamplingParameters:
     top_p: Annotated[
         float,
         Parameter(
-            "Only the likeliest tokens are drawn whose probabilities reach this sum (nucleus), "
+            "Draw only from the likeliest tokens whose probabilities sum to this (nucleus), "
             "above 0 and at most 1.",
             gt=0,
             le=1,
@@ -66,7 +66,7 @@ class SamplingParameters:
     top_k: Annotated[
         int,
         Parameter(
-            "Only so many of the likeliest tokens are drawn; 0 and -1 are all.",
+            "Draw only from this many of the likeliest tokens; 0 and -1 are all.",
             ge=-1,
             flag=Flag("--top-k", "K"),
             kind="filter",
@@ -76,7 +76,7 @@ class SamplingParameters:
     min_p: Annotated[
         float,
         Parameter(
-            "Only tokens are drawn that are at least this share as likely as the likeliest one.",
+            "Draw only tokens that are at least this fraction as likely as the likeliest one.",
             ge=0,
             lt=1,
             kind="filter",
@@ -86,7 +86,7 @@ class SamplingParameters:
     repetition_penalty: Annotated[
         float,
         Parameter(
-            "Above 1 it makes the tokens of prompt and output less likely, below 1 likelier.",
+            "Above 1 makes tokens of the prompt and the output less likely, below 1 likelier.",
             ge=1 / _MOST_PENALTY,
             le=_MOST_PENALTY,
             kind="penalty",
@@ -95,7 +95,7 @@ class SamplingParameters:
     presence_penalty: Annotated[
         float,
         Parameter(
-            "It is taken off the logits of tokens that the output has.",
+            "Subtracted from the logits of tokens that are in the output.",
             ge=-_MOST_PENALTY,
             le=_MOST_PENALTY,
             kind="penalty",
@@ -104,7 +104,7 @@ class SamplingParameters:
     frequency_penalty: Annotated[
         float,
         Parameter(
-            "It is taken off the logits of tokens each time that the output has them.",
+            "Subtracted from a token's logit once for each time that it is in the output.",
             ge=-_MOST_PENALTY,
             le=_MOST_PENALTY,
             kind="penalty",

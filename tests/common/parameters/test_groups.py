@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 from inspect import signature
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import declared
 from sharegen.common.parameters.sampling import SamplingParameters
 from sharegen.engine.config import EngineConfig
-from sharegen.engine.core.request import SamplingParams
+from sharegen.engine.core.request import BeamSearchParams, SamplingParams
+from sharegen.errors import UsageError
 from sharegen.llm import LLM
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.request_body import RequestBody
@@ -93,3 +95,9 @@ def test_bodies_of_requests_have_the_sampling_parameters() -> None:
     shared = declared(SamplingParameters).keys()
     left_out = shared - RequestBody.model_fields.keys()
     assert left_out == {"detokenize", "logprobs", "prompt_logprobs"}
+
+
+@pytest.mark.parametrize("values", [(None, 4), (0, 4), (1.5, 4), (2, 0)])
+def test_a_parameter_without_a_default_is_checked_whatever_it_is(values: tuple[Any, int]) -> None:
+    with pytest.raises(UsageError, match="it must be a whole number"):
+        BeamSearchParams(*values)
