@@ -30,6 +30,7 @@ from sharegen.job.plan import Plan, make_plan
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
 from sharegen.job.template_clock import clock_of, log_clock
+from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Workload, tokenise_problems
@@ -180,7 +181,8 @@ def _clock(configuration: Configuration, workload: Workload) -> Clock:
     """The time that chat templates would see: the one of the journal that `run` would continue."""
     if not any(problem.prompt.is_chat for problem in workload.problems):
         return Clock.now()
-    return clock_of(configuration, find_output(JobContent.of(configuration, workload)))
+    path = find_output(JobContent.of(configuration, workload))
+    return clock_of(configuration, JournalFamily(path))
 
 
 @dataclass(frozen=True)

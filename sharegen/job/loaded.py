@@ -45,7 +45,7 @@ from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.job.watcher import Watcher
 from sharegen.results.journal.appended import AppendedFile
 from sharegen.results.journal.journal import Journal, Record
-from sharegen.results.journal.journal_family import FoundJournal
+from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.pool import Pool
 from sharegen.results.screen.pace import Pace
@@ -89,7 +89,7 @@ class LoadedJob:
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
-        self.clock = clock = clock or clock_of(content.configuration, path)
+        self.clock = clock = clock or clock_of(content.configuration, JournalFamily(path))
         self.configuration = configuration = content.configuration
         self.workload = workload = content.workload
         self.path = path

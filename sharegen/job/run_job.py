@@ -89,12 +89,12 @@ def run_job(
             path = path or journal_path(find_output(content), shard)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
-            clock = clock_of(configuration, None if overwrite else path)
+            family = JournalFamily(path)
+            clock = clock_of(configuration, None if overwrite else family)
             share = None if shard is None else share_of(configuration, workload, shard, clock)
             own = workload if share is None else share.workload
             content = replace(content, workload=own)
             own.name_odd_rows()
-            family = JournalFamily(path)
             if not overwrite:
                 others = journals_beside(family, share)
                 refuse_writers(family, share)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 from sharegen.common.log import log
 from sharegen.errors import JournalError, UsageError
-from sharegen.results.journal.family import family, whole_path
-from sharegen.results.journal.run_file import RunFile, run_file_path
+from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
+from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration
 
 
-def clock_of(configuration: Configuration, path: Path | None = None) -> Clock:
-    """The clock of a job whose journal is, or will be, at `path`.
+def clock_of(configuration: Configuration, family: JournalFamily | None = None) -> Clock:
+    """The clock of a job whose journals are, or will be, that family.
 
     Shards that lie beside each other have the clock of the one that began first.
     """
     if configuration.chat.date is not None:
         return Clock.of(configuration.chat.date)
-    recorded = [] if path is None else [*_recorded([path]), *sorted(_others(path))]
+    if family is None:
+        return Clock.now()
+    recorded = [*_recorded([family.own]), *sorted(_recorded(family.others()))]
     return Clock.of(recorded[0]) if recorded else Clock.now()
 
 
@@ -44,13 +45,9 @@ def log_clock(clock: Clock, configuration: Configuration) -> None:
         )
 
 
-def _others(path: Path) -> Iterator[str]:
-    return _recorded([other for other in family(whole_path(path)) if other != path])
-
-
-def _recorded(journals: list[Path]) -> Iterator[str]:
+def _recorded(journals: Iterable[FoundJournal]) -> Iterator[str]:
     for journal in journals:
-        with contextlib.suppress(JournalError, ValueError):  # another place reports a broken one
-            run = RunFile.read(run_file_path(journal))
+        with contextlib.suppress(JournalError, ValueError):  # a broken one is told elsewhere
+            run = journal.run
             if run is not None and "clock" in run.fingerprints:
                 yield Clock.of(run.fingerprints["clock"]).moment.isoformat()
