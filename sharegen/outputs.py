@@ -158,7 +158,10 @@ class RequestOutput(_Shown):
         completions: list[Completion],
         tokenizer: Any,
     ) -> RequestOutput:
-        """completions: of all its samples, in any order."""
+        """The output of one prompt.
+
+        completions: all of its samples, in any order.
+        """
         completions = sorted(completions, key=lambda completion: completion.sample)
         output = cls(
             request_id,
@@ -191,7 +194,7 @@ class BeamSearchSequence:
 
     @property
     def logprobs(self) -> list[dict[int, Logprob]] | None:
-        """As CompletionOutput's, where BeamSearchParams want them."""
+        """Log-probabilities as in CompletionOutput, if BeamSearchParams ask for them."""
         return self.output.logprobs
 
     @classmethod

@@ -129,7 +129,7 @@ def needed(tokenizer: Any, what: str) -> Any:
 
 
 def _text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """As far as it has them."""
+    """The text and token ids of a prompt; None for the one that it lacks."""
     text: Any = None
     ids: Any = prompt
     if isinstance(prompt, str):
@@ -173,7 +173,7 @@ def one_each(params: Params | Seq[Params] | None, count: int) -> list[Params]:
 
 
 def checked(params: Any) -> Params:
-    """Parameters of one prompt. Raises RequestError for what is none."""
+    """Check the parameters of one prompt. Raises RequestError for other objects."""
     if not isinstance(params, Params):
         raise _no_params(params)
     return params

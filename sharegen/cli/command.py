@@ -1,4 +1,4 @@
-"""How a command shows its help: its options by panel, in plain lines that no terminal breaks."""
+"""How a command shows its help: options by panel, in plain lines that fit any terminal."""
 
 from __future__ import annotations
 

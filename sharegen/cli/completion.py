@@ -21,7 +21,7 @@ def complete_recipe(incomplete: str) -> Offer:
 
 
 def complete_dataset(context: typer.Context, incomplete: str) -> Offer:
-    """The presets of the recipe that is typed already, of all without one, and files here."""
+    """The presets of the recipe that is typed already, else of all recipes, and files here."""
     from sharegen.errors import UsageError
     from sharegen.workload.recipe import load_recipe, recipe_names
 

@@ -1,4 +1,4 @@
-"""What flags say, in the shape of a recipe."""
+"""The values of flags, in the shape of a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 80  # characters of a --set that is wrong
 
 
 def given(values: dict[str, Any]) -> dict[str, Any]:
-    """Without the Nones, and without sections that are empty then."""
+    """The flags without Nones, and without sections that are then empty."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         kept = given(value) if isinstance(value, dict) else value

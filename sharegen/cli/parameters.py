@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_path(text: str) -> Path:
-    """A path; an empty text, as an unset variable leaves it, would be the current folder."""
+    """A path; an empty text, such as an unset variable, is refused."""
     if not text:
         raise typer.BadParameter("the path is empty")
     return Path(text)

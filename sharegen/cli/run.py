@@ -149,7 +149,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _isolation(options: RunOptions) -> Isolation | None:
-    """In which sandbox programs may run as they are drawn, if they may."""
+    """The sandbox in which programs run while they are drawn; None if they may not."""
     from sharegen.results.sandbox.host import choose_isolation
 
     if not options.execute:

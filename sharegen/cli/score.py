@@ -215,7 +215,7 @@ def _mathematics(found: Pool, ks: Sequence[int]) -> EstimateRows | None:
 
 
 def _say_how(name: str, stopped: Stopped) -> None:
-    """How estimates stay unbiased of samples that their own outcomes ended."""
+    """Say how estimates stay unbiased although outcomes decided how many samples were drawn."""
     first = f"the first {stopped.first:,} samples, which every problem has whatever they say"
     how = f"pass@k and maj@k are estimated from {first}: of more they would be biased"
     if stopped.enough is not None:
@@ -336,7 +336,7 @@ def _job(
 
 
 def _say_too_few(title: str, ks: Sequence[int], rows: EstimateRows) -> None:
-    """Name the k that were asked for, and that no problem has samples enough for."""
+    """Name each requested k for which no problem has enough samples."""
     there = {estimate.k for _, estimates in rows for estimate in estimates}
     for k in sorted(set(ks) - there):
         log(f"{title}: --k {k}: no problem with {k} samples or more can be scored")

@@ -17,7 +17,7 @@ _SAMPLING = {"samples", "temperature", "top_p", "top_k", "max_tokens", "stop", "
 
 
 def print_configuration(configuration: Configuration) -> None:
-    """The resolved configuration on stdout, bar what is off."""
+    """Print the resolved configuration on stdout, without what is off."""
     from sharegen.workload.configuration import OF_CONVERSATIONS
 
     unused: Any = None

@@ -84,7 +84,7 @@ class _Stdout(_Stderr):
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """sys.stdout and sys.stderr are the streams described above."""
+    """Replace sys.stdout and sys.stderr in the block by the streams described above."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Stdout(before[0]), _Stderr(before[1])  # type: ignore[assignment]
     try:

@@ -64,7 +64,7 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def call_for(seconds: float, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The same with so many seconds of CPU time."""
+    """Like `call`, with so many seconds of CPU time."""
     if _is_inside:
         return function(*args, **kwargs)
     with _lock:
@@ -213,7 +213,7 @@ def serve(memory: int) -> NoReturn:
 
 
 def _limit(seconds: float, memory: int) -> None:
-    """CPU seconds, and bytes more than there are, from here on; 0 takes the limit away."""
+    """Limit CPU seconds, and bytes on top of those in use, from here on; 0 removes a limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
     if sys.platform == "linux":

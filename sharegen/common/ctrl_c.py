@@ -18,13 +18,13 @@ _SAID = b"sharegen: interrupted\n"
 
 
 def quiet_imports() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt except during an import; unless it is ignored."""
+    """Let Ctrl-C be a KeyboardInterrupt, except during an import, unless it is ignored."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _on_signal)
 
 
 def quiet_end() -> None:
-    """From now on Ctrl-C ends the process without a word: all is said, and Python only leaves."""
+    """Let Ctrl-C end the process without a message from now on, while Python exits."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_CODE))
 

@@ -1,4 +1,4 @@
-"""What is asked of the Hugging Face hub before its libraries are, which retry for half a minute.
+"""Questions to the Hugging Face hub before its libraries ask, which retry for half a minute.
 
 It is asked by the hub's own client: with its proxy, certificates, token and time-outs.
 """

@@ -1,4 +1,4 @@
-"""JSON schemas that llguidance takes for others than they are: refused, or written otherwise.
+"""JSON schemas that llguidance misreads: they are refused, or written differently.
 
 What is known of llguidance 1.9 is here; what it refuses by itself is not.
 """

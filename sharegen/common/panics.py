@@ -40,7 +40,7 @@ def panics_as_errors(what: str) -> Iterator[None]:
 
 
 class _Kept:
-    """What is written to standard error while some threads want it kept back.
+    """Standard error, kept back while some threads want that.
 
     The first one to begin leads it to a file, and the last one to end leads it back.
     """

@@ -71,12 +71,12 @@ class StructuredOutputsParams:
 
     @property
     def kind(self) -> str:
-        """Which one it is, by its name."""
+        """The name of its kind."""
         return next(name for name in _KINDS if getattr(self, name) is not None)
 
     @classmethod
     def of(cls, value: Any) -> StructuredOutputsParams | None:
-        """From a mapping of these names, as a recipe or a row has it; None stays None."""
+        """Make one from a mapping of these names, as in a recipe or row; None stays None."""
         if value is None or isinstance(value, cls):
             return value
         names = [field.name for field in fields(cls)]

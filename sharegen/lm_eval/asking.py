@@ -18,7 +18,7 @@ _GREEDY = "greedy"  # its answer where greedy decoding would have said the same
 
 @dataclass(frozen=True)
 class Ask:
-    """Tokens, and how to go on from them.
+    """Tokens, and how to continue them.
 
     scored: how many tokens' log-probabilities are wanted: that of the one that params allow alone,
     which comes behind the prompt, and those of the prompt's last ones. 0 where the prompt is to be
@@ -105,7 +105,7 @@ def score_of(record: Record) -> tuple[float, bool]:
 
 
 def splits_of(asks: Mapping[str, Ask], block_size: int) -> dict[str, list[int]]:
-    """Where the prompt of each is split, by digest: in the tree of all, whatever is on record.
+    """Where each prompt is split, by digest, in the tree of all prompts, recorded or not.
 
     Splits decide the last bits, and a run that goes on from a journal is to have the same ones.
     """

@@ -165,7 +165,7 @@ class SharegenLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """As the harness's `hf` model: with BOS where the tokenizer puts one, never two."""
+        """Token ids as in the harness's `hf`: with BOS if the tokenizer adds one, never two."""
         own = self._add_bos if add_special_tokens is None else add_special_tokens
         begun = has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id))
         if add_special_tokens is None and begun:
@@ -306,7 +306,7 @@ class SharegenLM(TemplateLM):
         return (found[key] for key in keys)
 
     def _drawn(self, asks: Mapping[str, Ask], left: Mapping[str, list[int]]) -> Iterator[Record]:
-        """Records of the samples left of each ask, as they finish."""
+        """Records of the samples that are still to be drawn, as they finish."""
         if not left:
             return
         splits = splits_of(asks, _BLOCK_SIZE)

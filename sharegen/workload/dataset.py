@@ -228,7 +228,7 @@ def _not_cached(named: str) -> str:
 
 @contextmanager
 def _quiet_datasets() -> Iterator[None]:
-    """Without the library's own progress bars and log."""
+    """Run the block without the library's own progress bars and log."""
     import datasets
 
     verbosity = datasets.logging.get_verbosity()

@@ -58,7 +58,7 @@ def refuse_idle_document(recipe: Recipe, job: Job) -> None:
 
 
 def check_decoding(sampling: Sampling) -> None:
-    """Refuse what a beam search has no use for, and what is for beams alone."""
+    """Refuse keys that a beam search ignores, and beam keys without a beam search."""
     plain = Sampling(temperature=0 if sampling.decoding == "beam" else 1)
     for name in _DRAWN if sampling.decoding == "beam" else _BEAMS:
         value, idle = getattr(sampling, name), getattr(plain, name)
@@ -105,7 +105,7 @@ def refuse_idle_rule(recipe: Recipe, job: Job) -> None:
 
 
 def refuse_idle_fields(recipe: Recipe, job: Job, reorder: bool) -> None:
-    """Fields that are free to move have a place in the template, and what moves is declared."""
+    """Refuse free fields without a place in the template, and reordering without free fields."""
     name = "chat.user" if job.chat.enabled else "prompt"
     if job.prompt.free and template.FIELDS not in _names(job):
         raise UsageError(

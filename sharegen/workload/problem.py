@@ -69,7 +69,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Reordered:
-    """Problems in another order, as are the free fields of each.
+    """Problems in another order, each with its free fields in another order.
 
     given, computed: prompt tokens that are computed, each once, in the given order and in this one.
     fingerprint: of all prompts, where they depend on each other.
@@ -103,7 +103,7 @@ class Workload:
     leaks: Sequence[str] = ()
 
     def name_odd_rows(self) -> None:
-        """Log each row that cannot be asked, and of how many more there is something to say."""
+        """Log each row that cannot be asked, and how many more have a fault."""
         for bad in self.bad_rows:
             log(bad.message)
         if self.leaks:

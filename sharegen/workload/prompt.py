@@ -66,7 +66,7 @@ class Prompt:
 
     @property
     def length(self) -> int:
-        """Characters, about."""
+        """The length in characters, roughly."""
         if isinstance(self.content, list):
             return sum(len(turn.get("content", "")) for turn in self.content)
         return len(self.content)

@@ -37,7 +37,7 @@ _MAX_CHECKING = 10.0  # seconds, of all presets: none of ours takes a tenth of o
 
 
 class Job(Strict, ModelParameters):  # type: ignore[misc]
-    """Everything that decides what is asked and how it is answered, bar the machine."""
+    """Everything that decides what is asked and how it is answered, except the machine."""
 
     model: Place | None = None
     adapter: Place | None = None

@@ -23,7 +23,7 @@ def _check_rule(text: str) -> str:
 
 
 def _check_structured(value: dict[str, Any]) -> dict[str, Any]:
-    """In its one spelling: of a schema its text, in which the order of the properties counts.
+    """The value in one spelling: a schema as its text, since the order of properties counts.
 
     What the grammar itself says is looked at when a job is made: a journal is read without.
     """

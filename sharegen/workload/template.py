@@ -48,7 +48,7 @@ class RenderError(Exception):
 
 
 class Overrun(RenderError):
-    """It takes more time or memory than a template may: the next row will hardly do better."""
+    """The template takes too much time or memory, as it would with the next row."""
 
 
 class _Missing(Exception):

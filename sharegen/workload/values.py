@@ -1,4 +1,4 @@
-"""Kinds of values that a recipe's keys take, each with what is checked of it."""
+"""Kinds of values that a recipe's keys take, each with its checks."""
 
 from __future__ import annotations
 

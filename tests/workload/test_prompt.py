@@ -265,7 +265,7 @@ def test_what_is_null_in_a_tool_is_not_there_but_for_values() -> None:
         ({"tools": {"a": 1}}, "tools is no list of schemas"),
         ({"tools": "[{"}, "tools is not JSON"),
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs is of type list"),
-        ({"chat_template_kwargs": {"tokenize": True}}, "'tokenize' is not the template's"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "'tokenize' cannot be the name"),
         ({"messages": [{**TURNS[0], "content": [{"type": "image_url"}]}]}, "of type image_url"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},

@@ -18,7 +18,7 @@ def read(passage: Passage) -> Reading | None:
 
 
 def last_box(passage: Passage, span: Span) -> Reading | None:
-    """The last box that is closed in a part of a passage: of boxes in one another the outermost.
+    """The last closed box in a part of a passage; of nested boxes the outermost.
 
     One that the completion's end cuts off is the last, and there is no answer.
     """

@@ -1,4 +1,4 @@
-r"""Which number of a clause is meant: of "After 5 days Janet has 90 eggs" it is 90.
+r"""Which number of a clause is meant: in "After 5 days Janet has 90 eggs" it is 90.
 
 In this order: what stands in a box; the number at the head of an answer (head.py); the part that
 follows from the rest ("since ..., she needs 5"); what follows the last `=`; what is bold; the last

@@ -17,7 +17,7 @@ _LONGEST = 200  # characters of what was read
 
 
 def explain(records: Iterable[Record], reader: AnswerReader | None) -> Iterator[str]:
-    """Lines in Rich's markup: of each sample what was read, by which rule, and where.
+    """Lines in Rich's markup: what was read from each sample, by which rule, and where.
 
     reader: what reads the answers; None where the lines of the journal alone say them.
     """

@@ -1,4 +1,4 @@
-r"""The number with which an answer begins: 18 of `18 dollars for 9 eggs` and of `9 * 2 = 18`.
+r"""The number with which an answer begins: 18 in `18 dollars for 9 eggs` and in `9 * 2 = 18`.
 
 What is no number and no part of an equation stays as it stands: `2\sqrt{3}`, `(2, 3)`, `40-44`.
 """
@@ -102,7 +102,7 @@ def _continues(text: str, first: Numeral, span: Span) -> bool:
 
 
 def _range(text: str, found: Sequence[Numeral], begin: int, span: Span) -> Reading | None:
-    """`40-44` of an answer that says "40 to 44" or "between 40 and 44"."""
+    """`40-44` for an answer that says "40 to 44" or "between 40 and 44"."""
     if len(found) < 2 or _OPERATOR.match(text, found[1].end, span.end):
         return None
     word = "and" if text[:begin].rstrip().lower().endswith("between") else "to"

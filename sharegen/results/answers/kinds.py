@@ -71,7 +71,7 @@ def same_time(one: tuple[int, str | None], other: tuple[int, str | None]) -> boo
 
 
 def dates(text: str) -> set[date] | None:
-    """The days that a date can mean: of 1/2/2024 two."""
+    """The days that a date can mean; 1/2/2024 can mean two."""
     for pattern in _DATES:
         match = pattern.fullmatch(text)
         if match is None:

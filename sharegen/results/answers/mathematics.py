@@ -61,7 +61,7 @@ def _is_word(text: str, match: re.Match[str]) -> bool:
 
 
 def is_same(answer: str, gold: str) -> bool:
-    """Whether math-verify takes one formula for the other; no, where it takes too much or fails."""
+    """Whether math-verify finds the formulas equal; False if it fails or exceeds the limits."""
     try:
         confined.call(_import)  # which has the clock's patience for itself
         failure = confined.call(_compare, answer, gold)
@@ -75,7 +75,7 @@ def is_same(answer: str, gold: str) -> bool:
 
 
 def _import() -> None:
-    """Has the process with limits import this module, and with it the library."""
+    """Import this module, and with it the library, in the process with limits."""
 
 
 def _compare(answer: str, gold: str) -> bool | str:

@@ -109,7 +109,7 @@ class Numeral:
 
     @property
     def reading(self) -> Reading:
-        """The same as an answer, whose rule is not named yet."""
+        """The numeral as an answer, whose rule is not named yet."""
         return Reading(self.written, "", self.start, self.end)
 
 
@@ -161,7 +161,7 @@ def _numeral(match: re.Match[str]) -> Numeral:
 
 
 def decimal(value: Fraction) -> str:
-    """Written out in decimals where these end, else as `n/d`."""
+    """The number in decimals where these end, else as `n/d`."""
     places, rest = 0, value.denominator
     while rest % 10 == 0:
         places, rest = places + 1, rest // 10

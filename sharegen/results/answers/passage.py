@@ -81,7 +81,7 @@ class Passage:
         return _ASIDE.sub(lambda match: " " * len(match[0]), plain)
 
     def until(self, end: int) -> Passage:
-        """Its beginning."""
+        """The beginning of the passage, up to `end`."""
         return Passage(self.raw[:end], self.offset, self.is_cut and end == len(self.raw))
 
     def cuts(self, end: int) -> bool:

@@ -134,7 +134,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def _fit_for_openai(examples: Sequence[Example]) -> list[Example]:
-    """Those that fine-tuning would take; the others are logged by the first of them."""
+    """The examples that fine-tuning accepts; the first of the others is logged."""
     faults: list[str] = []
     fit = []
     for example in examples:

@@ -167,7 +167,7 @@ class AppendedFile:
         )
 
     def close(self) -> None:
-        """Let others write."""
+        """Close the file and let others write."""
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None

@@ -55,7 +55,7 @@ class FoundJournal:
 
     @property
     def size(self) -> int:
-        """In bytes; 0 where it is not there."""
+        """The size in bytes; 0 if the file does not exist."""
         state = _state(self.path)
         return 0 if state is None else state[1]
 
@@ -94,7 +94,7 @@ class JournalFamily:
         self._others: dict[Path, FoundJournal] = {}
 
     def others(self) -> list[FoundJournal]:
-        """Those that are there now beside the run's own."""
+        """The journals that exist now beside the run's own."""
         for path in family(self.whole):
             if path != self.own.path:
                 self._others.setdefault(path, FoundJournal(path, BESIDE))

@@ -1,4 +1,4 @@
-"""Several journals as one: those of one and the same job are pooled, others stay apart.
+"""Several journals as one: those of one and the same job are pooled, others stay separate.
 
 A job may be done in shards, or the first thousand problems here and the rest there, and then votes
 over all of them. Jobs that differ in model, prompts or seed are never mixed, but for seeds where

@@ -84,7 +84,7 @@ class Record:
 
     @property
     def is_sample(self) -> bool:
-        """False for a bad row."""
+        """Whether it is a sample; a bad row is none."""
         return self.sample is not None
 
     @property
@@ -319,12 +319,12 @@ def read(path: StrPath) -> RecordReader:
 
 
 def note_row(rows: dict[str, str | None], record: Record) -> None:
-    """Keep what the row of a sample is known by; a hash of the whole row tells more."""
+    """Keep what identifies the row of a sample; a hash of the whole row says more."""
     if record.row_hash is not None or record.problem_id not in rows:
         rows[record.problem_id] = record.row
 
 
 def note_text(texts: dict[str, str], record: Record) -> None:
-    """Keep what the text of a sample's chat is known by."""
+    """Keep what identifies the text of a sample's chat."""
     if record.text_hash is not None:
         texts.setdefault(record.problem_id, record.text_hash)

@@ -161,6 +161,6 @@ def nice(high: float, most: int = 5, whole: bool = False) -> list[float]:
 
 
 def shares(high: float, label: str = "", lines: bool = True) -> Scale:
-    """From 0 to `high`, named in per cent."""
+    """A scale from 0 to `high`, labelled in per cent."""
     ticks = [(tick, f"{100 * tick:.4g}%") for tick in nice(high)]
     return Scale(0, high or 1.0, label, ticks, lines=lines)

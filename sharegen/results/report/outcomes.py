@@ -284,5 +284,5 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 def _printable(name: str) -> str:
-    """Without the halves of surrogate pairs that stand for bytes which are no UTF-8."""
+    """The text without surrogates, which stand for bytes that are not UTF-8."""
     return name.encode(errors="replace").decode()

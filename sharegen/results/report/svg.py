@@ -109,7 +109,7 @@ def _box(frame: _Frame, box: Box) -> str:
 
 
 def _rows_of_keys(keys: Sequence[LegendEntry]) -> Iterator[list[LegendEntry]]:
-    """As many in a row as fit."""
+    """The legend in rows, each with as many entries as fit."""
     row: list[LegendEntry] = []
     for key in keys:
         if row and sum(map(_width, [*row, key])) > WIDTH - 24:

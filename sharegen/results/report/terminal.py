@@ -91,7 +91,7 @@ def _at(curve: Curve, k: float) -> float | None:
 
 
 def _table(names: Sequence[str], curves: Sequence[Curve]) -> list[str]:
-    """Side by side; a cell is a share and its interval, all of them in per cent."""
+    """The numbers side by side; a cell is a share and its interval, in per cent."""
     ks = sorted({k for curve in curves for k in curve.ks})
     ks = [k for k in ks if is_round(k) or k in {curve.ks[-1] for curve in curves}]
     width = len("100.0% [100.0, 100.0]")

@@ -65,7 +65,7 @@ def new_module(name: str) -> types.ModuleType:
 
 
 def silence() -> None:
-    """No input, and output that goes nowhere."""
+    """Give the process no input, and discard its output."""
     nowhere = open(os.devnull, "r+", encoding="utf-8", errors="replace")  # noqa: SIM115
     sys.stdin = sys.stdout = sys.stderr = nowhere
     sys.__stdin__ = sys.__stdout__ = sys.__stderr__ = nowhere  # type: ignore[misc]

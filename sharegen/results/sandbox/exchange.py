@@ -149,7 +149,7 @@ class Peer:
             return {"raised": self._described(error)}
 
     def _send(self, message: dict[str, Any]) -> None:
-        """With what has changed, and what nobody here holds: that needs not be kept alike."""
+        """Send a message with what has changed, and with what this side no longer holds."""
         about = {"heap": self.heap.changes(), "released": self.heap.release()}
         self._write(message | {name: what for name, what in about.items() if what})
 

@@ -104,7 +104,7 @@ class ProgramSession:
         return Answer(self._lost, b"", self._limits.wall_seconds)
 
     def _lose(self, error: Exception) -> None:
-        """Its supervisor is gone, or does not answer in time: that never counts for the program."""
+        """Note that the supervisor is gone or too slow, which never counts as a verdict."""
         self._lost = "timeout" if isinstance(error, BlockingIOError) else "error"
 
 
@@ -254,12 +254,12 @@ def choose_isolation(unsafe: bool = False) -> Isolation:
 
 
 def fault_of(kind: Isolation) -> str | None:
-    """Why this isolation cannot be had here, found out by a first program; None where it can."""
+    """Why this isolation does not work here, found by a first program; None if it works."""
     return _trial(kind).fault
 
 
 def memory_in_words(isolation: Isolation) -> str:
-    """What holds programs to their limit of memory here, to tell the user."""
+    """What enforces the memory limit of programs here, in words for the user."""
     if isolation == "none":
         return "memory is limited for each process alone"
     if _trial(isolation).is_counted:

@@ -40,7 +40,7 @@ def _same_token(ours: str, theirs: str) -> bool:
 
 
 def _exactly_equal(ours: str, theirs: str) -> bool:
-    """For numbers that no float holds, whose difference would be infinite or nothing."""
+    """Whether numbers that no float holds are equal, exactly."""
     try:
         return Decimal(ours) == Decimal(theirs)
     except InvalidOperation:  # an exponent beyond any number's

@@ -26,7 +26,7 @@ class Snippet:
 
     @cached_property
     def tree(self) -> ast.Module | None:
-        """None of what is no Python."""
+        """The parsed code; None if it is not Python."""
         return parsed(self.text)
 
     @cached_property
@@ -45,7 +45,7 @@ class Snippet:
 
     @cached_property
     def writes_out(self) -> set[str]:
-        """Those of them that are written out here, and not imported."""
+        """The names that are defined here, not imported."""
         imports = [
             each for each in self.statements if isinstance(each, ast.Import | ast.ImportFrom)
         ]

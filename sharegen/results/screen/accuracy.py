@@ -11,7 +11,7 @@ from sharegen.results.stopping.stopped import Stopped
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Over the problems whose gold answer is known; shares lie in 0..1.
+    """Accuracy over the problems whose gold answer is known; shares lie in 0..1.
 
     sample: samples that are right, of all samples; one without an answer is wrong. Where a rule
         stopped the problems, the chance of one sample, by an estimate that is not biased by it.

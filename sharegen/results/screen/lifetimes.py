@@ -94,7 +94,7 @@ class Lifetimes:
         return min(bisect_right(self._edges, tokens), len(self._edges) - 1) - 1
 
     def _at(self, tokens: float) -> float:
-        """Survival between two edges."""
+        """The share that survives a point between two edges."""
         if tokens >= self._edges[-1]:
             return 0.0
         at = self._bin(tokens)
@@ -103,7 +103,7 @@ class Lifetimes:
 
 
 def _edges(most: float) -> list[float]:
-    """From 0 to `most`, a token apart at first and then ever farther."""
+    """Edges from 0 to `most`: one token apart at first, then at growing distances."""
     edges = [0.0]
     while edges[-1] < most:
         edges.append(min(most, max(edges[-1] + 1, edges[-1] * _GROWTH)))
@@ -111,7 +111,7 @@ def _edges(most: float) -> list[float]:
 
 
 def _survival(edges: list[float], ended: list[float], running: list[float]) -> list[float]:
-    """At each edge; 0 at the last, which nothing gets beyond."""
+    """The share that survives each edge; it is 0 at the last."""
     prior = _LogNormal.fitted(edges, ended, running)
     survival = [1.0]
     at_risk = sum(ended) + sum(running)

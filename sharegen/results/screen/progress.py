@@ -136,7 +136,7 @@ class Progress:
         return self._share
 
     def seconds_left(self) -> float | None:
-        """None where it is too early to say, or without an end."""
+        """Seconds left; None if it is too early to say, or if there is no end."""
         if self._is_done:
             return 0.0
         left = self._to_come()

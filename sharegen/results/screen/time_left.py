@@ -79,7 +79,7 @@ class TimeLeft:
             self._fit()
 
     def _fit(self) -> None:
-        """Another point. While rows fill, prompts take the time, which says nothing of steps."""
+        """Add a point. While rows fill, prompts take the time, which says nothing about steps."""
         if self._last is not None:
             seen = self._now - self._last
             pairs = (

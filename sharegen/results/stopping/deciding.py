@@ -50,7 +50,7 @@ class Standing:
         self.read += 1
 
     def _place(self, answer: str) -> None:
-        """Put the answer where it belongs now that it has a vote more."""
+        """Move the answer to its place, now that it has one more vote."""
         if answer == self.leader:
             return
         if self.leader is None or self._before(answer, self.leader):
@@ -64,7 +64,7 @@ class Standing:
 
     @property
     def lead(self) -> tuple[int, int]:
-        """Votes of the first two."""
+        """The votes of the two leading answers."""
         return self.counts.get(self.leader or "", 0), self.counts.get(self.second or "", 0)
 
 
@@ -79,7 +79,7 @@ def least(rule: StopRule, samples: int, standing: Standing) -> int:
 
 
 def _decided(rule: StopRule, left: int, standing: Standing) -> int:
-    """Until not even all that is left could make another answer win; ties as the vote has them."""
+    """Samples needed until no other answer can win; ties go as in the vote."""
     ahead, behind = standing.lead
     more = max(0, math.ceil((behind + left - ahead) / 2))
     ties = ahead + more == behind + left - more

@@ -134,7 +134,7 @@ class Stopped:
 
     @property
     def decided(self) -> int:
-        """Problems of which nothing more is to be drawn."""
+        """The problems that need no more samples."""
         return sum(deciding.is_decided for deciding in self.problems.values())
 
     def in_words(self) -> str:

@@ -72,7 +72,7 @@ def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @contextmanager
 def arrow_errors(path: Path, kind: str) -> Iterator[None]:
-    """Tell in one line what the library finds wrong with a file."""
+    """Turn what the library finds wrong with a file into one line."""
     import pyarrow as pa
 
     try:

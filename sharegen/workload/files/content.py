@@ -55,7 +55,7 @@ class FileContent:
 
     @property
     def size(self) -> int:
-        """Bytes, as it was opened."""
+        """The size in bytes when the file was opened."""
         return self._opened.st_size
 
     def fingerprint(self) -> str:
