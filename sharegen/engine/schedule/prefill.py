@@ -12,7 +12,7 @@ from sharegen.engine.cache.block_pool import Room
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.schedule.admission import Admission, Outlook
 from sharegen.engine.schedule.sequence import SequenceGroup
-from sharegen.engine.schedule.step import Chunk, PrefillPlan, PrefillStep
+from sharegen.engine.schedule.step import ChosenPrefill, Chunk, PrefillStep
 
 _MOST_READY = 64  # times the rows: samples that wait, from where no prompt is computed ahead
 
@@ -75,12 +75,12 @@ class Prefill:
         """Assert that the samples that wait are those of the groups."""
         assert self.num_waiting == sum(group.unfinished for group in self.waiting)
 
-    def plan(self, most: int) -> PrefillPlan:
+    def plan(self, most: int) -> ChosenPrefill:
         """Chunks to prefill next, and the groups whose first tokens they yield.
 
         most: rows that there may be.
         """
-        plan = PrefillPlan()
+        plan = ChosenPrefill()
         first = self.ready.first()
         if first is not None and not self.cache.is_resident(first.group.leaf):
             self._plan_path(first.group, plan, Outlook(self.admission), most)
@@ -105,9 +105,9 @@ class Prefill:
                 outlook.add_group(group, count=group.num_required)
         return plan
 
-    def plan_speculative(self, most: int) -> PrefillPlan:
+    def plan_speculative(self, most: int) -> ChosenPrefill:
         """The prompt of the first sample that could take a row, where it was given up."""
-        plan = PrefillPlan()
+        plan = ChosenPrefill()
         first = self.ready.first(speculative=True)
         has_row = self.rows.num_running + self.drawing < most
         if first is not None and has_row and not self.cache.is_resident(first.group.leaf):
@@ -115,7 +115,7 @@ class Prefill:
         return plan
 
     def _plan_path(
-        self, group: SequenceGroup, plan: PrefillPlan, outlook: Outlook, most: int
+        self, group: SequenceGroup, plan: ChosenPrefill, outlook: Outlook, most: int
     ) -> bool:
         """Add the chunks that the group's path misses; False when they don't all fit now.
 

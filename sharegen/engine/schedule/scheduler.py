@@ -38,7 +38,7 @@ from sharegen.engine.schedule.preemption import Preemption
 from sharegen.engine.schedule.prefill import Prefill
 from sharegen.engine.schedule.ready import Ready
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
-from sharegen.engine.schedule.step import PrefillPlan, PrefillStep, Step
+from sharegen.engine.schedule.step import ChosenPrefill, PrefillStep, Step
 from sharegen.engine.schedule.swapping import SwapCost, Swapping
 
 LEAST_CHUNK = 256
@@ -358,7 +358,7 @@ class Scheduler:
         # Rows whose last token has been launched leave before anyone has seen it.
         for sequence in self.rows.past_limit():
             self.admission.evict(sequence, keep=sequence.group.keeps)
-        plan = PrefillPlan()
+        plan = ChosenPrefill()
         if not self.preemption.grow():
             self.admission.admit(self.max_sequences)
             plan = self.prefill.plan(self.max_sequences)
@@ -376,7 +376,7 @@ class Scheduler:
             return self._with_swaps(self.rows.next_step(moves, self.cache.stored))
         return None
 
-    def _prefill_step(self, plan: PrefillPlan) -> PrefillStep:
+    def _prefill_step(self, plan: ChosenPrefill) -> PrefillStep:
         stored, size = self.cache.stored, self.pool.block_size
         if not self.states.are_kept:
             return prefill_step(plan.chunks, plan.groups, stored, size)

@@ -29,7 +29,7 @@ class Chunk:
 
 
 @dataclass
-class PrefillPlan:
+class ChosenPrefill:
     """What a prefill batch is going to hold; tokens, samples: of its chunks and of its groups."""
 
     chunks: list[Chunk] = field(default_factory=list)
