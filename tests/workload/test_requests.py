@@ -277,7 +277,7 @@ def test_a_request_that_is_not_asked_is_told_as_such(
         ),
         (
             {"chat_template_kwargs": {"tokenize": 1}},
-            "'tokenize' is not the",
+            "'tokenize' cannot be the",
             "chat_template_kwargs",
         ),
         ({"tools": ["add"]}, "tools is no list of schemas", "tools"),
