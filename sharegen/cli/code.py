@@ -13,7 +13,7 @@ from sharegen.cli.options import ProgramOptions
 from sharegen.cli.parameters import with_options
 from sharegen.cli.run import run_recipe
 from sharegen.errors import UsageError
-from sharegen.results.export.formats import Format, default_path
+from sharegen.results.export.kinds import Format
 
 _SAMPLED, _DATA = "Programs", "Data"
 
@@ -96,4 +96,4 @@ def code_sample(
     options = dataclasses.replace(options, dataset=name)
     journal = run_recipe("code-sample", options, context.obj, flags, schema)
     if journal is not None and format != "sharegen":
-        write_converted(journal, format, default_path(journal, format))
+        write_converted(journal, format)

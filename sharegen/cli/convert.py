@@ -9,7 +9,7 @@ import typer
 
 from sharegen.cli.parameters import parse_path
 from sharegen.cli.telling import say
-from sharegen.results.export.formats import Format, default_path
+from sharegen.results.export.kinds import Format
 
 if TYPE_CHECKING:
     from sharegen.job.converting import SampleChoice
@@ -70,15 +70,23 @@ def convert(
     from sharegen.job.converting import SampleChoice
 
     choice = SampleChoice(only_right, per_problem)
-    write_converted(file, format, output or default_path(file, format), choice)
+    write_converted(file, format, output, choice)
 
 
 def write_converted(
-    journal: Path, kind: Format, output: Path, choice: SampleChoice | None = None
+    journal: Path,
+    kind: Format,
+    output: Path | None = None,
+    choice: SampleChoice | None = None,
 ) -> None:
-    """Convert a journal, say what came of it, and print the path."""
-    from sharegen.job.converting import convert_journal
+    """Convert a journal, say what came of it, and print the path.
 
+    output: by default a file beside the journal.
+    """
+    from sharegen.job.converting import convert_journal
+    from sharegen.results.export.formats import default_path
+
+    output = output or default_path(journal, kind)
     problems, samples = convert_journal(journal, kind, output, choice)
     say(f"{samples:,} samples of {problems:,} problems as {kind}")
     print(output)

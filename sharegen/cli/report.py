@@ -15,7 +15,6 @@ from sharegen.cli.telling import say
 from sharegen.common.files import make_folders, replace_file
 from sharegen.common.printable import printable
 from sharegen.errors import DataError, SharegenError, UsageError
-from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
 
 if TYPE_CHECKING:
     from sharegen.results.report.outcomes import Run
@@ -115,6 +114,7 @@ def report(
 
 def _check_outputs(html: Path | None, output: Path | None) -> None:
     """Find fault before the work."""
+    from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
     from sharegen.results.report import figures
 
     if html is not None and html.suffix.lower() not in (".html", ".htm"):

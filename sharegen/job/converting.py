@@ -11,7 +11,8 @@ from sharegen.common.log import log
 from sharegen.errors import DataError, SharegenError, UsageError
 from sharegen.job.reordering import load_asked
 from sharegen.results.answers.vote import natural_order
-from sharegen.results.export.formats import Format, SampledProblem, format_of, write_generations
+from sharegen.results.export.formats import SampledProblem, format_of, write_generations
+from sharegen.results.export.kinds import Format
 from sharegen.results.export.training import (
     Example,
     TrainingPrompt,

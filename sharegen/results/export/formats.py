@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
 import yaml
@@ -32,16 +32,8 @@ from sharegen.common.files import make_folders, replace_file
 from sharegen.common.json_values import JsonError, JsonLimitError
 from sharegen.common.log import log
 from sharegen.errors import DataError
+from sharegen.results.export.kinds import Format, SampleFormat
 from sharegen.results.journal.record import read
-
-SampleFormat = Literal["sharegen", "human-eval", "bigcode", "monkeys"]
-"""Formats of samples that are read, too."""
-
-Format = Literal[
-    "sharegen", "sft", "messages", "openai", "parquet", "human-eval", "bigcode", "monkeys"
-]
-"""All that a journal is converted to."""
-
 
 _LONGEST_NAME = 255 - len(".partial")  # bytes of a file's name while it is written
 

@@ -1,0 +1,1 @@
+"""What a person reads: imported when a command runs, so that `--help` is instant."""
