@@ -16,8 +16,9 @@ from sharegen.errors import JournalError
 from sharegen.job.job_content import JobContent
 from sharegen.results.journal.family import family
 from sharegen.results.journal.identity import identity_of
+from sharegen.results.journal.journal import ADOPT
+from sharegen.results.journal.journal_family import FoundJournal
 from sharegen.results.journal.record import read
-from sharegen.results.journal.run_file import RunFile, run_file_path
 
 _FOLDER = Path("runs")
 _DIGITS = 8
@@ -48,19 +49,25 @@ def default_output(content: JobContent, with_folder: bool = False) -> Path:
     return _FOLDER / f"{configuration.recipe}-{digest}.jsonl"
 
 
-def find_output(content: JobContent) -> Path:
+def find_journal(content: JobContent) -> FoundJournal:
     """The job's journal: under its name, or whichever has samples of these rows by this job.
 
     Where a dataset of the same name in another folder has the name, the folder counts.
     """
-    named = default_output(content)
-    there = next((path for path in family(named) if path.exists()), None)
-    if there is not None and not _is_of_another_file(there, content):
-        return named
+    named = FoundJournal(default_output(content), ADOPT)
+    there = next((path for path in family(named.path) if path.exists()), None)
+    if there is not None:
+        first = named if there == named.path else FoundJournal(there, ADOPT)
+        if not _is_of_another_file(first, content):
+            return named
     recipe = glob.escape(content.configuration.recipe)
     earlier = sorted(_FOLDER.glob(f"{recipe}-{'[0-9a-f]' * _DIGITS}.jsonl"))
-    new = named if there is None else default_output(content, with_folder=True)
-    return next((path for path in earlier if _is_of(path, content)), new)
+    for journal in (FoundJournal(path, ADOPT) for path in earlier):
+        if _is_of(journal, content):
+            return journal
+    if there is None:
+        return named
+    return FoundJournal(default_output(content, with_folder=True), ADOPT)
 
 
 def _without_folder(section: dict[str, Any], key: str) -> dict[str, Any]:
@@ -72,25 +79,25 @@ def _without_folder(section: dict[str, Any], key: str) -> dict[str, Any]:
     return section
 
 
-def _is_of_another_file(path: Path, content: JobContent) -> bool:
+def _is_of_another_file(journal: FoundJournal, content: JobContent) -> bool:
     """Whether a journal is of this job with another file's rows, of which it has samples.
 
     Not where the file is the same: rows of it that changed are refused, and not sampled anew.
     """
     try:
-        recorded = RunFile.read(run_file_path(path))
-        if recorded is None or not any(record.is_sample for record in read(path)):
+        recorded = journal.run
+        if recorded is None or not any(record.is_sample for record in read(journal.path)):
             return False
         dataset = recorded.extent.get("dataset") or {}
     except JournalError:  # which is told where it is gone on with
         return False
     is_elsewhere = dataset.get("source") != content.configuration.dataset.source
-    return is_elsewhere and not _is_of(path, content)
+    return is_elsewhere and not _is_of(journal, content)
 
 
-def _is_of(path: Path, content: JobContent) -> bool:
+def _is_of(journal: FoundJournal, content: JobContent) -> bool:
     try:
-        recorded = RunFile.read(run_file_path(path))
+        recorded = journal.run
         if recorded is None or recorded.conversion:
             return False
         if recorded.identity != content.before_loading(recorded).identity:
@@ -98,7 +105,7 @@ def _is_of(path: Path, content: JobContent) -> bool:
         rows = {problem.id: problem for problem in content.workload.problems}
         return any(
             record.row in (rows[record.problem_id].row_hash, rows[record.problem_id].prompt_hash)
-            for record in read(path)
+            for record in read(journal.path)
             if record.is_sample and record.problem_id in rows
         )
     except JournalError:  # broken, and not asked for by name

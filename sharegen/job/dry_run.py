@@ -13,7 +13,7 @@ from sharegen.common.shard import Shard
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.errors import DataError, RequestError
 from sharegen.job.cut import Cut
-from sharegen.job.default_journal import find_output
+from sharegen.job.default_journal import find_journal
 from sharegen.job.engines import EngineSpec
 from sharegen.job.job_content import JobContent
 from sharegen.job.machine import (
@@ -181,8 +181,8 @@ def _clock(configuration: Configuration, workload: Workload) -> Clock:
     """The time that chat templates would see: the one of the journal that `run` would continue."""
     if not any(problem.prompt.is_chat for problem in workload.problems):
         return Clock.now()
-    path = find_output(JobContent.of(configuration, workload))
-    return clock_of(configuration, JournalFamily(path))
+    found = find_journal(JobContent.of(configuration, workload))
+    return clock_of(configuration, JournalFamily(found.path, found))
 
 
 @dataclass(frozen=True)

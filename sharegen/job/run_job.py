@@ -21,7 +21,7 @@ from sharegen.job.beside import (
     refuse_overwriting,
     refuse_writers,
 )
-from sharegen.job.default_journal import find_output
+from sharegen.job.default_journal import find_journal
 from sharegen.job.engines import fork_server
 from sharegen.job.interrupt import Interrupted, interrupts
 from sharegen.job.job_content import JobContent
@@ -86,10 +86,13 @@ def run_job(
             workload = load_asked(configuration)
             refuse_unknown_fields(configuration, workload.problems)
             content = JobContent.of(configuration, workload)
-            path = path or journal_path(find_output(content), shard)
+            found = None
+            if path is None:
+                found = find_journal(content)
+                path = journal_path(found.path, shard)
             if strict and workload.bad_rows:
                 raise DataError(f"{workload.bad_rows[0].error} (--strict)")
-            family = JournalFamily(path)
+            family = JournalFamily(path, found)
             clock = clock_of(configuration, None if overwrite else family)
             share = None if shard is None else share_of(configuration, workload, shard, clock)
             own = workload if share is None else share.workload

@@ -12,7 +12,7 @@ import pytest
 
 from sharegen.common.shard import Shard
 from sharegen.errors import JournalError
-from sharegen.job.default_journal import default_output, find_output
+from sharegen.job.default_journal import default_output, find_journal
 from sharegen.job.job_content import JobContent
 from sharegen.results.journal.family import journal_path
 from sharegen.results.journal.journal import Journal, refuse_other_job
@@ -101,20 +101,20 @@ def test_the_bundled_job_has_one_name_wherever_the_package_is(tmp_path: Path) ->
 
 def test_a_journal_under_another_name_is_found(job: Job) -> None:
     begin(job(), Path("runs/prompts-0123abcd.jsonl"))
-    assert find_output(job()) == Path("runs/prompts-0123abcd.jsonl")
+    assert find_journal(job()).path == Path("runs/prompts-0123abcd.jsonl")
     shutil.move("rows.jsonl", "renamed.jsonl")
     shutil.move("model", "moved")
     renamed = job("renamed.jsonl", "moved")
-    assert find_output(renamed) == Path("runs/prompts-0123abcd.jsonl")
+    assert find_journal(renamed).path == Path("runs/prompts-0123abcd.jsonl")
     begin(renamed, default_output(renamed))
-    assert find_output(renamed) == default_output(renamed)
+    assert find_journal(renamed).path == default_output(renamed)
 
 
 def test_a_model_of_the_hub_is_known_by_its_name(job: Job) -> None:
     begin(job(model="owner/name"), Path("runs/prompts-0123abcd.jsonl"))
-    assert find_output(job(model="owner/name")) == Path("runs/prompts-0123abcd.jsonl")
+    assert find_journal(job(model="owner/name")).path == Path("runs/prompts-0123abcd.jsonl")
     other = job(model="owner/other")
-    assert find_output(other) == default_output(other)
+    assert find_journal(other).path == default_output(other)
     recorded = RunFile.read(run_file_path(Path("runs/prompts-0123abcd.jsonl")))
     assert recorded is not None
     with pytest.raises(JournalError, match=r'another checkpoint .*owner/other.*"owner/name"'):
@@ -125,16 +125,16 @@ def test_a_journal_of_another_job_is_not_taken(job: Job) -> None:
     path = Path("runs/prompts-0123abcd.jsonl")
     begin(job(), path)
     cooler = job(sampling={"temperature": 0.5})
-    assert find_output(cooler) == default_output(cooler)
+    assert find_journal(cooler).path == default_output(cooler)
     Path("others.jsonl").write_text('{"prompt": "Three"}\n')  # under the same ids
     others = job("others.jsonl")
-    assert find_output(others) == default_output(others)
+    assert find_journal(others).path == default_output(others)
     run = run_file_path(path)
     for text in ("{", json.dumps(json.loads(run.read_text()) | {"conversion": {"journal": "x"}})):
         run.write_text(text)
-        assert find_output(job()) == default_output(job())
+        assert find_journal(job()).path == default_output(job())
     run.unlink()
-    assert find_output(job()) == default_output(job())
+    assert find_journal(job()).path == default_output(job())
 
 
 def test_a_loop_over_documents_has_a_journal_for_each(job: Job, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_loop_over_documents_has_a_journal_for_each(job: Job, tmp_path: Path) 
         flags["dataset"] = {"document": str(document)}
         configuration = resolve("long-document", "rows.jsonl", flags)
         content = JobContent.of(configuration, load_workload(configuration))
-        assert find_output(content) == default_output(content)
+        assert find_journal(content).path == default_output(content)
         names.add(default_output(content))
         moved = str(shutil.copy(document, tmp_path / f"moved {number}.txt"))
         flags["dataset"] = {"document": moved}
@@ -162,15 +162,15 @@ def test_a_loop_over_folders_has_a_journal_for_each(job: Job) -> None:
         Path(name).mkdir()
         Path(name, "test.jsonl").write_text(f'{{"prompt": "Of {name}"}}\n')
         content = job(f"{name}/test.jsonl")
-        found.append(find_output(content))
+        found.append(find_journal(content).path)
         begin(content, found[-1])
-        assert find_output(content) == found[-1]
+        assert find_journal(content).path == found[-1]
     assert len(set(found)) == 3
     shutil.move("b", "moved")
-    assert find_output(job("moved/test.jsonl")) == found[1]
+    assert find_journal(job("moved/test.jsonl")).path == found[1]
     Path("c", "test.jsonl").write_text('{"prompt": "Edited"}\n')  # to be refused by name
-    assert find_output(job("c/test.jsonl")) == found[2]
+    assert find_journal(job("c/test.jsonl")).path == found[2]
     shard = journal_path(found[0], Shard(1, 2))
     shutil.move(found[0], shard)
     shutil.move(run_file_path(found[0]), run_file_path(shard))
-    assert find_output(job("a/test.jsonl")) == found[0]
+    assert find_journal(job("a/test.jsonl")).path == found[0]

@@ -88,8 +88,11 @@ class FoundJournal:
 class JournalFamily:
     """The journals of one job, by the path of the one that a run writes."""
 
-    def __init__(self, path: Path):
-        self.own = FoundJournal(path, ADOPT)
+    def __init__(self, path: Path, found: FoundJournal | None = None):
+        """found: a journal that was looked at already, which may be the one at `path`."""
+        if found is None or found.path != path:
+            found = FoundJournal(path, ADOPT)
+        self.own = found
         self.whole = whole_path(path)
         self._others: dict[Path, FoundJournal] = {}
 
