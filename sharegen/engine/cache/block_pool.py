@@ -30,7 +30,7 @@ _LOOKED_AT = 1024  # blocks or full blocks, at first, for a run of free ones
 Blocks = npt.NDArray[np.int32]
 
 
-class Room(NamedTuple):
+class BlocksNeeded(NamedTuple):
     """What someone asks for: so many full-precision blocks, and so many blocks beside them."""
 
     full_blocks: int
@@ -74,11 +74,11 @@ class BlockPool:
         """How many blocks of one kind hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
-    def has(self, room: Room) -> bool:
+    def has(self, room: BlocksNeeded) -> bool:
         """Whether so much is free."""
         return self._suffices(self.num_free_full_blocks, self.num_free, room)
 
-    def would_have(self, room: Room, owned: Iterable[Iterable[int]]) -> bool:
+    def would_have(self, room: BlocksNeeded, owned: Iterable[Iterable[int]]) -> bool:
         """Whether so much would be free if some owners gave up what they hold.
 
         owned: for each of these owners the blocks that it holds.
@@ -89,7 +89,7 @@ class BlockPool:
         full_blocks = int((used == 0).sum())
         return self._suffices(full_blocks, self.num_free + len(blocks), room)
 
-    def would_have_full_blocks(self, room: Room, more: int) -> bool:
+    def would_have_full_blocks(self, room: BlocksNeeded, more: int) -> bool:
         """Whether so much would be free if `more` full blocks were, which are not now."""
         full_blocks, blocks = (
             self.num_free_full_blocks + more,
@@ -97,7 +97,7 @@ class BlockPool:
         )
         return self._suffices(full_blocks, blocks, room)
 
-    def _suffices(self, full_blocks: int, blocks: int, room: Room) -> bool:
+    def _suffices(self, full_blocks: int, blocks: int, room: BlocksNeeded) -> bool:
         return (
             full_blocks >= room.full_blocks
             and blocks >= room.full_blocks * self.blocks_per_full + room.blocks

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from sharegen.engine.cache.block_pool import BlockPool, Room
+from sharegen.engine.cache.block_pool import BlockPool, BlocksNeeded
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, Prompt, Tokens, walk
 from sharegen.engine.cache.prompt_logprobs import has_logprobs
 from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
@@ -173,7 +173,7 @@ class PrefixCache(Generic[Kept]):
         fp8 = self.pool.blocks_per_full > 1 and (node.alone or node.fork)
         return NodeKV(1 if fp8 else self.pool.blocks_per_full, fp8)
 
-    def room_for(self, nodes: Iterable[Node]) -> Room:
+    def room_for(self, nodes: Iterable[Node]) -> BlocksNeeded:
         """What the nodes take: each begins a block of its own."""
         full_blocks = blocks = 0
         for node in nodes:
@@ -181,9 +181,9 @@ class PrefixCache(Generic[Kept]):
             count = self.pool.blocks_for(node.length)
             blocks += count if kv.fp8 else 0
             full_blocks += 0 if kv.fp8 else count
-        return Room(full_blocks, blocks)
+        return BlocksNeeded(full_blocks, blocks)
 
-    def missing(self, leaf: Node) -> Room:
+    def missing(self, leaf: Node) -> BlocksNeeded:
         """What the path needs besides what it has."""
         return self.room_for(node for node in leaf.path() if node not in self._placed)
 
@@ -294,7 +294,7 @@ class PrefixCache(Generic[Kept]):
         while self.kept:
             self.forget_oldest()
 
-    def spare(self, room: Room) -> bool:
+    def spare(self, room: BlocksNeeded) -> bool:
         """Whether so much is free, after what is idle or kept was given up as far as need be.
 
         Nothing is given up where all of it would not do.
@@ -308,7 +308,7 @@ class PrefixCache(Generic[Kept]):
                 self.forget_oldest()
         return True
 
-    def can_spare(self, room: Room) -> bool:
+    def can_spare(self, room: BlocksNeeded) -> bool:
         """Whether so much is free, idle or kept."""
         if self.pool.would_have_full_blocks(room, self._idle_full_blocks):
             return True

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharegen.engine.cache.block_pool import Room
+from sharegen.engine.cache.block_pool import BlocksNeeded
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.state_slots import NO_SLOT
 from sharegen.engine.core.lengths import Lengths
 from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.forecast import Forecast
-from sharegen.engine.schedule.ready import Ready
+from sharegen.engine.schedule.ready import ReadyQueue
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.survival import Survival
 from sharegen.engine.schedule.swapping import Swapping
@@ -31,7 +31,7 @@ class Admission:
     """
 
     def __init__(
-        self, rows: BatchRows, ready: Ready, cache: PrefixCache[Sequence], swapping: Swapping
+        self, rows: BatchRows, ready: ReadyQueue, cache: PrefixCache[Sequence], swapping: Swapping
     ) -> None:
         self.rows = rows
         self.ready = ready
@@ -45,7 +45,7 @@ class Admission:
     def admit(self, most: int, speculative: bool = False) -> None:
         """Admit ready sequences in up to `most` rows while blocks last.
 
-        speculative: as in `Ready.first`.
+        speculative: as in `ReadyQueue.first`.
         """
         self.blocked = False
         rows, cache = self.rows, self.cache
@@ -61,10 +61,10 @@ class Admission:
             outlook.add_waiting(sequence)
             need = self.swapping.blocks_to_join(sequence)
             if rows.num_running == 0:
-                has_room = cache.states.has(len(together)) and cache.spare(Room(0, need))
+                has_room = cache.states.has(len(together)) and cache.spare(BlocksNeeded(0, need))
                 if not has_room:
                     cache.drop_all_but(sequence.group.leaf)
-            elif not (cache.states.has(len(together)) and outlook.leaves(Room(0, 0), need)):
+            elif not (cache.states.has(len(together)) and outlook.leaves(BlocksNeeded(0, 0), need)):
                 self.blocked = True
                 return
             self.ready.take(sequence)
@@ -144,22 +144,24 @@ class Outlook:
         else:
             self._added[kind] = self._added.get(kind, 0) + count
 
-    def leaves(self, room: Room, first: int = 1) -> bool:
+    def leaves(self, room: BlocksNeeded, first: int = 1) -> bool:
         """Whether there is so much beside what they will ask for; then it is free, and `first`
         blocks of what they ask for.
 
         What is idle or kept stays until they do ask.
         """
         full_blocks, blocks = room
-        now = Room(full_blocks, max(first, blocks))
-        if self._cache.can_spare(Room(full_blocks, blocks + self._at_limits - self.held)):
+        now = BlocksNeeded(full_blocks, max(first, blocks))
+        if self._cache.can_spare(BlocksNeeded(full_blocks, blocks + self._at_limits - self.held)):
             return self._cache.spare(now)
         if self._forecast is None:
             self._forecast = Forecast(self._admission.survival(), self._rows.block_tables.shape[1])
             self._forecast.add_sequences(*self._rows.kinds())
             _start(self._forecast, self._added)
         growth = max(0, self._forecast.most - self.held)
-        return self._cache.can_spare(Room(full_blocks, blocks + growth)) and self._cache.spare(now)
+        return self._cache.can_spare(
+            BlocksNeeded(full_blocks, blocks + growth)
+        ) and self._cache.spare(now)
 
 
 def _start(forecast: Forecast, kinds: dict[tuple[int, int, int], int]) -> None:

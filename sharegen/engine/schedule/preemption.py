@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 
-from sharegen.engine.cache.block_pool import Room
+from sharegen.engine.cache.block_pool import BlocksNeeded
 from sharegen.engine.schedule.admission import Admission
 from sharegen.engine.schedule.sequence import Sequence
 
@@ -59,7 +59,7 @@ class Preemption:
 
         Returns whether it had to preempt.
         """
-        if self._cache.spare(Room(0, 1)):
+        if self._cache.spare(BlocksNeeded(0, 1)):
             return False
         if self._cache.drop(unless=(s.group.leaf for s in self._rows.running())):
             return False

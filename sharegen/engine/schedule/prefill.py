@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from sharegen.engine.cache.block_pool import Room
+from sharegen.engine.cache.block_pool import BlocksNeeded
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.schedule.admission import Admission, Outlook
 from sharegen.engine.schedule.sequence import SequenceGroup
@@ -127,13 +127,13 @@ class Prefill:
         slots = self.cache.states
         if self.rows.num_running == 0 and not plan.chunks:
             has_states = slots.has(states + group.request.rows)
-            if not (has_states and self.cache.spare(Room(full_blocks, blocks + 1))):
+            if not (has_states and self.cache.spare(BlocksNeeded(full_blocks, blocks + 1))):
                 self.cache.drop_all_but(group.leaf)
         else:
             promised = self._promised_states(most) + group.request.rows
             if states and not slots.has(states + promised):
                 return False
-            if any(missing) and not outlook.leaves(Room(full_blocks, blocks + 1)):
+            if any(missing) and not outlook.leaves(BlocksNeeded(full_blocks, blocks + 1)):
                 return False
         for node in group.leaf.path():
             self.cache.place(node)

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 
 
-class Ready:
+class ReadyQueue:
     """The preempted first, then what is required, request by request, then what is speculative.
 
     num_required: with those that were preempted, and rows_required: the rows that they take;

@@ -36,7 +36,7 @@ from sharegen.engine.schedule.capacity import Capacity
 from sharegen.engine.schedule.packing import equals_together, fill_step, one_by_one, prefill_step
 from sharegen.engine.schedule.preemption import Preemption
 from sharegen.engine.schedule.prefill import Prefill
-from sharegen.engine.schedule.ready import Ready
+from sharegen.engine.schedule.ready import ReadyQueue
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import ChosenPrefill, PrefillStep, Step
 from sharegen.engine.schedule.swapping import SwapCost, Swapping
@@ -87,7 +87,7 @@ class Scheduler:
         self._mixed = equals_together if mix_together else one_by_one
         self.cache: PrefixCache[Sequence] = PrefixCache(pool, tree, self.states)
         self.rows = BatchRows(max_sequences, pool.block_size, scratch_block, padded, self.states)
-        self.ready = Ready()  # first token drawn, no row
+        self.ready = ReadyQueue()  # first token drawn, no row
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
         self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens, ahead_steps)

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sharegen.engine.cache.block_pool import BlockPool, Room
+from sharegen.engine.cache.block_pool import BlockPool, BlocksNeeded
 
 NUM_FULL_BLOCKS = 13
 
@@ -129,10 +129,10 @@ class Pool(RuleBasedStateMachine):
     def ask(self, full_blocks: int, blocks: int, some: st.DataObject) -> None:
         """Whether there is room, and whether there would be without some of the owners."""
         given_up = [own for own in self.held if some.draw(st.booleans())]
-        assert self.pool.has(Room(full_blocks, blocks)) == self.fits(full_blocks, blocks)
+        assert self.pool.has(BlocksNeeded(full_blocks, blocks)) == self.fits(full_blocks, blocks)
         before, self.held = self.held, [o for o in self.held if all(o is not g for g in given_up)]
         would_fit, self.held = self.fits(full_blocks, blocks), before
-        assert self.pool.would_have(Room(full_blocks, blocks), given_up) == would_fit
+        assert self.pool.would_have(BlocksNeeded(full_blocks, blocks), given_up) == would_fit
 
     def fits(self, full_blocks: int, blocks: int) -> bool:
         enough = len(self.free) - full_blocks * self.blocks_per_full >= blocks
@@ -181,7 +181,11 @@ def test_a_sequence_takes_what_is_left_of_a_broken_pair_first() -> None:
     assert [pool.allocate() for _ in range(4)] == [9, 8, 7, 6]
     pool.free([9, 6])
     assert pool.num_free == 4 and pool.num_free_full_blocks == 1  # 4 and 5 are the pair
-    assert pool.has(Room(1, 2)) and not pool.has(Room(2, 0)) and not pool.has(Room(1, 3))
+    assert (
+        pool.has(BlocksNeeded(1, 2))
+        and not pool.has(BlocksNeeded(2, 0))
+        and not pool.has(BlocksNeeded(1, 3))
+    )
     assert [pool.allocate(), pool.allocate(), pool.allocate()] == [9, 6, 5]
     assert pool.allocate_full_blocks(1) is None  # a free block, of no free pair
     pool.free([5])

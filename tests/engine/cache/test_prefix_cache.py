@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharegen.engine.cache.block_pool import BlockPool, Room
+from sharegen.engine.cache.block_pool import BlockPool, BlocksNeeded
 from sharegen.engine.cache.prefix_cache import PrefixCache
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.core.request import Request, SamplingParams
@@ -42,19 +42,19 @@ def test_what_is_kept_goes_oldest_first_and_only_as_far_as_need_be(cache: Prefix
     first, second = prefill(cache, [1] * 8, [2] * 8)
     old, new = ended(cache, first, 3), ended(cache, second, 3)
     assert cache.pool.num_free == 20 - 2 * 2 - 2 * 3
-    assert cache.spare(Room(10, 0)) and list(cache.kept) == [old, new]
-    assert cache.spare(Room(11, 0)) and list(cache.kept) == [new]
+    assert cache.spare(BlocksNeeded(10, 0)) and list(cache.kept) == [old, new]
+    assert cache.spare(BlocksNeeded(11, 0)) and list(cache.kept) == [new]
     assert cache.pool.num_free == 15
     cache.check_integrity([])
-    assert cache.spare(Room(20, 0)) and not cache.kept and not cache.tree.root_nodes
+    assert cache.spare(BlocksNeeded(20, 0)) and not cache.kept and not cache.tree.root_nodes
 
 
 def test_nothing_is_given_up_where_all_of_it_would_not_do(cache: PrefixCache) -> None:
     first, second = prefill(cache, [1] * 8, [2] * 8)
     ended(cache, first, 3)
-    assert not cache.spare(Room(19, 0))  # two blocks are the second prompt's
+    assert not cache.spare(BlocksNeeded(19, 0))  # two blocks are the second prompt's
     assert len(cache.kept) == 1
-    assert cache.spare(Room(18, 0)) and not cache.kept
+    assert cache.spare(BlocksNeeded(18, 0)) and not cache.kept
     cache.release(second)
 
 
@@ -65,7 +65,7 @@ def test_a_block_that_a_fork_holds_too_is_not_spare(cache: PrefixCache) -> None:
     fork = Request(1, [1] * 8 + [5] * 9, SamplingParams(), range(1))
     cache.hold(cache.fork(fork, kept))
     assert cache.pool.num_free == 15
-    assert not cache.spare(Room(17, 0))  # two of the three are the fork's, too
+    assert not cache.spare(BlocksNeeded(17, 0))  # two of the three are the fork's, too
     assert len(cache.kept) == 1
     cache.check_integrity([])
 
