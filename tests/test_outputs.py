@@ -15,7 +15,7 @@ from sharegen.errors import UsageError
 from sharegen.outputs import CompletionOutput, Logprob, RequestOutput, mappings
 
 PROMPT = range(1000, 1400)
-"""Token ids that are no list, as a job's may be."""
+"""Token ids that are not a list, as a job's may be."""
 
 NOTED = [
     TokenLogprobs(7, -0.5, {7: -0.5, 8: -1.0}, rank=1),

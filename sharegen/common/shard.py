@@ -48,8 +48,8 @@ class Shard:
         missing = next((name for name in names if name not in environment), None)
         if missing is not None:
             raise UsageError(
-                f"--shard slurm: {missing} is not set, so this is no task of a job array: submit "
-                "it with sbatch --array=1-N, or give --shard I/N"
+                f"--shard slurm: {missing} is not set, so this is not a task of a job array: "
+                "submit it with sbatch --array=1-N, or give --shard I/N"
             )
         odd = next((name for name in names if not re.fullmatch(_NUMBER, environment[name])), None)
         if odd is not None:

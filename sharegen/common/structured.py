@@ -65,7 +65,7 @@ class StructuredOutputsParams:
         try:
             "".join(getattr(self, kind) if kind != "json_object" else ()).encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"structured_outputs.{kind} is no text: {error.reason}") from None
+            raise UsageError(f"structured_outputs.{kind} is not text: {error.reason}") from None
         if not isinstance(self.disable_any_whitespace, bool):
             raise UsageError("structured_outputs.disable_any_whitespace must be true or false")
 

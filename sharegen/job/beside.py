@@ -118,7 +118,7 @@ def log_discarded(journal: FoundJournal) -> None:
     """Log what `--overwrite` costs, while Ctrl-C still keeps it."""
     if not journal.size:
         return
-    what = f"{journal.size:,} bytes that are no samples"
+    what = f"{journal.size:,} bytes that are not samples"
     with suppress(JournalError):
         count = len(journal.on_record().drawn)
         what = "1 sample" if count == 1 else f"{count:,} samples"

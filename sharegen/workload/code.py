@@ -191,9 +191,9 @@ def _apps_tests(row: Row) -> ScriptTests | CallTests | NoTests:
     if not function:
         return ScriptTests([_lines(text) for text in inputs], [_lines(text) for text in outputs])
     if not isinstance(function, str) or not function.isidentifier():
-        return NoTests("its fn_name is no name")
+        return NoTests("its fn_name is not a name")
     if not all(isinstance(arguments, list) for arguments in inputs):
-        return NoTests("its input_output has arguments that are no list")
+        return NoTests("its input_output has arguments that are not a list")
     try:
         arguments = [_with_int_keys(each) for each in inputs]
     except ValueError:  # Python's limit on the digits of an int
@@ -245,7 +245,7 @@ def _humaneval_problem(row: Row) -> ProgramProblem:
             return ProgramProblem(NoTests(f"its {column!r} holds half of a character"))
     prompt, name = row["prompt"], row["entry_point"]
     if not name.isidentifier():
-        return ProgramProblem(NoTests("its 'entry_point' is no name"), prompt)
+        return ProgramProblem(NoTests("its 'entry_point' is not a name"), prompt)
     # The prompt brings the imports and helpers that a check uses besides the function itself.
     check = f"{row['test']}\ncheck({name})\n"
     return ProgramProblem(CheckTests([check], [name], _closed(prompt)), prompt)
@@ -271,7 +271,7 @@ def _mbpp_fields(row: Row) -> dict[str, Any]:
 def _mbpp_problem(row: Row) -> ProgramProblem:
     checks = _texts(row.get("test_list"))
     if not checks:
-        return ProgramProblem(NoTests("its test_list is empty or holds what is no text"))
+        return ProgramProblem(NoTests("its test_list is empty or holds what is not text"))
     setup = "\n".join([*_texts(row.get("test_imports")), _text(row.get("test_setup_code"))])
     tests, own = parsed("\n".join(checks)), parsed(setup)
     if tests is None or own is None:

@@ -122,7 +122,7 @@ def _value(name: str, value: Any) -> Any:
     except (TypeError, ValueError):
         raise RenderError(f"{name} is of type {type(value).__name__}: that is no JSON") from None
     if half_character(text) is not None:
-        raise RenderError(f"{name} is no text: it holds half of a character")
+        raise RenderError(f"{name} is not text: it holds half of a character")
     return value
 
 
@@ -184,7 +184,7 @@ def tools_of(name: str, value: Any) -> list[dict[str, Any]] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise RenderError(f"{name} is no list of schemas of functions")
+        raise RenderError(f"{name} is not a list of schemas of functions")
     return [_tool(tool) for tool in value]
 
 

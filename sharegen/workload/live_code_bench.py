@@ -91,7 +91,7 @@ def _listed(tests: Any) -> list[dict[str, str]]:
     """Tests as a list, whether it is one or is written as JSON."""
     found = json_values.parse(tests) if isinstance(tests, str) else tests
     if not isinstance(found, list):
-        raise _Unreadable("they are no list")
+        raise _Unreadable("they are not a list")
     for test in found:
         is_whole = isinstance(test, dict) and all(
             isinstance(test.get(name), str) for name in ("input", "output")
@@ -134,7 +134,7 @@ def _pickled_text(pickled: bytes) -> str:
     except (ValueError, IndexError, OverflowError) as error:
         if isinstance(error, _Unreadable):
             raise
-        raise _Unreadable("the private ones are no pickle") from None
+        raise _Unreadable("the private ones are not a pickle") from None
     if len(texts) != 1:
         raise _Unreadable("the private ones are a pickle of more than a text")
     return str(texts[0])

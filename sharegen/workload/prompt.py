@@ -196,7 +196,7 @@ class PromptTemplate:
         if not template.is_text(value):
             raise RenderError(
                 f"the field {name!r}, which 'prompt.free' names, is of type "
-                f"{type(value).__name__}: that is no text"
+                f"{type(value).__name__}: that is not text"
             )
         return template.render("prompt.line", self._line, {"name": name, "value": value})
 
@@ -354,7 +354,7 @@ def token_ids(
             place = template.half_character(text)
             if place is not None:
                 raise RequestError(
-                    f"the prompt is no text: {text[place]!a} at position {place} is half of a "
+                    f"the prompt is not text: {text[place]!a} at position {place} is half of a "
                     "character"
                 ) from None
         raise

@@ -162,7 +162,7 @@ def _read(path: Path) -> Any:
         with path.open("rb") as file:
             content = file.read(plain_yaml.MAX_BYTES + 1)
         if len(content) > plain_yaml.MAX_BYTES:
-            raise UsageError(f"{path}: is no recipe: more than {plain_yaml.MAX_BYTES:,} bytes")
+            raise UsageError(f"{path}: is not a recipe: more than {plain_yaml.MAX_BYTES:,} bytes")
         return plain_yaml.load(content.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None

@@ -199,10 +199,10 @@ def _prompt(value: Any) -> Prompt:
         raise Refused("a prompt is empty: it needs at least one token", "prompt")
     if isinstance(value, str):
         if half_character(value) is not None:
-            raise Refused("a prompt is no text: it holds half of a character", "prompt")
+            raise Refused("a prompt is not text: it holds half of a character", "prompt")
         return Prompt(value, value)
     if not all(0 <= token <= _MAX_TOKEN_ID for token in value):
-        raise Refused("a prompt holds what is no token id", "prompt")
+        raise Refused("a prompt holds what is not a token id", "prompt")
     prompt = Prompt(tuple(value), "")
     return replace(prompt, own=str(prompt))
 

@@ -180,7 +180,7 @@ PromptOrText = Annotated[Prompt, _OrText()]
 def _check_kwargs(values: dict[str, Any]) -> dict[str, Any]:
     taken = conversation.reserved(values)
     if taken is not None:
-        raise ValueError(f"{taken!r} is no variable of the template's own")
+        raise ValueError(f"{taken!r} cannot be the name of a template variable")
     return values
 
 

@@ -116,7 +116,7 @@ def render(key: str, text: str, fields: Mapping[str, Any]) -> str:
     """The template of a recipe's `key` with a row's fields.
 
     Raises RenderError naming the template, the missing field and the fields that there are, or the
-    field that is written and is no text.
+    field that is written and is not text.
     """
     pieces = _pieces(text)
     try:
@@ -238,8 +238,8 @@ def _guarded(parts: Iterator[str], fields: Mapping[str, Any]) -> str:
         name = next((name for name, value in fields.items() if value is error.value), None)
         what = "a value" if name is None else f"the field {name!r}"
         raise RenderError(
-            f"writes {what}, which is {_kind(error.value)}: that is no text (name a part of it, or "
-            "join its parts)"
+            f"writes {what}, which is {_kind(error.value)}: that is not text (name a part of it, "
+            "or join its parts)"
         ) from None
     except FAILURES as error:
         raise RenderError(f"fails: {said(error)}") from None

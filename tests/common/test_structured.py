@@ -42,7 +42,7 @@ def test_one_kind_is_given_and_keeps_its_order() -> None:
         ({"json_object": 1}, "json_object is 1"),
         ({"choice": []}, "choice is []: it must be a list of texts, not empty"),
         ({"choice": "ab"}, "choice is 'ab'"),
-        ({"choice": ["\ud800"]}, "choice is no text: surrogates not allowed"),
+        ({"choice": ["\ud800"]}, "choice is not text: surrogates not allowed"),
         ({"json_object": True, "disable_any_whitespace": "no"}, "must be true or false"),
         ({"jsn": {}}, "has no 'jsn': give one of json"),
         ("json", "is 'json': give a mapping"),

@@ -209,7 +209,7 @@ HUGE = '{"inputs": [[1' + "0" * 5000 + ']], "outputs": [1], "fn_name": "f"}'
         ("{}", "no tests"),
         ('{"inputs": [], "outputs": []}', "no tests"),
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
-        ('{"inputs": [1], "outputs": [1], "fn_name": "f"}', "arguments that are no list"),
+        ('{"inputs": [1], "outputs": [1], "fn_name": "f"}', "arguments that are not a list"),
         (HUGE, "too many digits"),
         ("[" * 100_000, "nested too deeply"),
     ],

@@ -153,5 +153,5 @@ def test_nan_is_a_missing_value(tmp_path: Path) -> None:
 
 
 def test_nan_inside_of_a_list_is_no_text() -> None:
-    with pytest.raises(RenderError, match="NaN, a missing value: that is no text"):
+    with pytest.raises(RenderError, match="NaN, a missing value: that is not text"):
         render("prompt", "{{ values[0] }}", {"values": [float("nan")]})

@@ -143,7 +143,7 @@ def test_a_list_of_turns_is_a_conversation() -> None:
         ([*TURNS, {"from": "human", "value": "?"}], r"messages\[1\] is of type dict and no turn"),
         ([{"role": "user", "content": None}], r"messages\[0\].content is of type NoneType"),
         ([{**TURNS[0], "tool_calls": [1]}], r"messages\[0\].tool_calls is of type list"),
-        ([{"role": "user", "content": "\ud800"}], r"messages\[0\].content is no text"),
+        ([{"role": "user", "content": "\ud800"}], r"messages\[0\].content is not text"),
         ("Tom?", "uses the field 'prompt', which the row does not have"),
     ],
 )
@@ -262,7 +262,7 @@ def test_what_is_null_in_a_tool_is_not_there_but_for_values() -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"tools": {"a": 1}}, "tools is no list of schemas"),
+        ({"tools": {"a": 1}}, "tools is not a list of schemas"),
         ({"tools": "[{"}, "tools is not JSON"),
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs is of type list"),
         ({"chat_template_kwargs": {"tokenize": True}}, "'tokenize' cannot be the name"),
@@ -275,7 +275,7 @@ def test_what_is_null_in_a_tool_is_not_there_but_for_values() -> None:
         ({"messages": [{"role": 1, "content": "a"}]}, r"messages\[0\].role is of type int"),
         ({"messages": [{"role": "assistant", "text": "a"}]}, "no turn of a conversation"),
         ({"messages": [{**TURNS[0], "at": {1}}]}, r"messages\[0\].at is of type set: .* no JSON"),
-        ({"messages": [{**TURNS[0], "name": "\ud800"}]}, r"messages\[0\].name is no text"),
+        ({"messages": [{**TURNS[0], "name": "\ud800"}]}, r"messages\[0\].name is not text"),
         ({"messages": [{**TURNS[0], "content": 7}]}, r"messages\[0\].content is of type int"),
     ],
 )  # fmt: skip

@@ -114,7 +114,7 @@ def test_the_answer_of_self_consistency_is_the_number_alone(line: str, answer: s
             "dataset: {limit: 2024-13-45}",
             "dataset.limit is '2024-13-45': it must be a whole",
         ),
-        ("x" * 300_000, "is no recipe: more than 262,144 bytes"),
+        ("x" * 300_000, "is not a recipe: more than 262,144 bytes"),
         ("default: [a]\npresets: {a: {}}", r"'default' names \['a'\]"),
         ("presets: {1: {}}", "'presets' is a mapping"),
         ("presets: {" + ", ".join(f"a{i}: {{}}" for i in range(200)) + "}", "200 presets: at most"),

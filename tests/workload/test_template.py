@@ -71,7 +71,7 @@ def test_fields_alone_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("text", ["{{ range }}", "{{ self }}", "{{ dict }}"])
 def test_names_of_jinja_s_own_are_no_text(text: str) -> None:
-    with pytest.raises(RenderError, match="that is no text"):
+    with pytest.raises(RenderError, match="that is not text"):
         template.render("prompt", text, {})
     if "self" not in text:
         assert template.render("prompt", text, {text.strip("{} "): "mine"}) == "mine"

@@ -204,7 +204,7 @@ def _read_bigcode(path: Path) -> Iterator[Generation | DataError]:
             if isinstance(program, str):
                 yield Generation(index, sample, program, is_program=True)
             else:
-                yield DataError(f"{where}: is not a list of programs: number {sample} is no text")
+                yield DataError(f"{where}: is not a list of programs: number {sample} is not text")
 
 
 def _programs(text: str) -> Any:

@@ -195,7 +195,7 @@ def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[
 
 
 def _legacy_text(said: bytes | None) -> str:
-    """As `_text`, with OpenAI's mark before what is no text."""
+    """As `_text`, with OpenAI's mark before what is not text."""
     try:
         return _UNKNOWN if said is None else said.decode()
     except UnicodeDecodeError:
