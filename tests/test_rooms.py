@@ -16,7 +16,7 @@ ALLOWED: dict[str, set[str]] = {
     "common": {"errors"},
     "kernels": set(),
     "engine/core": {"common", "errors", "kernels"},
-    "engine/text": {"engine/core", "errors"},
+    "engine/text": {"engine/core"},
     "engine/cache": {"engine/core"},
     "engine/grammar": {"engine/core", "engine/text", "common", "errors"},
     "engine/schedule": {"engine/core", "engine/cache", "kernels", "errors"},
@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
         "engine/grammar", "engine/model", "engine/execute", "kernels", "common", "errors",
     },
     "engine": {
-        "engine/core", "engine/loop", "engine/text", "engine/cache", "engine/schedule",
+        "engine/core", "engine/loop", "engine/cache", "engine/schedule",
         "engine/grammar",
         "engine/model", "engine/execute", "kernels", "common", "errors",
     },
