@@ -132,7 +132,7 @@ def test_a_gpu_without_fp8_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_no_dtype() -> None:
-    with pytest.raises(UsageError, match=r"kv_cache_dtype is 'int4': .* auto, fp8"):
+    with pytest.raises(UsageError, match=r"kv_cache_dtype is 'int4': it must be 'auto' or 'fp8'"):
         EngineConfig(kv_cache_dtype="int4")
 
 
