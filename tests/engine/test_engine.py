@@ -180,7 +180,8 @@ def test_without_max_tokens_a_sample_takes_what_the_context_has_left() -> None:
     tokens = endless[1, 0].token_ids
     assert SAMPLED.max_tokens is not None and SAMPLED.seed is None
     assert len(short.token_ids) == SAMPLED.max_tokens < len(tokens)
-    with pytest.raises(UsageError, match=r"max_tokens is 0: it must be a whole number of at least 1, or None"):
+    told = "max_tokens is 0: it must be a whole number of at least 1, or None"
+    with pytest.raises(UsageError, match=told):
         replace(SAMPLED, max_tokens=0)
     assert replace(SAMPLED, max_tokens=None, min_tokens=30).min_tokens == 30
 
