@@ -129,7 +129,7 @@ def _nothing(why: str) -> dict[str, float]:
 
 
 def by_part(kernels: list[tuple[float, float, str]], steps: int) -> dict[str, float] | None:
-    """Of the last `steps` steps in a trace: (start, end, name) of kernels, microseconds, in order.
+    """The kernels of the last `steps` steps in a trace: (start, end, name), microseconds, in order.
 
     A step ends with its last kernel of sampling.
     """

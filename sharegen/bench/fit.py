@@ -70,5 +70,5 @@ def _decode(
 
 
 def _megabytes(case: Case) -> float:
-    """Of the prompts' keys and values, each counted once."""
+    """The megabytes of the prompts' keys and values, each counted once."""
     return case.problems * case.problem * case.num_kv_heads * case.head_size * 2 * 2 / 1e6

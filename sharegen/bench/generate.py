@@ -245,7 +245,7 @@ def config_for(
     max_tokens: int,
     max_sequences: int | None,
 ) -> EngineConfig:
-    """Of an engine that has room for all that the job may hold at once. Releases the model."""
+    """The configuration of an engine that has room for all of the job. Releases the model."""
     rows = max_sequences or MAX_SEQUENCES[loaded.device.type]
     size = EngineConfig().block_size
     blocks = most_blocks(PrefixTree.build(prompts, size), samples, max_tokens, rows)
