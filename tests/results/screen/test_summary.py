@@ -31,11 +31,15 @@ def sample(problem: str, index: int, answer: str | None, gold: str | None = "7")
 
 
 @pytest.fixture
-def summarise(tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def summarise(  # type: ignore[no-untyped-def]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)  # a long path takes lines of the screen, and so the example's room
+
     def summarise(
         records: list[Record], run: RunFile = RUN, samples: int = 5, **questions: str
     ) -> str:
-        path = tmp_path / "a.jsonl"
+        path = Path("a.jsonl")
         path.write_bytes(b"".join(record.to_line() for record in records))
         print_summary(path, read(path), run, samples, questions)
         return capsys.readouterr().out
