@@ -36,7 +36,7 @@ from sharegen.outputs import CompletionOutput
 from tests.engine.parallel.forked import Forked, Hanging, Starved, forked
 from tests.tiny import large_tokenizer, save_tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turn(1)]  # what they cover, nothing else does
 
 PARAMS = SamplingParams(temperature=1.1, max_tokens=24, stop=["7"])
 CONFIG = EngineConfig(max_sequences=16, kv_cache_memory=8 << 20, block_size=4)

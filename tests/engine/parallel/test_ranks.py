@@ -35,7 +35,7 @@ from tests.engine.parallel import forked
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turn(1)]  # what they cover, nothing else does
 
 CONFIG = EngineConfig(max_sequences=16, kv_cache_memory=1 << 20, block_size=4)
 DRAWN = SamplingParams(

@@ -20,7 +20,7 @@ from tests.engine.parallel import forked
 from tests.engine.parallel.test_ranks import CONFIG, Results, alone, job, led, results
 from tests.tiny import save_tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.turn(1)]  # what they cover, nothing else does
 
 
 @pytest.fixture(scope="module")
