@@ -122,7 +122,7 @@ from pathlib import Path
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
 from sharegen.engine.model.tensor_parallel.load import plan_shards
-from sharegen.engine.model.tensor_parallel import fp8_parts
+from sharegen.engine.model.tensor_parallel import fp8_shards
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 
@@ -134,9 +134,9 @@ source = locate(sys.argv[1])
 config, dtype = load_config(source), getattr(torch, sys.argv[2])
 whole = build_on_meta(source, config, dtype)
 plan = plan_shards(whole, source.name, 4)
-fp8 = quantising.places(whole, plan) if sys.argv[3] == "fp8" else []
+fp8 = quantising.places(whole, plan.shards_of) if sys.argv[3] == "fp8" else []
 quantising._PIECE = 2**18  # these weights are smaller than a piece
-fp8_parts._of_whole_rows = lambda *_: None  # the other ranks are not there
+fp8_shards._of_whole_rows = lambda *_: None  # the other ranks are not there
 Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
 before = resident("VmRSS")
 ranks = Ranks(2, 4, torch.device("cpu"))
