@@ -17,12 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from sharegen.common import confined
 
 if not torch.cuda.is_available():
     # The kernels run in Triton's interpreter, which is chosen at their import.
     os.environ["TRITON_INTERPRET"] = "1"
+
+# Where changes are judged the same inputs are drawn each time, so that a change fails by its own
+# doing; elsewhere other ones each time. No machine is slow enough to make a property wrong.
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 # A full collection looks at the half a million objects of torch and of the tests themselves. At the
 # usual pace that takes four seconds while the tests are only being collected.

@@ -17,6 +17,7 @@ from sharegen.results.screen.lifetimes import Lifetimes
 _LATE = 0.2  # of the time so far: what counts as of late
 _LATE_SECONDS = 1.0  # at least
 _APART = 0.01  # of the time so far, between two points
+_TICK = 1e-6  # seconds: what is nearer says nothing about a pace, and its inverse is no number
 _BY_STEPS = {False: 0.2, True: 0.9}
 """The part of a full step that its rows do not change, on a GPU or not, before more is known."""
 _PRIOR = 0.003  # what that weighs against what was seen
@@ -89,7 +90,7 @@ class TimeLeft:
                 (seen.steps, seen.seconds),
                 (seen.tokens, seen.seconds),
             )
-            if seen.seconds > 0:  # weighted so that errors count as parts of the time
+            if seen.seconds > _TICK:  # weighted so that errors count as parts of the time
                 more = (one * two / seen.seconds for one, two in pairs)
                 self._sums = [sum(both) for both in zip(self._sums, more, strict=True)]
         self._last = self._now
@@ -132,7 +133,7 @@ class TimeLeft:
         if len(self._late) < 2:
             return None
         late = self._late[-1] - self._late[0]
-        if late.seconds <= 0 or not late.steps:
+        if late.seconds <= _TICK or not late.steps:
             return None
         each_step, each_token = self._costs(late)
         would_be = each_step * late.steps + each_token * late.tokens

@@ -182,3 +182,12 @@ def test_whatever_is_seen_nothing_is_odd(
         found = left.left(unfinished)
         assert 0 <= found.tokens < math.inf
         assert found.seconds is None or 0 <= found.seconds < math.inf
+
+
+def test_counts_of_one_moment_say_nothing_about_a_pace() -> None:
+    """Two looks at one reading of the clock, or nearly: no time is left that is not a number."""
+    left = TimeLeft(None, {}, False)
+    left.observe(0.0, 1, 0)
+    left.observe(5e-161, 2, 0)
+    left.finish(0, False)
+    assert left.left(0).seconds is None
