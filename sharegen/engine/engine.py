@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from sharegen.common.at_exit import closed_at_exit
+from sharegen.engine.cache.arrivals import with_splits
 from sharegen.engine.cache.paths import Paths
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
@@ -29,7 +30,7 @@ from sharegen.engine.execute.room import TakenBack
 from sharegen.engine.grammar.grammars import Grammars
 from sharegen.engine.loop.checking import Checks
 from sharegen.engine.loop.collecting import Collector
-from sharegen.engine.loop.forking import Forks, outputs_so_far
+from sharegen.engine.loop.forking import Forks, SoFar, outputs_of, outputs_so_far
 from sharegen.engine.loop.masking import masked
 from sharegen.engine.loop.observing import Observer
 from sharegen.engine.loop.starting import (
@@ -75,7 +76,7 @@ class Engine:
         self._tree = tree
         self._other_ranks = other_ranks
         self._paths = Paths(self.config.block_size)
-        self._busy = False
+        self._busy = self._arriving = False
         self._whole = True  # nothing was interrupted half-way in this job
         self._closed = False
         self._said_full = False
@@ -174,8 +175,15 @@ class Engine:
 
     # -- a job by hand: begin, then add and step as one likes, end ------------------------------
 
-    def begin(self, seed: int | None = None, lengths: Lengths | None = None) -> None:
-        """Start a job; `generate` does it all. seed, lengths: as there."""
+    def begin(
+        self, seed: int | None = None, lengths: Lengths | None = None, arriving: bool = False
+    ) -> None:
+        """Start a job; `generate` does it all. seed, lengths: as there.
+
+        arriving: whether requests come one by one while others run, and nobody knows the next: then
+        each shares what stands (`cache/arrivals.py`), and prompts that are done stay for later
+        ones.
+        """
         if self._closed:
             raise UsageError("the engine is closed: make a new one")
         if self._busy:
@@ -185,6 +193,7 @@ class Engine:
         if lengths is not None:
             self.scheduler.admission.lengths.learn(lengths)
         self._busy = self._whole = True
+        self._arriving = self.scheduler.cache.keeps_leaves = arriving
 
     def _look_at_weights(self) -> None:
         """See whether somebody has trained the module, or put other weights into it."""
@@ -218,7 +227,9 @@ class Engine:
             self.stats.prompt_tokens_asked += len(request.prompt_token_ids) * len(request.samples)
         with self._doing():
             splits = None
-            if self._tree is None and requests and requests[0].splits is None:
+            if self._arriving and requests:
+                requests = with_splits(self.scheduler.cache, requests)
+            elif self._tree is None and requests and requests[0].splits is None:
                 splits = self._paths.splits([request.tokens for request in requests])
             self.scheduler.add_requests(requests, splits)
 
@@ -282,7 +293,7 @@ class Engine:
 
     def end(self) -> None:
         """End the job; whatever is not finished is dropped."""
-        self._busy = False
+        self._busy = self._arriving = self.scheduler.cache.keeps_leaves = False
         self._forks.clear()
         self._in_flight.clear()
         self.scheduler.clear(self._whole)
@@ -313,7 +324,8 @@ class Engine:
         self._need_job("there is nothing to cancel: no job runs")
         with self._doing():
             ended = self.scheduler.cancel(key, samples)
-        self._forks.cancelled(key, ended)
+        if not self._arriving:  # a job that never ends would remember them for ever
+            self._forks.cancelled(key, ended)
         self.observer.read()
         return ended
 
@@ -371,6 +383,10 @@ class Engine:
         Of a beam search these are the beams as they rank now.
         """
         return outputs_so_far(self.scheduler)
+
+    def so_far(self, key: int) -> list[SoFar]:
+        """What the samples of one request that run have drawn until now."""
+        return outputs_of(self.scheduler, key)
 
     def _fill(self, source: Iterator[Request]) -> None:
         """Read requests until there is work: those read together may have no samples left to draw.

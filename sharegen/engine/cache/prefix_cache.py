@@ -35,7 +35,8 @@ class PrefixCache(Generic[Kept]):
     ended, there for forks, the oldest first. tokens_computed: of prompts, so far;
     tokens_recomputed: of these, the ones whose KV had been given up. tokens_found: of nodes that
     were idle when someone came for them. awaited: places of nodes that have their blocks and whose
-    tokens are still to be computed.
+    tokens are still to be computed. keeps_leaves: whether a node where one prompt ended stays, too,
+    as the next prompt may begin like it; by default such a node goes at once.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class PrefixCache(Generic[Kept]):
         self.tokens_recomputed = 0
         self.tokens_found = 0
         self.awaited = 0
+        self.keeps_leaves = False
         self._idle_full_blocks = 0
         self._idle_tokens = 0
         self._placed: dict[Node, None] = {}  # the nodes that have blocks, in the order of placing
@@ -110,7 +112,7 @@ class PrefixCache(Generic[Kept]):
             kv.users -= 1
             if kv.users:
                 continue
-            is_shared = (node is not leaf or bool(node.children)) and not node.fork
+            is_shared = (node is not leaf or self._outlives(node)) and not node.fork
             # A state is large, and its slot is wanted for a row.
             if is_shared and kv.computed == node.length and not self.states.are_kept:
                 self.idle[node] = None
@@ -118,6 +120,42 @@ class PrefixCache(Generic[Kept]):
                 self._idle_tokens += node.length
             else:
                 self._remove(node)
+
+    def _outlives(self, leaf: Node) -> bool:
+        """Whether others may come for a node where the prompt ended that had it."""
+        is_long = leaf.length >= self.pool.block_size
+        return bool(leaf.children) or (self.keeps_leaves and is_long and not self.stored[leaf].fp8)
+
+    def may_split(self, node: Node) -> bool:
+        """Whether a standing node can be cut in two."""
+        return node in self.stored and self.stored[node].logprobs is None
+
+    def split(self, node: Node, length: int) -> Node:
+        """Cut a node in two: its first `length` tokens, whole blocks, become a node above it.
+
+        The KV stays where it lies, and who uses the node uses both. Returns the upper one.
+        """
+        assert length % self.pool.block_size == 0 and not self.states.are_kept
+        upper, kv = self.tree.split(node, length), self.stored[node]
+        above = self.stored[upper] = NodeKV(kv.pool_blocks, kv.fp8)
+        above.users = kv.users
+        above.computed, above.lost = min(kv.computed, length), min(kv.lost, length)
+        kv.computed, kv.lost = kv.computed - above.computed, kv.lost - above.lost
+        if node in self._placed:
+            self._placed[upper] = None
+            blocks = self.pool.blocks_for(length) * kv.pool_blocks
+            above.blocks, kv.blocks = kv.blocks[:blocks], kv.blocks[blocks:]
+            above.contiguous = kv.contiguous
+        if node in self.idle:
+            # A child is given up before its parent, so what is above follows again.
+            for each in [upper, *upper.path()[-2::-1]]:
+                if each is upper or each in self.idle:
+                    self.idle.pop(each, None)
+                    self.idle[each] = None
+            if node.length < self.pool.block_size and not node.children:
+                self._wake(node)
+                self._remove(node)  # too short for anyone to come for
+        return upper
 
     @property
     def idle_blocks(self) -> int:

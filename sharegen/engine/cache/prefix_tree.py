@@ -206,6 +206,20 @@ class PrefixTree:
         """Take out all nodes."""
         self.root_nodes.clear()
 
+    def children_of(self, node: Node | None, token: int) -> Iterator[Node]:
+        """The nodes below one, or the roots, that begin with a token and may be shared."""
+        for child in self._children(node):
+            if child.tokens[0] == token and not child.fork and not child.alone:
+                yield child
+
+    def split(self, node: Node, length: int) -> Node:
+        """Put a new node of the first `length` tokens above a standing one; returns the new one.
+
+        The standing one keeps the rest, the prompts that end with it and all that is below.
+        """
+        assert 0 < length < node.length
+        return _split(node, length, self._children(node.parent))
+
     def _children(self, node: Node | None) -> list[Node]:
         return self.root_nodes if node is None else node.children
 
@@ -215,7 +229,12 @@ class PrefixTree:
         while stack:
             parent, nodes = stack.pop()
             siblings = self._children(parent)
-            twins = {s.tokens.tobytes(): s for s in siblings if not s.fork and not s.alone}
+            like = {(node.length, int(node.tokens[0])) for node in nodes if node.children}
+            twins = {
+                s.tokens.tobytes(): s
+                for s in siblings
+                if (s.length, int(s.tokens[0])) in like and not s.fork and not s.alone
+            }
             for node in nodes:
                 twin = twins.get(node.tokens.tobytes()) if node.children else None
                 if twin is not None and joins(node, twin):
@@ -291,7 +310,8 @@ def _compressed_trie(arrays: list[Tokens]) -> list[Node]:
         while path[-1].end > common:
             below = path.pop()
         if below is not None and path[-1].end < common:
-            path.append(_split(below, common - below.position))
+            assert below.parent is not None
+            path.append(_split(below, common - below.position, below.parent.children))
         if len(tokens) > common:
             leaf = Node(tokens[common:], common, path[-1])
             path[-1].children.append(leaf)
@@ -347,11 +367,14 @@ def _sorted(arrays: list[Tokens]) -> list[int]:
     return runs[0] if len(runs) == 1 else list(heapq.merge(*runs, key=key))
 
 
-def _split(node: Node, length: int) -> Node:
-    """Put a new node of `length` tokens above `node`, which keeps the rest; returns the new one."""
+def _split(node: Node, length: int, siblings: list[Node]) -> Node:
+    """Put a new node of `length` tokens above `node`, which keeps the rest; returns the new one.
+
+    siblings: where `node` stands; the newest ones are looked at first, for a sweep splits these.
+    """
     upper = Node(node.tokens[:length], node.position, node.parent)
-    assert node.parent is not None
-    node.parent.children[-1] = upper  # the sweep only ever splits the newest child
+    place = next(i for i in range(len(siblings) - 1, -1, -1) if siblings[i] is node)
+    siblings[place] = upper
     upper.children = [node]
     node.tokens = node.tokens[length:]
     node.position += length

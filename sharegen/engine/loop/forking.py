@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from sharegen.engine.core.random_key import row_key
-from sharegen.engine.core.request import Completion, Request, SamplingParams
+from sharegen.engine.core.request import Completion, Request, SamplingParams, TokenLogprobs
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.errors import UsageError
@@ -118,3 +118,25 @@ def outputs_so_far(scheduler: Scheduler) -> dict[tuple[int, int], list[int]]:
                 of_sample = beams[sample] if beams else sequence
                 found[sequence.group.request.key, sample] = list(of_sample.tokens)
     return found
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """What a sample that runs has drawn: its tokens, and what the model said of them if asked.
+
+    Both lists are the engine's own and grow with the next step.
+    """
+
+    sample: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+
+
+def outputs_of(scheduler: Scheduler, key: int) -> list[SoFar]:
+    """The tokens of the samples of one request that run; without those of a beam search."""
+    return [
+        SoFar(sample, sequence.tokens, sequence.logprobs)
+        for sequence in scheduler.alive(key)
+        for sample in sequence.samples
+        if sequence.group.search is None
+    ]

@@ -122,7 +122,13 @@ class Scheduler:
                 f"computed whole and share nothing ({len(own):,}): give it more memory",
                 stacklevel=2,
             )
-        self.cache.prune()
+        if own or not all(request.samples for request in requests):
+            self.cache.prune()
+
+    def alive(self, key: int) -> Iterator[Sequence]:
+        """The sequences of a request whose first token is drawn and that have not ended."""
+        for group in self._by_key.get(key, ()):
+            yield from group.alive.values()
 
     def fork(self, request: Request, sequence: Sequence | None) -> None:
         """Put a request whose prompt is that of `sequence` and its outputs first in the queue."""
