@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from sharegen.common.at_exit import closed_at_exit
 from sharegen.common.parameters.data import CheckpointParameters
-from sharegen.common.parameters.machine import LoadParameters
+from sharegen.common.parameters.machine import LoadParameters, WorkerParameters
 from sharegen.common.parameters.parameter import declared, described
 from sharegen.common.vllm_names import (
     CALL_NOT_HERE,
@@ -66,28 +66,27 @@ _LOADING = declared(CheckpointParameters) | declared(LoadParameters)
 _IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fields(SamplingParams)}
 
 
-@described(EngineConfig, CheckpointParameters, LoadParameters)
+@described(EngineConfig, CheckpointParameters, LoadParameters, WorkerParameters)
 class LLM:
     """A model that is ready to sample, until it is closed (or its `with` block ends).
 
-    model: a local folder, a hub id, or a loaded PreTrainedModel or PeftModel. One that is loaded is
+    model: A local folder, a hub id, or a loaded PreTrainedModel or PeftModel. One that is loaded is
         used where it lies, its weights as they are at each call, and given back in its mode.
-    tokenizer: a folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
+    tokenizer: A folder, a hub id or a loaded tokenizer; by default the model's own. Prompts of
         token ids need none.
-    dtype: "float32" ("float"), "float16" ("half"), "bfloat16", or torch's own of these; "auto" is
-        the checkpoint's on CUDA and float32 on a CPU.
-    revision: branch, tag or commit of a hub id, and of its tokenizer.
-    kv_cache_memory: bytes; by default a share of a CPU's memory, and of a GPU all that is free or,
-        with gpu_memory_utilization, what model, steps and cache may take of it together.
-    lookahead: prompts whose sharing is looked for together; `stream` reads so many ahead.
-    workers: engines that share the prompts of a call, each in a process of its own: one a GPU, or
-        the cores of a CPU divided among them. The samples are those of one engine.
-    ray: address of a Ray cluster that the workers are in ("auto", "HOST:PORT", "ray://HOST:PORT");
-        by default as many as it has GPUs, or as fit.
-    tensor_parallel_size: GPUs that the model is cut among, each with some of its heads, for a model
-        that is too large for one. This process has the first, processes of its own the others.
-    seed: of all requests whose SamplingParams bring none; None is 0. Every call draws anew from
-        the stream that it begins, so that a script repeats as a whole.
+    dtype: "float" and "half" are float32 and float16; torch's own dtypes are taken, too.
+    revision: Its tokenizer is read at the same.
+    kv_cache_memory: By default a share of a CPU's memory, and all of a GPU's that is free or, with
+        gpu_memory_utilization, what model, steps and cache may take of it together.
+    lookahead: `stream` reads so many prompts ahead.
+    seed: None is 0. Every call draws anew from the stream that the seed begins, so that a script
+        repeats as a whole.
+    workers: Here None is one engine in this process: other processes take long to load a model, and
+        an LLM does not know how much it will be asked. With `ray` None is as many as the cluster
+        has GPUs, or as fit.
+    ray: It is "auto", "HOST:PORT" or "ray://HOST:PORT".
+    tensor_parallel_size: This process has the first of them, unless there are workers, and
+        processes of their own have the others.
     vllm: max_num_seqs and kv_cache_memory_bytes, which are max_sequences and kv_cache_memory by
         vLLM's names; and these, each with the one value that is how things are here:
         enable_prefix_caching and enable_chunked_prefill (True), disable_log_stats (True),
@@ -104,7 +103,7 @@ class LLM:
         tokenizer: Any | None = None,
         *,
         dtype: str | torch.dtype = "auto",
-        quantization: str | None = None,
+        quantization: Literal["fp8"] | None = None,
         device: str = "auto",
         revision: str | None = None,
         max_sequences: int | None = None,
@@ -120,7 +119,7 @@ class LLM:
         seed: int | None = 0,
         adapter: str | None = None,
         trust_remote_code: bool = False,
-        workers: int | None = None,
+        workers: int | Literal["auto"] | None = None,
         ray: str | None = None,
         tensor_parallel_size: int = 1,
         **vllm: Unpack[VllmArguments],

@@ -19,8 +19,8 @@ MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 class EngineConfig(EngineParameters):
     """How an engine decodes.
 
-    kv_cache_memory: where it is not given it is a share of a CPU's memory, and on a GPU what the
-    largest steps leave.
+    kv_cache_memory: By default a share of a CPU's memory, and on a GPU what the largest steps
+        leave.
     """
 
     kv_cache_limit: Annotated[

@@ -59,6 +59,7 @@ class EngineSpec:
         import torch
 
         from sharegen.engine.model.checkpoint.source import resolve_device
+        from sharegen.engine.parallel.place import room
 
         machine = configuration.machine
         asked, ranks = machine.workers, machine.tensor_parallel_size
@@ -77,9 +78,8 @@ class EngineSpec:
         if isinstance(asked, int):
             return cls(asked, asked > 1 or ranks > 1, device, ranks=ranks)
         if device.type == "cuda" or ranks > 1:
-            room = torch.cuda.device_count() if device.type == "cuda" else available_cores()
-            count = max(1, room // ranks) if asked == "auto" else 1
-            return cls(count, count > 1 or ranks > 1, device, ranks=ranks)
+            found = room(device, ranks) if asked == "auto" else 1
+            return cls(found, found != 1 or ranks > 1, device, ranks=ranks)
         return cls(None, True, device) if _pays(asked, samplings) else cls(1, False, device)
 
     def check_verifiable(self, configuration: Configuration) -> None:

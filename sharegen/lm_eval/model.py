@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -25,6 +25,10 @@ from transformers import GenerationConfig
 
 from sharegen.common.log import log
 from sharegen.common.panics import panics_as_errors
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import LoadParameters, WorkerParameters
+from sharegen.common.parameters.parameter import described
+from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.errors import RequestError, UsageError
@@ -45,21 +49,23 @@ _BLOCK_SIZE = 16
 
 
 @register_model("sharegen")
+@described(EngineConfig, CheckpointParameters, LoadParameters, WorkerParameters)
 class SharegenLM(TemplateLM):
     """lm-eval's `--model sharegen`; its model_args are this class's arguments.
 
-    pretrained: a local folder or a hub id. peft: a LoRA adapter. max_length: the most tokens of
-        context and output, by default what the harness's `hf` model reads in the config.
-        max_gen_toks: of an output for which the task sets none.
-    ignore_generation_config: texts are drawn as the task says alone, whatever the model's
+    pretrained: A local folder or a hub id.
+    device: The harness says "cuda:0" where nobody says anything, which is the CPU where there is no
+        GPU.
+    peft: A LoRA adapter, which is merged at load.
+    max_length: The most tokens of context and output, by default what the harness's `hf` model
+        reads in the config.
+    max_gen_toks: The most tokens of an output for which the task sets none.
+    add_bos_token: As for the harness's other models, like the next four.
+    ignore_generation_config: Whether texts are drawn as the task says alone, whatever the model's
         generation_config.json has beside it.
-    add_bos_token, prefix_token_id, enable_thinking, chat_template_args and think_end_token: as for
-        the harness's other models.
-    journal: the file that results go to, by default one in runs/ for each model.
-    revision, dtype, quantization, max_sequences, kv_cache_memory, gpu_memory_utilization, workers,
-        tensor_parallel_size and seed: as for LLM. device, too; the harness says "cuda:0" where
-        nobody says anything, which is the CPU where there is no GPU.
-    batch_size, max_batch_size: the harness always gives them; everything is one batch here.
+    journal: The file that results go to, by default one in runs/ for each model.
+    workers: Here None is one engine in this process, as for LLM.
+    batch_size: The harness always gives it and max_batch_size; everything is one batch here.
 
     Raises a SharegenError, one line each, for what a user can cause.
     """
@@ -72,7 +78,7 @@ class SharegenLM(TemplateLM):
         revision: str | None = None,
         peft: str | None = None,
         dtype: str = "auto",
-        quantization: str | None = None,
+        quantization: Literal["fp8"] | None = None,
         device: str | None = None,
         trust_remote_code: bool = False,
         max_length: int | None = None,
@@ -87,7 +93,7 @@ class SharegenLM(TemplateLM):
         max_sequences: int | None = None,
         kv_cache_memory: int | None = None,
         gpu_memory_utilization: float | None = None,
-        workers: int = 1,
+        workers: int | Literal["auto"] | None = None,
         tensor_parallel_size: int = 1,
         seed: int = 0,
         batch_size: int | str | None = None,

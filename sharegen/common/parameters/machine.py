@@ -126,7 +126,8 @@ class WorkerParameters:
     workers: Annotated[
         int | Literal["auto"] | None,
         Parameter(
-            'Engines that share the job; "auto" is as many as there is room for, null is one on a '
+            "Engines that share the job, each in a process of its own: one a GPU, or a part of a "
+            'CPU\'s cores; "auto" is as many as there is room for. For a command null is one on a '
             "GPU and, for long jobs, as many as pay on a CPU.",
             flag=Flag(
                 "--workers",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import cached_property
 from numbers import Integral, Real
@@ -195,9 +197,9 @@ Made = TypeVar("Made", bound=type)
 def described(*groups: type) -> Callable[[Made], Made]:
     """A decorator that puts the parameters of a class into its docstring and its signature.
 
-    groups: where parameters of its calls are declared, beside the class itself. What the docstring
-    says of a name already stays. The others stand before the paragraph on what is raised; the
-    signature has their types alone.
+    groups: where parameters of its calls are declared, beside the class itself. The docstring gets
+    an entry for each parameter, in the order of the signature: the description that is declared,
+    and then what the docstring's own entry says beside it. The signature has their types alone.
     """
 
     def with_parameters(made: Made) -> Made:
@@ -206,15 +208,7 @@ def described(*groups: type) -> Callable[[Made], Made]:
         for group in (*groups, cast(type, made)):
             found |= declared(group)
         known = {name: found[name] for name in signature.parameters if name in found}
-        text = (made.__doc__ or "").rstrip()
-        lines = [
-            f"    {name}: {each.parameter.description.replace('null ', 'None ')}\n"
-            for name, each in known.items()
-            if f"    {name}: " not in text
-        ]
-        before, raises, after = text.partition("    Raises ")
-        ends = "" if before.endswith("\n") else "\n\n"
-        made.__doc__ = f"{before}{ends}{''.join(lines)}\n{raises}{after}\n    "
+        made.__doc__ = _with_descriptions(made.__doc__ or "", signature.parameters, known)
         bare = [
             each.replace(annotation=known[name].hint) if name in declared(made) else each
             for name, each in signature.parameters.items()
@@ -223,3 +217,33 @@ def described(*groups: type) -> Callable[[Made], Made]:
         return made
 
     return with_parameters
+
+
+_ENTRY = re.compile(r"^(?P<name>[a-z]\w*): (?P<said>.*(?:\n {4}.*)*)", re.MULTILINE)
+_RAISES = re.compile(r"^Raises ", re.MULTILINE)
+
+
+def _with_descriptions(text: str, names: Collection[str], known: Mapping[str, Declared]) -> str:
+    """A docstring whose entries have what is declared: in place of its own, or before Raises."""
+    text = inspect.cleandoc(text)
+    entries = [each for each in _ENTRY.finditer(text) if each["name"] in names]
+    own = {each["name"]: " ".join(each["said"].split()) for each in entries}
+    said = {
+        name: each.parameter.description.replace("null ", "None ") for name, each in known.items()
+    }
+    paragraphs = [
+        textwrap.fill(
+            " ".join(filter(None, (f"{name}:", said.get(name), own.get(name)))),
+            width=100,
+            subsequent_indent="    ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for name in names
+        if name in said or name in own
+    ]
+    raises = _RAISES.search(text)
+    start = entries[0].start() if entries else raises.start() if raises else len(text)
+    end = entries[-1].end() if entries else start
+    parts = (text[:start].strip(), "\n".join(paragraphs), text[end:].strip())
+    return "\n\n".join(filter(None, parts)) + "\n"

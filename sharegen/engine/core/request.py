@@ -157,8 +157,8 @@ _NO_DRAWS = "0: beam search draws nothing at random, it follows the likeliest te
 class BeamSearchParams(BeamParameters):
     """How to search for the likeliest texts of one request, in vLLM's terms.
 
-    beam_width: texts that are followed side by side, and that come out, the best first.
-    temperature: vLLM's, 0.
+    beam_width: So many texts come out, the best first.
+    temperature: It is vLLM's, and 0 alone.
 
     Scores, their length and early_stopping are those of transformers' `generate(num_beams=...)`.
 

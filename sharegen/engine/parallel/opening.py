@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_device
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
-from sharegen.engine.parallel.place import as_many_as_pay, places
+from sharegen.engine.parallel.place import as_many_as_pay, places, room
 from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.errors import ModelError, UsageError
 
@@ -45,7 +45,7 @@ def open_tokenizer(
 
 def open_engine(
     setting: Setting,
-    workers: int | None = 1,
+    workers: int | Literal["auto"] | None = 1,
     *,
     apart: bool = False,
     ray: Cluster | str | None = None,
@@ -55,8 +55,8 @@ def open_engine(
     """Open the engine of a setting, or the driver of several engines that share its requests.
 
     Args:
-        workers: how many engines; None for as many as pay on this machine's CPU, or as fit in the
-            cluster.
+        workers: how many engines; "auto" for as many as there is room for; None for as many as pay
+            on this machine's CPU, or as fit in the cluster.
         apart: whether a single engine, too, runs in a process of its own.
         ray: the cluster that the workers run in, or its address.
         server: the process that workers on a CPU are copies of, where it runs already.
@@ -67,6 +67,8 @@ def open_engine(
             loaded model that other processes would need. A model that does not load, or does not
             fit, raises what `load_model` and `Engine` raise.
     """
+    if workers == "auto":
+        workers = room(resolve_device(setting.device), setting.ranks) if ray is None else None
     for name, value in (("workers", workers), ("tensor_parallel_size", setting.ranks)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise UsageError(f"{name} is {value!r}: it must be a whole number")

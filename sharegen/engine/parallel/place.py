@@ -31,6 +31,16 @@ def as_many_as_pay(setting: Setting, workplace: Processes | None = None) -> Driv
     return driver
 
 
+def room(device: torch.device, ranks: int) -> int | None:
+    """How many workers of so many ranks this machine has room for; at least one.
+
+    None where workers of one rank share a CPU: how many pay is tried (`as_many_as_pay`).
+    """
+    if device.type == "cuda":
+        return max(1, torch.cuda.device_count() // ranks)
+    return None if ranks == 1 else max(1, available_cores() // ranks)
+
+
 def places(setting: Setting, count: int) -> list[Setting]:
     """The setting, once for each of `count` workers with what is its own.
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import fields
 from inspect import signature
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import pytest
+import torch
 
 from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.groups import FlaggedKey, flagged_keys
-from sharegen.common.parameters.machine import LoadParameters
+from sharegen.common.parameters.machine import LoadParameters, WorkerParameters
 from sharegen.common.parameters.parameter import declared
 from sharegen.common.parameters.sampling import SamplingParameters
 from sharegen.engine.config import EngineConfig
@@ -81,14 +84,59 @@ def test_every_parameter_of_a_request_and_an_engine_is_described() -> None:
     for kind in (SamplingParams, EngineConfig):
         names = {each.name for each in fields(kind)}
         assert names == declared(kind).keys()
-        assert all(f"    {name}: " in (kind.__doc__ or "") for name in names)
+        assert all(f"\n{name}: " in (kind.__doc__ or "") for name in names)
 
 
-def test_arguments_of_a_call_have_the_declared_defaults() -> None:
-    for group in (EngineConfig, LoadParameters, CheckpointParameters):
-        for name, each in declared(group).items():
-            taken = signature(LLM).parameters.get(name)
-            assert taken is None or taken.default == each.default
+ARGUMENTS = {
+    name: each
+    for group in (EngineConfig, LoadParameters, CheckpointParameters, WorkerParameters)
+    for name, each in declared(group).items()
+}
+NOT_IN_CALLS = {"state_slots", "kv_cache_limit", "prefill_tokens"}  # for jobs and tests
+NOT_IN_LM_EVAL = {"adapter",  # the harness calls it peft
+                  "block_size", "lookahead",  # fixed: where prompts are split depends on them
+                  "max_model_len",  # the harness calls it max_length
+                  "kv_cache_dtype", "swap_space", "compile", "enforce_eager", "ray"}  # fmt: skip
+WIDER = {"dtype": str | torch.dtype, "seed": int | None}  # "half", torch.half; None is 0
+
+
+def kinds_of(hint: Any) -> set[Any]:
+    """The types that are joined by `|`."""
+    return set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS.keys() - NOT_IN_CALLS))
+def test_an_argument_of_a_call_has_the_declared_type_default_and_description(name: str) -> None:
+    known = {"torch": torch, "nn": torch.nn} | vars(sys.modules[LLM.__module__])
+    taken = signature(LLM.__init__, eval_str=True, globals=known).parameters[name]
+    assert kinds_of(taken.annotation) == kinds_of(WIDER.get(name, ARGUMENTS[name].hint))
+    assert taken.default == ARGUMENTS[name].default
+    assert_described(LLM, name)
+
+
+def assert_described(kind: type, name: str) -> None:
+    """Its docstring has an entry that begins with the declared description."""
+    text = " ".join((kind.__doc__ or "").split())
+    assert f" {name}: {ARGUMENTS[name].parameter.description.replace('null ', 'None ')}" in text
+
+
+def test_a_call_takes_nothing_else() -> None:
+    assert signature(LLM).parameters.keys() - ARGUMENTS.keys() == {"model", "tokenizer", "vllm"}
+    assert not signature(LLM).parameters.keys() & NOT_IN_CALLS
+
+
+def test_model_args_of_the_harness_are_those_of_a_call() -> None:
+    pytest.importorskip("lm_eval")
+    from sharegen.lm_eval.model import SharegenLM
+
+    known = vars(sys.modules[SharegenLM.__module__])
+    taken = signature(SharegenLM.__init__, eval_str=True, globals=known).parameters
+    assert ARGUMENTS.keys() - taken.keys() == NOT_IN_CALLS | NOT_IN_LM_EVAL
+    for name in ARGUMENTS.keys() & taken.keys() - {"device"}:  # which the harness always says
+        wider = {"dtype": str}.get(name, ARGUMENTS[name].hint)
+        assert kinds_of(taken[name].annotation) == kinds_of(wider)
+        assert taken[name].default == ARGUMENTS[name].default
+        assert_described(SharegenLM, name)
 
 
 def test_bodies_of_requests_have_the_sampling_parameters() -> None:

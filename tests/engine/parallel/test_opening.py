@@ -57,10 +57,11 @@ def test_workers_are_a_whole_number(workers: Any) -> None:
         (1, 1, True, None, "workers"),
         (1, None, False, "auto", "workers"),
         (1, None, False, None, "workers"),
+        (1, "auto", False, None, "workers"),
     ],
 )
 def test_other_processes_load_the_model_themselves(
-    folder: Path, ranks: int, workers: int | None, apart: bool, ray: str | None, who: str
+    folder: Path, ranks: int, workers: Any, apart: bool, ray: str | None, who: str
 ) -> None:
     setting = Setting(load_model(folder, device="cpu"), None, CONFIG, device="cpu", ranks=ranks)
     with pytest.raises(UsageError, match=f"^{who} load the model themselves"):

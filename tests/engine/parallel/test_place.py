@@ -8,7 +8,7 @@ import torch
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.parallel import place, rank_zero
 from sharegen.engine.parallel.messages import Setting
-from sharegen.engine.parallel.place import places
+from sharegen.engine.parallel.place import places, room
 from sharegen.errors import UsageError
 
 
@@ -44,6 +44,15 @@ def test_workers_without_a_place(device: str, count: int, why: str) -> None:
     with pytest.raises(UsageError, match=why) as raised:
         places(setting(device), count)
     assert raised.value.exit_code == 2
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("device", "ranks", "count"),
+    [("cuda", 1, 2), ("cuda", 2, 1), ("cuda", 4, 1), ("cpu", 1, None), ("cpu", 4, 4)],
+)
+def test_room_for_workers(device: str, ranks: int, count: int | None) -> None:
+    assert room(torch.device(device), ranks) == count
 
 
 @pytest.mark.usefixtures("two_gpus")
