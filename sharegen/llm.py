@@ -61,12 +61,15 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+DECLARED_IN = (EngineConfig, CheckpointParameters, LoadParameters, WorkerParameters)
+"""Where the arguments of LLM are declared."""
+
 _LOADING = declared(CheckpointParameters) | declared(LoadParameters)
 
 _IN_PARAMS = {each.name: f"give SamplingParams({each.name}=...)" for each in fields(SamplingParams)}
 
 
-@described(EngineConfig, CheckpointParameters, LoadParameters, WorkerParameters)
+@described(*DECLARED_IN)
 class LLM:
     """A model that is ready to sample, until it is closed (or its `with` block ends).
 

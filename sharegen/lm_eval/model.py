@@ -25,14 +25,11 @@ from transformers import GenerationConfig
 
 from sharegen.common.log import log
 from sharegen.common.panics import panics_as_errors
-from sharegen.common.parameters.data import CheckpointParameters
-from sharegen.common.parameters.machine import LoadParameters, WorkerParameters
 from sharegen.common.parameters.parameter import described
-from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.errors import RequestError, UsageError
-from sharegen.llm import LLM
+from sharegen.llm import DECLARED_IN, LLM
 from sharegen.lm_eval.asking import Ask, score_of, splits_of
 from sharegen.lm_eval.generation import sampling_values
 from sharegen.results.journal.journal import Journal
@@ -49,7 +46,7 @@ _BLOCK_SIZE = 16
 
 
 @register_model("sharegen")
-@described(EngineConfig, CheckpointParameters, LoadParameters, WorkerParameters)
+@described(*DECLARED_IN)
 class SharegenLM(TemplateLM):
     """lm-eval's `--model sharegen`; its model_args are this class's arguments.
 

@@ -12,15 +12,13 @@ from typing import Any, Union, get_args, get_origin
 import pytest
 import torch
 
-from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.groups import FlaggedKey, flagged_keys
-from sharegen.common.parameters.machine import LoadParameters, WorkerParameters
 from sharegen.common.parameters.parameter import declared
 from sharegen.common.parameters.sampling import SamplingParameters
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import BeamSearchParams, SamplingParams
 from sharegen.errors import UsageError
-from sharegen.llm import LLM
+from sharegen.llm import DECLARED_IN, LLM
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.request_body import RequestBody
 from sharegen.workload.validation import Strict
@@ -87,11 +85,7 @@ def test_every_parameter_of_a_request_and_an_engine_is_described() -> None:
         assert all(f"\n{name}: " in (kind.__doc__ or "") for name in names)
 
 
-ARGUMENTS = {
-    name: each
-    for group in (EngineConfig, LoadParameters, CheckpointParameters, WorkerParameters)
-    for name, each in declared(group).items()
-}
+ARGUMENTS = {name: each for group in DECLARED_IN for name, each in declared(group).items()}
 NOT_IN_CALLS = {"state_slots", "kv_cache_limit", "prefill_tokens"}  # for jobs and tests
 NOT_IN_LM_EVAL = {"adapter",  # the harness calls it peft
                   "block_size", "lookahead",  # fixed: where prompts are split depends on them
