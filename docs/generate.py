@@ -97,8 +97,8 @@ Every command as its `--help` says it. Data goes to stdout, everything else to s
 
 _KEYS = """# Recipe keys
 
-Every key of a recipe, with its type and its default. [Recipes](recipes.md) explains them by
-examples. [recipe.schema.json](recipe.schema.json) is the same as a JSON schema. The section
+Every key of a recipe, with its type and its default. [Recipes](../guides/recipes.md) explains them
+by examples. [recipe.schema.json](../recipe.schema.json) is the same as a JSON schema. The section
 `machine` is no part of a recipe: flags say it, or `--set machine.KEY=VALUE`.
 """
 
@@ -325,24 +325,12 @@ def _other_names() -> dict[str, str]:
     }
 
 
-def package() -> str:
-    """The README as a package index shows it, where links to files of a clone lead nowhere."""
-
-    def named(link: re.Match[str]) -> str:
-        text, target = link.groups()
-        return text if target in text else f"{text} ({target})"
-
-    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
-    return re.sub(r"\[([^][]+)\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", named, readme)
-
-
 PAGES = {
-    "package.txt": package,
-    "commands.md": commands,
-    "recipe-keys.md": keys,
+    "reference/commands.md": commands,
+    "reference/recipe-keys.md": keys,
     "recipe.schema.json": schema,
-    "python.md": python,
-    "vllm.md": vllm,
+    "reference/python.md": python,
+    "reference/vllm.md": vllm,
 }
 
 if __name__ == "__main__":

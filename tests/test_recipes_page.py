@@ -1,4 +1,4 @@
-"""The two recipes of docs/recipes.md do what the page says that they do."""
+"""The two recipes of docs/guides/recipes.md do what the page says that they do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sharegen.workload.configuration import Configuration, resolve
 from sharegen.workload.recipe import Job
 from sharegen.workload.validation import validate
 
-PAGE = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "guides" / "recipes.md").read_text(encoding="utf-8")
 FILES = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 OUTPUTS = re.findall(r"<!-- output: plan (.*?) -->\n```text\n(.*?)```", PAGE, re.DOTALL)
 
@@ -88,7 +88,7 @@ def test_every_piece_of_a_recipe_on_the_page_is_one() -> None:
             for preset in [{}, *values.pop("presets", {}).values()]:
                 merged = merge(merge(least, values), preset)
                 merged.pop("default", None)
-                validate(Job, merged, "docs/recipes.md")
+                validate(Job, merged, "docs/guides/recipes.md")
 
 
 def test_every_key_is_on_the_page() -> None:

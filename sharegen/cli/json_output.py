@@ -9,7 +9,10 @@ from typing import Annotated, Any
 import typer
 
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON, for programs; its keys are in docs/formats.md.")
+    bool,
+    typer.Option(
+        "--json", help="Print JSON, for programs; its keys are in docs/reference/formats.md."
+    ),
 ]
 
 

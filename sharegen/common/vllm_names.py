@@ -1,6 +1,6 @@
 """vLLM's names that are not sharegen's: what means the same here, and what there is instead.
 
-What has the same name needs no line. `docs/vllm.md` is made of this.
+What has the same name needs no line. `docs/reference/vllm.md` is made of this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`--json`: one object on stdout, with the keys that docs/formats.md names; rows piped in."""
+"""`--json`: one object on stdout, with the keys that docs/reference/formats.md names; rows piped in."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_page_of_formats_names_every_key(
 ) -> None:
     write_maths(tmp_path / "a.jsonl")
     plan = ["plan", *(argument for argument in job[1:] if argument not in ("-o", "out.jsonl"))]
-    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
     said = page[page.index("## JSON for programs") :]
     scored = parsed(sharegen, "score", "a.jsonl")
     planned = parsed(sharegen, *plan)

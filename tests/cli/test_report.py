@@ -117,7 +117,7 @@ def test_json_is_all_of_stdout(sharegen: Command, tmp_path: Path) -> None:
     write_maths(tmp_path / "b.jsonl", problems=5, samples=4, seed=1)
     ran = sharegen("report", "a.jsonl", "b.jsonl", "--json")
     found = json.loads(ran.out)
-    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
     said = page[page.index("`report --json`") :]
     for key in (*found, *found["runs"][0], *found["comparisons"][0]):
         assert f"`{key}`" in said, key

@@ -45,7 +45,7 @@ def test_a_folder_that_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_tells_to_install_from_an_index_that_has_no_sharegen() -> None:
-    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*")]
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*")]
     for path in [*pages, *(ROOT / "sharegen").rglob("*.py")]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if NOT_ON_AN_INDEX.search(line):

@@ -1,4 +1,4 @@
-"""docs/models.md, from the tables that the tests run: what is exact, what is refused and why.
+"""docs/reference/models.md, from the tables that the tests run: what is exact, what is refused and why.
 
 Written by `python -m tests.engine.support_table`.
 """
@@ -22,7 +22,7 @@ from tests.engine.tiny_models import (
     tiny_config,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 VERSIONS = ("5.17", "5.23")  # of transformers, that the whole table was run with
 NEWER = {"flint", "iquestcoder", "kolibri1"}  # architectures that only the last of them has
 NEWER |= {"inkling_text", "inkling2_text", "qwen4_exp_text"}
@@ -32,7 +32,7 @@ HEAD = f"""# Models
 
 sharegen runs Hugging Face's own modelling code and plugs its attention in, so a model works when
 its attention goes through transformers' attention interface, and what its layers keep besides keys
-and values through transformers' cache ([hybrids.md](hybrids.md)). Every line below is a test with a
+and values through transformers' cache ([hybrids.md](../explanation/hybrids.md)). Every line below is a test with a
 tiny random model: *exact* means that logits equal the model's own eager attention to 1e-4 and
 greedy tokens equal `generate()` in float32, windows and chunks smaller than the texts; *refused*
 means one line at load that names the reason. Versions of transformers tried:
@@ -112,7 +112,7 @@ def refused_row(name: str) -> str:
 
 
 def page() -> str:
-    """The whole page, as docs/models.md should be."""
+    """The whole page, as docs/reference/models.md should be."""
     lines = [
         HEAD,
         f"Exact: {len({model_type for model_type, _ in TABLE.values()})} architectures.",

@@ -1,4 +1,4 @@
 """Which tokens may come next, where the text has to be of a grammar.
 
-Part of sharegen's engine; see docs/architecture.md.
+Part of sharegen's engine; see docs/explanation/architecture.md.
 """

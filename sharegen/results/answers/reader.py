@@ -1,7 +1,7 @@
 """Reads the answer out of a completion, or out of a dataset's own solution.
 
 A recipe names the kind of answer that it asks for (`answer.extract`), or brings regular expressions
-(`answer.patterns`). docs/answers.md has the rules of each kind in order.
+(`answer.patterns`). docs/reference/answers.md has the rules of each kind in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The words by which answers, steps, doubts and courtesies are known; mostly English.
 
 Each is a regular expression without case. The lists are what models were seen to write;
-docs/answers.md says what of other languages is read.
+docs/reference/answers.md says what of other languages is read.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def test_answers_are_equal_where_a_careful_person_says_so(name: str) -> None:
 
 
 def test_the_examples_of_the_page_are_equal_or_not_as_it_says() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "answers.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "answers.md").read_text("utf-8")
     rows = re.findall(r"^\| [\w, ]+ \| (`.+?) \| (`.+?) \|$", page, re.M)
     assert len(rows) == 9
     for columns in rows:

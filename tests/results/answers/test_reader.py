@@ -35,7 +35,7 @@ def test_texts_are_read_as_a_careful_person_reads_them(name: str) -> None:
 
 
 def test_the_examples_of_the_page_are_read_as_it_says() -> None:
-    page = (HERE.parents[2] / "docs" / "answers.md").read_text("utf-8")
+    page = (HERE.parents[2] / "docs" / "reference" / "answers.md").read_text("utf-8")
     rows = re.findall(r"^\| `(.+?)` \| (.*?) ?\| (.*?) ?\|$", page.split("| rule |")[1], re.M)
     examples = [row for row in rows if "`" not in row[1]]
     assert len(examples) == 9
