@@ -1,4 +1,4 @@
-"""setup.py: the README as a package index shows it, where no file of the repository is beside it."""
+"""setup.py: the README as a package index shows it, with no file of the repository beside it."""
 
 from __future__ import annotations
 

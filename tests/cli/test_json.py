@@ -1,4 +1,4 @@
-"""`--json`: one object on stdout, with the keys that docs/reference/formats.md names; rows piped in."""
+"""`--json`: one object on stdout, with the keys of docs/reference/formats.md; rows piped in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/models.md, from the tables that the tests run: what is exact, what is refused and why.
+"""docs/reference/models.md, from the tables that the tests run: what is exact, or why refused.
 
 Written by `python -m tests.engine.support_table`.
 """
@@ -32,7 +32,8 @@ HEAD = f"""# Models
 
 sharegen runs Hugging Face's own modelling code and plugs its attention in, so a model works when
 its attention goes through transformers' attention interface, and what its layers keep besides keys
-and values through transformers' cache ([hybrids.md](../explanation/hybrids.md)). Every line below is a test with a
+and values through transformers' cache ([hybrid models](../explanation/hybrids.md)). Every line
+below is a test with a
 tiny random model: *exact* means that logits equal the model's own eager attention to 1e-4 and
 greedy tokens equal `generate()` in float32, windows and chunks smaller than the texts; *refused*
 means one line at load that names the reason. Versions of transformers tried:

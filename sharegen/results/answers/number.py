@@ -1,4 +1,4 @@
-"""A number: how the answer of a word problem is read. docs/reference/answers.md says the same in words.
+"""A number: how the answer of a word problem is read; in words in docs/reference/answers.md.
 
 1. The last marked answer (marks.py) or box; what takes it back ("wait, ...") is read instead.
 2. The final sentence that holds a number.

@@ -1,7 +1,7 @@
 """The program in what a model wrote: what continues a prompt, or the code in a chat's answer.
 
-The rules, in their order, are in docs/guides/programs.md. Nothing here runs anything: code is parsed, and
-what it defines, reads and writes tells the program from examples, outputs and commands.
+The rules, in their order, are in docs/guides/programs.md. Nothing here runs anything: code is
+parsed, and what it defines, reads and writes tells the program from examples, outputs and commands.
 """
 
 from __future__ import annotations
