@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sharegen.kernels import reference
+from sharegen.kernels.flash_packing import LEAST, PIECE, Level, pack
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.packing import LEAST, PIECE, Level, pack
 from sharegen.kernels.partial import NOTHING, Partial, finish, merge
 from sharegen.kernels.reference import ReferencePlan
 

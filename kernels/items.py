@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from sharegen.kernels.plan import ITEM_FIELDS
+from sharegen.kernels.attention_plan import ITEM_FIELDS
 
 _ITEM_FIELDS = tl.constexpr(ITEM_FIELDS)
 

@@ -1,7 +1,7 @@
 """Which query rows attend to which shared tokens: the seam between the scheduler and attention.
 
 Plain numpy, made by the scheduler when the tree changes. The reference reads it as it is; the
-Triton path turns it into a work list (`plan.py`).
+Triton path turns it into a work list (`attention_plan.py`).
 
 Words: a *row* is a query position in the batch (one a sequence in decoding, one a token in
 prefill). A *node* is a piece of prompt, shared by all rows under it. KV caches are

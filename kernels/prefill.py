@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from sharegen.kernels import tiles
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_partials
@@ -27,7 +28,6 @@ from sharegen.kernels.online_softmax import (
     lowest_visible,
     scores,
 )
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import limit_of, shared_attention
 from sharegen.kernels.tile_copy import copies_tiles, copy_tile, descriptors, gather_tile
 from sharegen.kernels.tiles import AttentionShape, Tile, padded, precision

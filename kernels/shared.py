@@ -1,8 +1,8 @@
 """The shared phase: every shared node's keys against the queries of all rows under it.
 
 One launch for all nodes of all levels (Hydragen section 3.2, ChunkAttention's chunk-first phase).
-The work list of the plan (`plan.py`) holds items, a band of rows and what it reads, the longest
-first; each program takes one (item, KV head) after the other. Results are partials.
+The work list of the plan (`attention_plan.py`) holds items, a band of rows and what it reads, the
+longest first; each program takes one (item, KV head) after the other. Results are partials.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels.attention_plan import SEGMENT_FIELDS, Plan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import (
@@ -23,7 +24,6 @@ from sharegen.kernels.online_softmax import (
     lowest_visible,
     scores,
 )
-from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
 from sharegen.kernels.tile_copy import (
     copies_tiles,
     copy_tile,

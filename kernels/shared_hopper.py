@@ -24,9 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 
+from sharegen.kernels.attention_plan import SEGMENT_FIELDS, Plan
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
-from sharegen.kernels.plan import SEGMENT_FIELDS, Plan
 from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
 from sharegen.kernels.tile_copy import block_descriptor, descriptor
 from sharegen.kernels.tiles import padded

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sharegen.kernels.attention_plan import UNSHARED_FIELDS, Plan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.merge import merge_into_rows, merge_partials
@@ -28,7 +29,6 @@ from sharegen.kernels.online_softmax import (
     in_log2,
     lowest_visible,
 )
-from sharegen.kernels.plan import UNSHARED_FIELDS, Plan
 from sharegen.kernels.shared import limit_of
 from sharegen.kernels.tile_copy import (
     copies_tiles,

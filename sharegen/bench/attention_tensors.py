@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 
 from sharegen.bench.attention_case import Tree
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.reference import read_fp8, store_fp8
 from sharegen.kernels.tiles import AttentionShape
 

@@ -25,7 +25,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
 from sharegen.engine.execute.states import StatePool, StepSlots
 from sharegen.engine.model.interface import AttentionContext
-from sharegen.job.plan import fitting_sequences
+from sharegen.job.sharing_plan import fitting_sequences
 from sharegen.kernels import reference
 from sharegen.kernels.cost import EACH_ROW
 from sharegen.kernels.layout import SharedLayout

@@ -10,9 +10,9 @@ import torch
 from sharegen.bench.attention_case import TABLE, Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.timer import Timer
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import shared_attention
 
 _NEVER = CostModel(sharing=float("inf"))

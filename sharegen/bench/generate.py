@@ -33,7 +33,7 @@ from sharegen.engine.parallel.messages import Setting
 from sharegen.engine.parallel.opening import open_engine
 from sharegen.engine.parallel.place import places
 from sharegen.errors import UsageError
-from sharegen.job.plan import most_blocks
+from sharegen.job.sharing_plan import most_blocks
 from sharegen.workload.configuration import resolve
 from sharegen.workload.problem import load_problems
 from sharegen.workload.prompt import tokenise

@@ -16,8 +16,8 @@ from sharegen.bench.cascade import by_row, cascade_step
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
 from sharegen.kernels import flash
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import EACH_ROW, CostModel, load_costs
-from sharegen.kernels.plan import Plan
 
 Step = Callable[[], Any]
 """Computes the layer once."""

@@ -22,7 +22,7 @@ from sharegen.errors import UsageError
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan, PromptPreview
     from sharegen.job.estimate import TimeEstimate
-    from sharegen.job.plan import Branch, LevelReading, Plan
+    from sharegen.job.sharing_plan import Branch, LevelReading, Plan
 
 
 @with_options

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sharegen.common.shard import Shard
     from sharegen.engine.config import EngineStats
     from sharegen.job.outcome import JobOutcome
-    from sharegen.job.plan import Plan
+    from sharegen.job.sharing_plan import Plan
     from sharegen.results.sandbox.system import Isolation
     from sharegen.results.screen.progress import EarlierProgress, Progress
     from sharegen.workload.configuration import Configuration

@@ -19,8 +19,8 @@ from sharegen.engine.text.vocabulary import Vocabulary
 from sharegen.errors import CapacityError, DataError, ModelError, UsageError
 from sharegen.job.machine import load
 from sharegen.job.outcome import JobOutcome
-from sharegen.job.plan import shared_lengths
 from sharegen.job.run_job import run_job
+from sharegen.job.sharing_plan import shared_lengths
 from sharegen.job.template_clock import recorded_clock
 from sharegen.results.export.openai import (
     Answerer,

@@ -26,9 +26,9 @@ from sharegen.job.machine import (
     single,
     state_slots,
 )
-from sharegen.job.plan import Plan, make_plan
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
+from sharegen.job.sharing_plan import Plan, make_plan
 from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.workload.clock import Clock

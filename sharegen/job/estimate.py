@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sharegen.errors import SharegenError
 from sharegen.job.environment import device_name
-from sharegen.job.plan import Plan
+from sharegen.job.sharing_plan import Plan
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration
 

@@ -36,10 +36,10 @@ from sharegen.job.machine import (
     versions,
 )
 from sharegen.job.outcome import all_failed
-from sharegen.job.plan import Plan, make_plan, shared_tokens
 from sharegen.job.recording import record_of
 from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
+from sharegen.job.sharing_plan import Plan, make_plan, shared_tokens
 from sharegen.job.stop_when import Stopping
 from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.job.watcher import Watcher

@@ -14,7 +14,7 @@ from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.plan import most_blocks
+from sharegen.job.sharing_plan import most_blocks
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.files.content import read_text
 from sharegen.workload.sampling_section import Sampling

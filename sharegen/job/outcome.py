@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.job_content import JobContent
-from sharegen.job.plan import Plan
+from sharegen.job.sharing_plan import Plan
 from sharegen.results.journal.journal import BESIDE, OTHER, refuse_other_job
 from sharegen.results.journal.journal_family import FoundJournal, OnRecord
 from sharegen.results.journal.keys import Key

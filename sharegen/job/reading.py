@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.schedule.packing import Queries, shared_layout
-from sharegen.job.plan import Each, LevelReading, each_of
+from sharegen.engine.schedule.batch_builder import Queries, shared_layout
+from sharegen.job.sharing_plan import Each, LevelReading, each_of
 from sharegen.kernels import tiles
 from sharegen.kernels.cost import CostModel, load_costs
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sharegen.job.plan import Plan
+from sharegen.job.sharing_plan import Plan
 from sharegen.results.screen.progress import EarlierProgress, Progress
 
 if TYPE_CHECKING:

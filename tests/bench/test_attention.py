@@ -15,8 +15,8 @@ from sharegen.bench.attention_case import TABLE, Case, Tree
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.cascade import levels_of
 from sharegen.cli import main
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.decode import decode_attention
-from sharegen.kernels.plan import Plan
 from sharegen.results.report import figures
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.probe import LayerSpec
-from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE
+from sharegen.engine.model.tensor_parallel.sharding_plan import DIVISIBLE
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import (
     CUT_IN_FOUR,

@@ -36,7 +36,7 @@ from sharegen.engine.model.compile.compiling import _compile, _compile_steps, _n
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.states import mixers
 from sharegen.engine.model.states.mixers import TORCH_CODE, choose_by_device, kernels_of
-from sharegen.engine.schedule.packing import equals_together, one_by_one
+from sharegen.engine.schedule.batch_builder import equals_together, one_by_one
 from sharegen.engine.schedule.step import Chunk
 from sharegen.errors import CapacityError, ModelError
 from sharegen.kernels import reference_states

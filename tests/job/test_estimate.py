@@ -11,7 +11,7 @@ import torch
 
 from sharegen.job.environment import device_name
 from sharegen.job.estimate import estimate
-from sharegen.job.plan import Plan
+from sharegen.job.sharing_plan import Plan
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 
@@ -26,7 +26,7 @@ def job() -> Configuration:
 @pytest.fixture
 def plan() -> Plan:
     from sharegen.engine.cache.prefix_tree import PrefixTree
-    from sharegen.job.plan import make_plan
+    from sharegen.job.sharing_plan import make_plan
 
     prompts = [[1, 2, 3, number] for number in range(10)]
     tree = PrefixTree.build(prompts, 16)

@@ -23,10 +23,10 @@ from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import gated_product, shared_hopper
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate, rotate_and_store
 from sharegen.kernels.store import store, store_fp8

@@ -9,7 +9,7 @@ import torch
 
 from sharegen.kernels.cost import CostModel, cost_file, load_costs, save_costs
 from sharegen.kernels.tiles import AttentionShape, Tile
-from tests.kernels.test_plan import layout_of
+from tests.kernels.test_attention_plan import layout_of
 
 SHAPE = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
 TILE, SLOTS = Tile(64, 64, 4, 3), 264

@@ -12,12 +12,12 @@ import torch
 
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import suffix
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_into_rows, merge_partials
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.roles import is_hopper
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.tiles import Tile

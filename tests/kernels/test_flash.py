@@ -14,8 +14,8 @@ from torch import Tensor
 
 from sharegen.kernels import flash, reference
 from sharegen.kernels.dense import dense_one
+from sharegen.kernels.flash_packing import LEAST, pack
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.packing import LEAST, pack
 from sharegen.kernels.partial import Partial, finish
 from tests.kernels.trees import DEVICE, Batch, make_shape, random_batch, random_tree
 

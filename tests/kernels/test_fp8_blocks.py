@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sharegen.kernels import reference
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_blocks import NAN, FP8Blocks, from_fp8, least_exponent, to_fp8
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.store import store_fp8

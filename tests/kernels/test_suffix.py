@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import CostModel
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
 from tests.kernels.trees import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sharegen.kernels import threshold
-from tests.kernels.test_sampling_kernels import GREEDY, Rows, random_logits
+from tests.kernels.test_draw import GREEDY, Rows, random_logits
 
 
 @pytest.mark.parametrize("vocab_size", [37, 5003])

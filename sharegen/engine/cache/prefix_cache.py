@@ -20,7 +20,7 @@ from sharegen.engine.cache.block_pool import BlockPool, BlocksNeeded
 from sharegen.engine.cache.prefix_tree import Node, PrefixTree, Prompt, Tokens, walk
 from sharegen.engine.cache.prompt_logprobs import has_logprobs
 from sharegen.engine.cache.state_slots import NO_SLOT, StateSlots
-from sharegen.engine.cache.stored import NodeKV, Suffix
+from sharegen.engine.cache.stored_kv import NodeKV, Suffix
 from sharegen.engine.core.request import Request
 
 Kept = TypeVar("Kept", bound=Suffix)

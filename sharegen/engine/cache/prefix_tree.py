@@ -40,7 +40,7 @@ class Node:
     requests: indices of the prompts that end with the node's last token.
     fork: whether it was made for a fork, and is not shared by later prompts.
     alone: whether it is known that one sample alone reads it.
-    Its KV is the cache's business (`stored.py`).
+    Its KV is the cache's business (`stored_kv.py`).
     """
 
     __slots__ = ("alone", "children", "fork", "parent", "position", "requests", "tokens")

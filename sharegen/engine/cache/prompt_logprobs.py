@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from sharegen.engine.cache.prefix_tree import Node
-from sharegen.engine.cache.stored import NodeKV, NodeLogprobs
+from sharegen.engine.cache.stored_kv import NodeKV, NodeLogprobs
 from sharegen.engine.core.request import Request, TokenLogprobs
 
 PromptLogprobs = list[TokenLogprobs | None]

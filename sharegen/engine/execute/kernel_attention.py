@@ -12,10 +12,10 @@ from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import tiles
+from sharegen.kernels.attention_plan import Plan
 from sharegen.kernels.cost import CostModel, load_costs
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.plan import Plan
 from sharegen.kernels.prefill import PrefillPlan, prefill_attention
 from sharegen.kernels.rotate import rotate_and_store
 from sharegen.kernels.store import store, store_fp8

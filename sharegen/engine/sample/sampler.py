@@ -314,9 +314,10 @@ def _operations(on_gpu: bool) -> _Operations:
     if not on_gpu or find_spec("triton") is None:
         return _Operations(draw, penalise, segment_maxima)
     from sharegen.kernels import draw as draw_kernel
-    from sharegen.kernels import penalties, segments
+    from sharegen.kernels import penalise as penalise_kernel
+    from sharegen.kernels import segments
 
-    return _Operations(draw_kernel.draw, penalties.penalise, segments.segment_maxima)
+    return _Operations(draw_kernel.draw, penalise_kernel.penalise, segments.segment_maxima)
 
 
 def _parts(count: int, logits: Tensor) -> list[slice]:

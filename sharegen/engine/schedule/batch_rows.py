@@ -12,9 +12,9 @@ import numpy as np
 
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.state_slots import StateSlots
-from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.core.batch import DecodeBatch, Int32, Int64
-from sharegen.engine.schedule.packing import Queries, shared_layout
+from sharegen.engine.schedule.batch_builder import Queries, shared_layout
 from sharegen.engine.schedule.sequence import Sequence
 from sharegen.engine.schedule.step import DecodeStep
 

@@ -30,12 +30,17 @@ from sharegen.engine.cache.state_slots import StateSlots
 from sharegen.engine.core.beam_search import Choice
 from sharegen.engine.core.request import Request
 from sharegen.engine.schedule.admission import Admission
+from sharegen.engine.schedule.batch_builder import (
+    equals_together,
+    fill_step,
+    one_by_one,
+    prefill_step,
+)
 from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.capacity import Capacity
-from sharegen.engine.schedule.packing import equals_together, fill_step, one_by_one, prefill_step
 from sharegen.engine.schedule.preemption import Preemption
-from sharegen.engine.schedule.prefill import Prefill
+from sharegen.engine.schedule.prefill_queue import Prefill
 from sharegen.engine.schedule.ready import ReadyQueue
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import ChosenPrefill, PrefillStep, Step

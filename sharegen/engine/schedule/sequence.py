@@ -9,7 +9,7 @@ import numpy as np
 
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import PromptLogprobs
-from sharegen.engine.cache.stored import Suffix
+from sharegen.engine.cache.stored_kv import Suffix
 from sharegen.engine.core.batch import Drawing
 from sharegen.engine.core.beam_search import BeamSearch
 from sharegen.engine.core.random_key import RequestKey

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 
-from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.core.beam_search import BeamSearchParams
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.schedule.usage import Meter, Usage

@@ -35,7 +35,7 @@ from sharegen.common.extras import install
 from sharegen.common.hub import hub_is_reachable
 from sharegen.engine.model.checkpoint.folder import check_folder
 from sharegen.engine.model.fp8.loading import ToFP8
-from sharegen.engine.model.fp8.stored import StoredFP8, stored_fp8
+from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, stored_fp8
 from sharegen.errors import ModelError, UsageError
 
 # What transformers is seen to raise for folders and repositories that it cannot load.

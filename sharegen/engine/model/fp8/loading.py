@@ -27,7 +27,7 @@ from sharegen.engine.model.fp8.quantising import (
     quantise,
     warn_of_small_share,
 )
-from sharegen.engine.model.fp8.stored import StoredFP8
+from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
 from sharegen.errors import ModelError, SharegenError
 
 _METHOD = "sharegen_fp8"

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from sharegen.engine.model.fp8.products import FP8Linear
 from sharegen.engine.model.interface import OWN_HEADS
-from sharegen.engine.model.tensor_parallel.plan import (
+from sharegen.engine.model.tensor_parallel.ranks import Ranks, share
+from sharegen.engine.model.tensor_parallel.sharding_plan import (
     Gather,
     LookUp,
     OverAllHeads,
@@ -21,7 +22,6 @@ from sharegen.engine.model.tensor_parallel.plan import (
     Sum,
     TensorParallelPlan,
 )
-from sharegen.engine.model.tensor_parallel.ranks import Ranks, share
 
 
 def install_collectives(model: PreTrainedModel, plan: TensorParallelPlan, ranks: Ranks) -> None:

@@ -25,9 +25,9 @@ from sharegen.engine.model.fp8.quantising import (
     places,
     quantise,
 )
-from sharegen.engine.model.fp8.stored import StoredFP8
-from sharegen.engine.model.tensor_parallel.plan import ShardSpec, TensorParallelPlan
+from sharegen.engine.model.fp8.stored_fp8 import StoredFP8
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.sharding_plan import ShardSpec, TensorParallelPlan
 from sharegen.errors import ModelError
 
 

@@ -23,8 +23,8 @@ from sharegen.engine.model.checkpoint.source import Source, explained, refuse_mi
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
 from sharegen.engine.model.fp8.quantising import Place
 from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_shard, quantise_shard
-from sharegen.engine.model.tensor_parallel.plan import TensorParallelPlan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan
 from sharegen.errors import ModelError
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, load_weights, locate
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
-from sharegen.engine.model.tensor_parallel.load import plan_shards
+from sharegen.engine.model.tensor_parallel.load_shard import plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
 from tests.engine.tiny_models import make_tiny

@@ -15,12 +15,12 @@ from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, 
 from sharegen.engine.model.fp8 import experts as fp8_experts
 from sharegen.engine.model.fp8.products import E4M3, EMULATE, FP8Linear, multiply, multiply_groups
 from sharegen.engine.model.load import load_model
-from sharegen.engine.model.tensor_parallel.load import plan_shards
-from sharegen.engine.model.tensor_parallel.plan import ShardSpec, TensorParallelPlan
+from sharegen.engine.model.tensor_parallel.load_shard import plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.sharding_plan import ShardSpec, TensorParallelPlan
 from sharegen.errors import ModelError
 from tests.engine.model.fp8.test_loading import change, compressed, store_fp8
-from tests.engine.model.tensor_parallel.test_load import greedy
+from tests.engine.model.tensor_parallel.test_load_shard import greedy
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import tiny_config
 

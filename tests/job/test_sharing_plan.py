@@ -6,7 +6,7 @@ import pytest
 
 from sharegen.cli.plan import _state_rows
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.plan import Branch, Plan, make_plan, most_blocks, shared_tokens
+from sharegen.job.sharing_plan import Branch, Plan, make_plan, most_blocks, shared_tokens
 
 SHOT = list(range(100))
 

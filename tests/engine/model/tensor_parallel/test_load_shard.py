@@ -24,8 +24,8 @@ from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.load import load_model, load_random_shard
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.model.self_check import DenseContext
-from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
+from sharegen.engine.model.tensor_parallel.sharding_plan import DIVISIBLE
 from tests.engine.rank_processes import on_ranks
 from tests.engine.tiny_models import CUT_IN_FOUR, TINY, make_tiny, tiny_config
 
@@ -121,7 +121,7 @@ import sys, torch
 from pathlib import Path
 from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
-from sharegen.engine.model.tensor_parallel.load import plan_shards
+from sharegen.engine.model.tensor_parallel.load_shard import plan_shards
 from sharegen.engine.model.tensor_parallel import fp8_shards
 from sharegen.engine.model.fp8 import quantising
 from sharegen.engine.model.tensor_parallel.ranks import Ranks

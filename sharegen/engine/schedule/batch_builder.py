@@ -10,7 +10,7 @@ import numpy as np
 
 from sharegen.engine.cache.prefix_tree import Node
 from sharegen.engine.cache.prompt_logprobs import AskedRow, asked_of
-from sharegen.engine.cache.stored import NodeKV
+from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.core.batch import MixedChunks, PrefillBatch, WantedLogprobs
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import Chunk, PrefillStep

@@ -17,9 +17,9 @@ from sharegen.engine.model.probe import probe
 from sharegen.engine.model.rope import hold_frequencies
 from sharegen.engine.model.tensor_parallel.collectives import install_collectives
 from sharegen.engine.model.tensor_parallel.fp8_shards import places_of_shards, quantise_shard
-from sharegen.engine.model.tensor_parallel.plan import TensorParallelPlan, make_plan
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.shard import keep_own_shards, read_own_shards
+from sharegen.engine.model.tensor_parallel.sharding_plan import TensorParallelPlan, make_plan
 from sharegen.errors import ModelError
 
 

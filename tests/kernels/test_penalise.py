@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sharegen.engine.sample import penalties as reference
-from sharegen.kernels import penalties as kernels
+from sharegen.kernels import penalise as kernels
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

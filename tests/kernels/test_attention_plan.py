@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sharegen.kernels.attention_plan import Plan, work_list
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import SharedLayout
-from sharegen.kernels.plan import Plan, work_list
 from sharegen.kernels.tiles import AttentionShape, Tile, beside_tile, many_tile
 from tests.kernels.trees import DEVICE, make_shape
 
@@ -205,7 +205,9 @@ def test_tile_follows_the_rows() -> None:
 
 
 def test_shares_from_the_first_node_on_that_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sharegen.kernels.plan.resident_programs", lambda *_: 264)  # a GPU's
+    monkeypatch.setattr(
+        "sharegen.kernels.attention_plan.resident_programs", lambda *_: 264
+    )  # a GPU's
     plan = Plan(AttentionShape(32, 8, 128, 128, 16, torch.float16), 64, DEVICE, costs=CostModel())
     alone = layout_of([(512, row, row + 1) for row in range(64)], 64)
     together = layout_of([(8192, 0, 64)], 64)

@@ -11,8 +11,8 @@ import torch
 
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.model.tensor_parallel.plan import DIVISIBLE, OnFirstRank, ShardSpec
 from sharegen.engine.model.tensor_parallel.ranks import Ranks, share
+from sharegen.engine.model.tensor_parallel.sharding_plan import DIVISIBLE, OnFirstRank, ShardSpec
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import CUT_IN_FOUR, TINY, tiny_config
 
