@@ -29,6 +29,7 @@ from sharegen.cli import score as score_command
 from sharegen.cli import streams, wrong_usage
 from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
+from sharegen.cli.job_command import JobCommand, ProgramCommand
 from sharegen.cli.telling import complain
 from sharegen.common.log import handled_by
 from sharegen.errors import NothingToDo, SharegenError
@@ -91,13 +92,13 @@ def version() -> None:
     print(__version__)
 
 
-app.command("run", cls=Command)(run_command.run)
+app.command("run", cls=JobCommand)(run_command.run)
 app.command("runs", cls=Command)(runs_command.runs)
-app.command("plan", cls=Command)(plan_command.plan)
+app.command("plan", cls=JobCommand)(plan_command.plan)
 app.command("vote", cls=Command)(votes_command.vote)
 app.command("show", cls=Command)(votes_command.show)
 app.command("report", cls=Command)(report_command.report)
-app.command("code-sample", cls=Command)(code_command.code_sample)
+app.command("code-sample", cls=ProgramCommand)(code_command.code_sample)
 app.command("score", cls=Command)(score_command.score)
 app.command("convert", cls=Command)(convert_command.convert)
 app.command(

@@ -34,9 +34,13 @@ class Command(TyperCommand):
         ]
         return super().parse_args(ctx, args)
 
+    def shown_params(self, ctx: Any) -> list[Any]:
+        """The parameters as the help tells of them."""
+        return list(self.get_params(ctx))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
+        for param in self.shown_params(ctx):
             line = param.get_help_record(ctx)
             if line is not None:
                 sections.setdefault(_panel(param), []).append(_plain(param, *line))

@@ -57,7 +57,7 @@ def plan(
     Reads the dataset, the tokenizer and the model's config; no weights. Says how many gold
     answers are known, and of which rows they cannot be read. With --shards it shows the parts of
     the job instead: the work of one is its prompt tokens, each computed once, and the tokens of
-    its samples at their full length.
+    its samples at their full length. `sharegen plan RECIPE --help` shows the recipe's own defaults.
 
     \b
     Examples:

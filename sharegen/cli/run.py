@@ -40,10 +40,12 @@ def run(
     Text that prompts share is computed and stored once. Running the same command again continues
     what was stopped, and shows the result of what is finished; a larger --samples or --limit
     adds to it. With --shard the work is done by several such commands, each a part of it.
+    A recipe has defaults of its own: `sharegen run RECIPE --help` shows them.
 
     \b
     Examples:
       sharegen run self-consistency
+      sharegen run self-consistency --help
       sharegen run self-consistency --dataset gsm8k --limit 100 \\
         --model Qwen/Qwen3-0.6B-Base
       sharegen run prompts --dataset prompts.jsonl --model ./model -n 8

@@ -43,7 +43,7 @@ def test_no_line_of_any_help_breaks_at_80_columns(
     assert ran.code == 0 and ran.out.startswith("Usage: ") and not ran.err
     assert max(map(len, ran.out.splitlines())) <= 80, ran.out
     assert "<" not in ran.out.replace("<recipe>-<hash>", "").replace("<=", "")
-    assert "(the recipe's" not in ran.out
+    assert "the recipe's, or" not in ran.out
 
 
 def test_options_are_in_their_panels_with_what_holds_without_them(sharegen: Command) -> None:
@@ -51,8 +51,41 @@ def test_options_are_in_their_panels_with_what_holds_without_them(sharegen: Comm
     panels = ["Arguments:", "Data:", "Sampling:", "Machine:", "Output:", "Options:"]
     assert [line for line in said.splitlines() if line in panels] == panels
     text = " ".join(said.split())
-    assert "-n, --samples N Samples of each problem. [default: the recipe's, or 1]" in text
+    assert "-n, --samples N Samples of each problem. [default: 1]" in text
     assert "together. [default: 1024 on a GPU, 256 on a CPU]" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "samples", "stop"),
+    [
+        ("run self-consistency", "20", r'"\n\n"'),
+        ("plan self-consistency --temperature 2", "20", r'"\n\n"'),
+        ("run -n 3 self-consistency --dataset gsm8k", "20", r'"\n\n", "\nQuestion:"'),
+        ("code-sample", "100", "none"),
+        ("code-sample mbpp", "100", r'"\n[DONE]", "[DONE]"'),
+        ("code-sample rows.jsonl", "100", "none"),
+        ("run ./mine.yaml", "7", "none"),
+        ("run ./broken.yaml", "1", "none"),
+        ("run self-consistancy", "1", "none"),
+        ("run", "1", "none"),
+    ],
+)
+def test_defaults_are_those_of_the_recipe_that_is_typed(
+    sharegen: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    samples: str,
+    stop: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("prompt: x\nsampling: {samples: 7}\n", encoding="utf-8")
+    Path("broken.yaml").write_text("prompt: x\nsampling: {sample: 7}\n", encoding="utf-8")
+    ran = sharegen(*typed.split(), "--help")
+    text = " ".join(ran.out.split())
+    assert ran.code == 0 and not ran.err
+    assert f"Samples of each problem. [default: {samples}]" in text
+    assert f"(repeatable; \\n is a newline). [default: {stop}]" in text
 
 
 def test_exit_codes_are_in_the_help(sharegen: Command) -> None:

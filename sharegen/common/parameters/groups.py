@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass
+from typing import Any
 
 from sharegen.common.parameters.data import (
     ChatParameters,
@@ -43,15 +45,35 @@ class FlaggedKey:
 
     @property
     def default(self) -> str | None:
-        """What holds where the flag is not given, in words; None for a switch."""
+        """What holds where neither the flag nor a recipe says it, in words; None for nothing."""
         value = self.declared.default
-        if value is False and self.flag.default is None:
+        if self.flag.default is not None:
+            return self.flag.default
+        if value is None or value is False or value is MISSING or value == ():
             return None
-        said = self.flag.default
-        if said is None and value not in (None, (), MISSING):
-            said = f"{value:g}" if isinstance(value, float) else str(value)
-        known = ["the recipe's"] if self.panel in ("Data", "Sampling") else []
-        return ", or ".join([*known, *([said] if said else [])]) or None
+        return _in_words(value)
+
+    def default_in(self, job: Mapping[str, Any]) -> str | None:
+        """What holds where the flag is not given with a recipe that says `job`, in words."""
+        section, _, name = self.key.rpartition(".")
+        values = job.get(section) if section else job
+        if not isinstance(values, Mapping) or name not in values:
+            return self.default
+        value = values[name]
+        if value is None or value == []:
+            return self.flag.default or "none"
+        if isinstance(value, bool) and "/" in self.flag.names:
+            return self.flag.names.split("/")[not value].removeprefix("--")
+        return _in_words(value)
+
+
+def _in_words(value: Any) -> str:
+    """A value as it is typed, with line ends as \\n."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(json.dumps(each, ensure_ascii=False) for each in value)
+    return json.dumps(str(value), ensure_ascii=False)[1:-1].replace('\\"', '"')
 
 
 def flagged_keys() -> Iterator[FlaggedKey]:

@@ -140,6 +140,7 @@ class SamplingParameters:
                 "--stop",
                 "TEXT",
                 "Text that ends a sample (repeatable; \\n is a newline).",
+                default="none",
             ),
         ),
     ] = ()

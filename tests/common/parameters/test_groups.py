@@ -63,19 +63,40 @@ def test_flags_are_of_one_key_each() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("sampling.samples", "the recipe's, or 1"),
-        ("sampling.max_tokens", "the recipe's, or 256"),
-        ("sampling.stop_when", "the recipe's, or none"),
-        ("dataset.split", "the recipe's, or test"),
+        ("sampling.samples", "1"),
+        ("sampling.max_tokens", "256"),
+        ("sampling.seed", "0"),
+        ("sampling.stop_when", "none"),
+        ("dataset.split", "test"),
         ("machine.swap_space", "0"),
         ("machine.kv_cache_dtype", "auto"),
         ("machine.compile", "yes, where they compile"),
-        ("model", "the recipe's"),
+        ("model", None),
         ("reorder", None),
     ],
 )
 def test_what_holds_without_a_flag_is_said(key: str, said: str | None) -> None:
     assert FLAGGED[key].default == said
+    assert FLAGGED[key].default_in({}) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "job", "said"),
+    [
+        ("sampling.temperature", {"sampling": {"temperature": 0.70}}, "0.7"),
+        ("sampling.temperature", {"sampling": {"samples": 4}}, "1"),
+        ("sampling.temperature", {"sampling": None}, "1"),
+        ("sampling.max_tokens", {"sampling": {"max_tokens": None}}, "none"),
+        ("sampling.stop", {"sampling": {"stop": ["\n\n", 'say "é"']}}, r'"\n\n", "say \"é\""'),
+        ("sampling.stop", {"sampling": {"stop": []}}, "none"),
+        ("chat.enabled", {"chat": {"enabled": True}}, "chat"),
+        ("chat.enabled", {"chat": {"enabled": False}}, "no-chat"),
+        ("chat.system", {"chat": {"system": 'Be "terse".\n'}}, r'Be "terse".\n'),
+        ("model", {"model": "./model"}, "./model"),
+    ],
+)
+def test_what_holds_with_a_recipe_is_said(key: str, job: dict[str, Any], said: str) -> None:
+    assert FLAGGED[key].default_in(job) == said
 
 
 def test_every_parameter_of_a_request_and_an_engine_is_described() -> None:
