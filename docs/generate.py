@@ -35,6 +35,7 @@ from sharegen.workload.configuration import Machine
 from sharegen.workload.recipe import Job
 
 FOLDER = Path(__file__).parent
+SCHEMA = "recipe.schema.json"  # a link to the file that the package has
 
 _VLLM = """# vLLM's names
 
@@ -150,7 +151,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
         dotted = f"{prefix}.{name}" if prefix else name
         declared = schema["properties"][name]
         said = declared["description"].replace("|", "\\|")
-        found = _section_in(field.annotation)
+        found = section_in(field.annotation)
         if found is not None:
             inner.append((dotted, found))
             lines.append(f"| `{dotted}` | a section: see below | | {said} |")
@@ -162,7 +163,8 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[str]:
         yield from _sections(dotted, section)
 
 
-def _section_in(annotation: Any) -> type[BaseModel] | None:
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a key is, if it is one."""
     for kind in (annotation, *getattr(annotation, "__args__", ())):
         if inspect.isclass(kind) and issubclass(kind, BaseModel):
             return kind
@@ -197,11 +199,20 @@ def schema() -> str:
     keys = dict(holes["properties"])
     preset = {"type": "object", "properties": keys, "additionalProperties": False}
     holes["properties"] |= {
-        "description": {"description": "What the recipe is for, in a line.", "type": "string"},
-        "default": {"description": "The preset that holds without --dataset.", "type": "string"},
+        "description": {
+            "description": "What the recipe is for, in a line.",
+            "type": "string",
+            "examples": ["Competition mathematics with boxed answers"],
+        },
+        "default": {
+            "description": "The preset that holds without --dataset.",
+            "type": "string",
+            "examples": ["gsm8k"],
+        },
         "presets": {
             "description": "Names of datasets, each with the keys that it sets.",
             "type": "object",
+            "examples": [{"gsm8k": {"dataset": {"source": "openai/gsm8k", "config": "main"}}}],
             "additionalProperties": preset,
         },
     }
@@ -328,7 +339,7 @@ def _other_names() -> dict[str, str]:
 PAGES = {
     "reference/commands.md": commands,
     "reference/recipe-keys.md": keys,
-    "recipe.schema.json": schema,
+    SCHEMA: schema,
     "reference/python.md": python,
     "reference/vllm.md": vllm,
 }

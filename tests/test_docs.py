@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
-from sharegen.workload.recipe import RECIPES, recipe_names
+from sharegen.common.mappings import merge
+from sharegen.workload.recipe import RECIPES, Job, recipe_names
+from sharegen.workload.validation import validate
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -85,3 +88,55 @@ def test_every_key_of_the_schema_is_described() -> None:
     assert len(found) > 80
     for name, schema in found:
         assert schema.get("description", "").endswith("."), name
+
+
+SCHEMA = json.loads((DOCS / GENERATOR.SCHEMA).read_text("utf-8"))
+
+
+def keys(prefix: tuple[str, ...], model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
+    """The path of every key of a section and of the sections in it."""
+    for name, field in model.model_fields.items():
+        yield (*prefix, name)
+        section = GENERATOR.section_in(field.annotation)
+        if section is not None:
+            yield from keys((*prefix, name), section)
+
+
+def described(path: tuple[str, ...]) -> dict[str, Any]:
+    """What the schema says of a key."""
+    found: dict[str, Any] = SCHEMA
+    for name in path:
+        inner = [found, *found.get("anyOf", ()), *found.get("allOf", ())]
+        sections = [
+            SCHEMA["$defs"][each["$ref"].split("/")[-1]] for each in inner if "$ref" in each
+        ]
+        found = next(each for each in (found, *sections) if "properties" in each)
+        found = found["properties"][name]
+    return found
+
+
+@pytest.mark.parametrize("path", list(keys((), Job)), ids=".".join)
+def test_every_key_of_the_schema_has_examples_that_load(path: tuple[str, ...]) -> None:
+    least = {
+        "prompt": {"text": "{{ question }}"},
+        "answer": {"extract": "number", "patterns": ["x"], "gold": {"field": "answer"}},
+    }
+    examples = described(path)["examples"]
+    for example in examples:
+        values: Any = example
+        for name in reversed(path):
+            values = {name: values}
+        if path[-1:] == ("template",) and "gold" in path:
+            values["answer"]["gold"]["field"] = None
+        recipe = merge(least, values) if path != ("prompt",) else least | values
+        assert Draft202012Validator(SCHEMA).is_valid(recipe), example
+        job = validate(Job, recipe, "an example")
+        found: Any = job.model_dump() if path[0] != "prompt" else {"prompt": dict(job.prompt)}
+        for name in path:
+            found = found[name]
+        assert found != described(path).get("default"), "an example shows another value"
+
+
+def test_what_names_a_recipe_has_examples() -> None:
+    for name in SCHEMA["properties"].keys() - Job.model_fields.keys():
+        assert SCHEMA["properties"][name]["examples"]

@@ -23,6 +23,9 @@ RecipeArgument = Annotated[
 
 app = typer.Typer(rich_markup_mode=None)
 
+_MODELINE = "# yaml-language-server:"
+"""What the line begins with that names the schema of a YAML file to an editor."""
+
 
 @app.callback(invoke_without_command=True)
 def recipes(context: typer.Context) -> None:
@@ -66,10 +69,16 @@ def list_recipes() -> None:
 def show(recipe: RecipeArgument) -> None:
     """Print a recipe's YAML, to read it or to start one of your own.
 
+    The first line tells editors that know YAML schemas where the schema of recipes is: they then
+    complete keys, explain them and mark mistakes.
+
     \b
     Example:
       sharegen recipes show self-consistency > mine.yaml
     """
-    from sharegen.workload.recipe import find_recipe
+    from sharegen.workload.recipe import SCHEMA, find_recipe
 
-    sys.stdout.write(find_recipe(recipe).read_text(encoding="utf-8"))
+    text = find_recipe(recipe).read_text(encoding="utf-8-sig")
+    if _MODELINE not in text:
+        text = f"{_MODELINE} $schema={SCHEMA.as_uri()}\n{text}"
+    sys.stdout.write(text)

@@ -31,6 +31,9 @@ from sharegen.workload.values import Place, Revision, Template
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 """The folder of the bundled recipes."""
 
+SCHEMA = RECIPES / "recipe.schema.json"
+"""The JSON schema of recipes, for editors; docs/generate.py writes it."""
+
 _ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")  # what people take for a recipe
 _MAX_PRESETS = 100
 _MAX_CHECKING = 10.0  # seconds, of all presets: none of ours takes a tenth of one
@@ -42,26 +45,61 @@ class Job(Strict, ModelParameters):  # type: ignore[misc]
     model: Place | None = None
     adapter: Place | None = None
     revision: Revision | None = None
-    dataset: Annotated[Dataset, Parameter("Where the rows come from and what they mean.")] = (
-        Dataset()
-    )
+    dataset: Annotated[
+        Dataset,
+        Parameter(
+            "Where the rows come from and what they mean.",
+            examples=({"source": "rows.jsonl", "fields": {"question": "problem"}},),
+        ),
+    ] = Dataset()
     prompt: Annotated[
         PromptOrText,
         Parameter("The template of a prompt.", examples=("Q: {{ question }}\nA:",)),
     ]
-    example: Annotated[Template | None, Parameter("The template of one few-shot example.")] = None
-    few_shot: Annotated[FewShot, Parameter("Which examples stand before every problem.")] = (
-        FewShot()
-    )
-    chat: Annotated[Chat, Parameter("The same prompts as turns of a chat.")] = Chat()
-    sampling: Annotated[Sampling, Parameter("How to draw and where to stop.")] = Sampling()
-    answer: Annotated[Answer | None, Parameter("How to find the answer in a completion.")] = None
-    keep: Annotated[Keep, Parameter("What the journal's lines have of their row.")] = Keep()
+    example: Annotated[
+        Template | None,
+        Parameter(
+            "The template of one few-shot example.",
+            examples=("Q: {{ question }}\nA: {{ answer }}\n\n",),
+        ),
+    ] = None
+    few_shot: Annotated[
+        FewShot,
+        Parameter(
+            "Which examples stand before every problem.", examples=({"k": 8, "split": "train"},)
+        ),
+    ] = FewShot()
+    chat: Annotated[
+        Chat,
+        Parameter(
+            "The same prompts as turns of a chat.",
+            examples=({"user": "{{ question }}", "assistant": "{{ answer }}"},),
+        ),
+    ] = Chat()
+    sampling: Annotated[
+        Sampling,
+        Parameter(
+            "How to draw and where to stop.",
+            examples=({"samples": 20, "temperature": 0.7, "stop": ["\n\n"]},),
+        ),
+    ] = Sampling()
+    answer: Annotated[
+        Answer | None,
+        Parameter(
+            "How to find the answer in a completion.",
+            examples=({"extract": "number", "gold": {"field": "answer"}},),
+        ),
+    ] = None
+    keep: Annotated[
+        Keep,
+        Parameter("What the journal's lines have of their row.", examples=({"fields": ["level"]},)),
+    ] = Keep()
     vote: Annotated[
         bool,
         Parameter(
             "Whether what a run tells of its answers is also the majority of each problem's "
-            "samples."
+            "samples.",
+            examples=(False,),
         ),
     ] = True
 

@@ -54,12 +54,17 @@ class Sampling(Strict, RecipeSampling):  # type: ignore[misc]  # pydantic freeze
         Literal["sample", "beam"],
         Parameter(
             '"beam" finds the likeliest texts instead of drawing any, and keeps the best `samples` '
-            "of them."
+            "of them.",
+            examples=("beam",),
         ),
     ] = "sample"
     beam_width: Annotated[
         int | None,
-        Parameter("How many texts a beam search follows; null is as many as it keeps.", ge=1),
+        Parameter(
+            "How many texts a beam search follows; null is as many as it keeps.",
+            ge=1,
+            examples=(8,),
+        ),
     ] = None
 
     @property

@@ -45,13 +45,17 @@ class Needles(Strict):
     """A document made for the job, with facts planted through it (see needle.py)."""
 
     words: Annotated[
-        int, Parameter("About how many words the document has.", ge=1, le=_MAX_WORDS)
+        int,
+        Parameter("About how many words the document has.", ge=1, le=_MAX_WORDS, examples=(4000,)),
     ] = 16000
-    questions: Annotated[int, Parameter("How many facts are asked for.", ge=1)] = 64
+    questions: Annotated[int, Parameter("How many facts are asked for.", ge=1, examples=(256,))] = (
+        64
+    )
     examples: Annotated[
-        int, Parameter("How many facts there are for the few-shot examples.", ge=0)
+        int,
+        Parameter("How many facts there are for the few-shot examples.", ge=0, examples=(2,)),
     ] = 5
-    seed: Annotated[int, Parameter("Random seed of the document.")] = 0
+    seed: Annotated[int, Parameter("Random seed of the document.", examples=(1,))] = 0
 
 
 class Dataset(Strict, DatasetParameters):  # type: ignore[misc]
@@ -61,27 +65,34 @@ class Dataset(Strict, DatasetParameters):  # type: ignore[misc]
     document: Place | None = None
     revision: Revision | None = None
     needles: Annotated[
-        Needles | None, Parameter("Rows that are made instead: facts in a long document.")
+        Needles | None,
+        Parameter(
+            "Rows that are made instead: facts in a long document.",
+            examples=({"words": 4000, "questions": 256},),
+        ),
     ] = None
     requests: Annotated[
         bool,
         Parameter(
             "Whether the rows are the lines of an OpenAI batch file, which bring prompts and "
-            "sampling parameters of their own."
+            "sampling parameters of their own.",
+            examples=(True,),
         ),
     ] = False
     rows: Annotated[
         str | None,
         Parameter(
             "The schema of the rows when it takes code to read it: `apps`, `humaneval`, `mbpp` or "
-            "`livecodebench`."
+            "`livecodebench`.",
+            examples=("humaneval",),
         ),
     ] = None
     id: Annotated[
         Names,
         Parameter(
             "Columns that may hold the problem's id; without any, it is the row's index in the "
-            "split."
+            "split.",
+            examples=("qid", ["task_id", "name"]),
         ),
     ] = ["problem_id", "task_id", "id"]
     fields: Annotated[
@@ -108,13 +119,25 @@ class FewShot(Strict, FewShotParameters):  # type: ignore[misc]
     """
 
     file: Place | None = None
-    split: Annotated[str, Parameter("Split of the dataset that the examples are from.")] = "train"
+    split: Annotated[
+        str,
+        Parameter("Split of the dataset that the examples are from.", examples=("validation",)),
+    ] = "train"
     indices: Annotated[
-        list[int] | None, Parameter("The first k of these rows are the examples, in this order.")
+        list[int] | None,
+        Parameter(
+            "The first k of these rows are the examples, in this order.", examples=([12, 3, 40],)
+        ),
     ] = None
-    seed: Annotated[int | None, Parameter("Random seed with which k rows are drawn.")] = None
+    seed: Annotated[
+        int | None, Parameter("Random seed with which k rows are drawn.", examples=(7,))
+    ] = None
     where: Annotated[
-        dict[str, Any], Parameter("Only rows whose fields have these values become examples.")
+        dict[str, Any],
+        Parameter(
+            "Only rows whose fields have these values become examples.",
+            examples=({"level": "easy"},),
+        ),
     ] = {}
 
     @model_validator(mode="after")
@@ -138,11 +161,16 @@ class Prompt(Strict):
         list[NonEmpty],
         Parameter(
             "Fields that are free to move. They stand where the template (`chat.user` of a chat) "
-            "writes `{{ fields }}`, in this order unless `--reorder` finds one that shares more."
+            "writes `{{ fields }}`, in this order unless `--reorder` finds one that shares more.",
+            examples=(["review", "product", "rating"],),
         ),
     ] = []
     line: Annotated[
-        Template, Parameter("The template of a free field, over its `name` and its `value`.")
+        Template,
+        Parameter(
+            "The template of a free field, over its `name` and its `value`.",
+            examples=("<{{ name }}>{{ value }}</{{ name }}>\n",),
+        ),
     ] = "{{ name }}: {{ value }}\n"
 
     @model_validator(mode="before")
@@ -193,14 +221,30 @@ class Chat(Strict, ChatParameters):  # type: ignore[misc]
     system: Template | None = None
     user: Annotated[
         Template | None,
-        Parameter("The template of the user's turn, of a problem and of every example."),
+        Parameter(
+            "The template of the user's turn, of a problem and of every example.",
+            examples=("{{ question }}",),
+        ),
     ] = None
     assistant: Annotated[
-        Template | None, Parameter("The template of the assistant's turn of an example.")
+        Template | None,
+        Parameter(
+            "The template of the assistant's turn of an example.", examples=("{{ answer }}",)
+        ),
     ] = None
-    stop: Annotated[list[NonEmpty], Parameter("It replaces `sampling.stop` in a chat.")] = []
+    stop: Annotated[
+        list[NonEmpty],
+        Parameter(
+            "Texts that end a sample of a chat; they replace `sampling.stop` there.",
+            examples=(["</answer>"],),
+        ),
+    ] = []
     template: Annotated[
-        Place | None, Parameter("A file with a chat template in place of the tokenizer's.")
+        Place | None,
+        Parameter(
+            "A file with a chat template in place of the tokenizer's.",
+            examples=("template.jinja",),
+        ),
     ] = None
     template_kwargs: Annotated[
         dict[str, Any],
@@ -217,17 +261,21 @@ class Chat(Strict, ChatParameters):  # type: ignore[misc]
     ] = None
     tools: Annotated[
         list[dict[str, Any]] | None,
-        Parameter("Schemas of functions, which the template names; a row's `tools` replace them."),
+        Parameter(
+            "Schemas of functions, which the template names; a row's `tools` replace them.",
+            examples=([{"type": "function", "function": {"name": "add"}}],),
+        ),
     ] = None
     add_generation_prompt: Annotated[
         bool | None,
         Parameter(
             "Whether an answer begins a turn of its own; with null it does, and a conversation "
-            "must not end with the assistant."
+            "must not end with the assistant.",
+            examples=(True,),
         ),
     ] = None
     continue_final_message: Annotated[
-        bool, Parameter("Whether an answer goes on within the last turn.")
+        bool, Parameter("Whether an answer goes on within the last turn.", examples=(True,))
     ] = False
 
 
@@ -260,7 +308,8 @@ class Gold(Strict):
         Extract | None,
         Parameter(
             "What the text is read by; null is `answer.extract`, as of completions. `boxed` takes "
-            "the last box of a solution, or all of a text without one."
+            "the last box of a solution, or all of a text without one.",
+            examples=("boxed",),
         ),
     ] = None
 
@@ -289,7 +338,8 @@ class Answer(Strict):
         Extract | None,
         Parameter(
             "The kind of answer, which sharegen reads: a number, the letter of a choice, what "
-            "stands in the last `\\boxed{}`, or a text."
+            "stands in the last `\\boxed{}`, or a text.",
+            examples=("number", "choice", "boxed", "text"),
         ),
     ] = None
     patterns: Annotated[
@@ -302,10 +352,17 @@ class Answer(Strict):
         ),
     ] = []
     match: Annotated[
-        Literal["first", "last"], Parameter("Which of a pattern's matches counts.")
+        Literal["first", "last"],
+        Parameter("Which of a pattern's matches counts.", examples=("first",)),
     ] = "last"
-    gold: Annotated[Gold | None, Parameter("The known answer of a row.")] = None
-    measure: Annotated[str, Parameter("What the share of right answers is called.")] = "accuracy"
+    gold: Annotated[
+        Gold | None,
+        Parameter("The known answer of a row.", examples=({"field": "answer"},)),
+    ] = None
+    measure: Annotated[
+        str,
+        Parameter("What the share of right answers is called.", examples=("retrieval accuracy",)),
+    ] = "accuracy"
 
     @model_validator(mode="after")
     def _check_read(self) -> Answer:

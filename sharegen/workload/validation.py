@@ -25,11 +25,12 @@ class Strict(BaseModel):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """A key that has another type here than in its group keeps its description."""
+        """A key that has another type here than in its group keeps what is said of it."""
         found = handler(core_schema)
         schema = handler.resolve_ref_schema(found)
         for name, each in declared(cls).items():
-            schema["properties"][name].setdefault("description", each.parameter.description)
+            for word, said in each.parameter.in_schema().items():
+                schema["properties"][name].setdefault(word, said)
         return found
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 import yaml
@@ -324,6 +325,17 @@ def test_recipes(sharegen: Command) -> None:
     shown = sharegen("recipes", "show", "self-consistency")
     assert yaml.safe_load(shown.out)["presets"]["gsm8k"]["dataset"]["source"] == "openai/gsm8k"
     assert sharegen("recipes", "show", "self").code == 2
+
+
+def test_a_shown_recipe_tells_editors_its_schema_once(sharegen: Command, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(sharegen("recipes", "show", "prompts").out, encoding="utf-8")
+    [line] = [x for x in mine.read_text("utf-8").splitlines() if "yaml-language-server" in x]
+    begins, _, address = line.partition(": $schema=")
+    assert begins == "# yaml-language-server" and mine.read_text("utf-8").startswith(line)
+    schema = json.loads(Path(unquote(urlsplit(address).path)).read_text(encoding="utf-8"))
+    assert schema["title"] == "A recipe of sharegen"
+    assert sharegen("recipes", "show", "./mine.yaml").out == mine.read_text("utf-8")
 
 
 def test_a_copy_of_a_recipe_runs(sharegen: Command, tmp_path: Path) -> None:

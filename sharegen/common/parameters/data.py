@@ -17,7 +17,7 @@ class ModelName:
         Parameter(
             "A folder or a hub id of the model.",
             flag=Flag("--model", "MODEL"),
-            examples=("Qwen/Qwen3-0.6B",),
+            examples=("./model", "Qwen/Qwen3-0.6B"),
         ),
     ] = None
 
@@ -36,6 +36,7 @@ class CheckpointParameters:
                 "Branch, tag or commit of a model on the hub.",
                 default="the main one",
             ),
+            examples=("v1.0",),
         ),
     ] = None
     adapter: Annotated[
@@ -43,6 +44,7 @@ class CheckpointParameters:
         Parameter(
             "A LoRA adapter (folder or hub id), which is merged at load.",
             flag=Flag("--adapter", "ADAPTER", default="none"),
+            examples=("./lora",),
         ),
     ] = None
     trust_remote_code: Annotated[
@@ -51,6 +53,7 @@ class CheckpointParameters:
             "Whether code that comes with the model may run. A recipe only tells that its model "
             "needs it; the command line or the call decides.",
             flag=Flag("--trust-remote-code", help="Run code that comes with the model."),
+            examples=(True,),
         ),
     ] = False
 
@@ -82,6 +85,7 @@ class DatasetParameters:
         Parameter(
             "Name of the dataset's configuration on the hub.",
             flag=Flag("--dataset-config", "NAME", default="its only one"),
+            examples=("main",),
         ),
     ] = None
     revision: Annotated[
@@ -94,12 +98,15 @@ class DatasetParameters:
                 "Branch, tag or commit of a dataset on the hub.",
                 default="the main one",
             ),
+            examples=("refs/convert/parquet",),
         ),
     ] = None
     split: Annotated[
         str,
         Parameter(
-            "Dataset split; a local folder has a file for each.", flag=Flag("--split", "SPLIT")
+            "Dataset split; a local folder has a file for each.",
+            flag=Flag("--split", "SPLIT"),
+            examples=("validation",),
         ),
     ] = "test"
     limit: Annotated[
@@ -108,6 +115,7 @@ class DatasetParameters:
             "The most rows that are asked: the first that `where` keeps.",
             ge=1,
             flag=Flag("--limit", "N", "Ask only the first N rows.", default="all"),
+            examples=(100,),
         ),
     ] = None
     document: Annotated[
@@ -117,6 +125,7 @@ class DatasetParameters:
             flag=Flag(
                 "--document", "FILE", "Text file that the prompts are about.", default="none"
             ),
+            examples=("report.txt",),
         ),
     ] = None
 
@@ -127,7 +136,9 @@ class FewShotParameters:
 
     k: Annotated[
         int,
-        Parameter("Examples before every problem.", ge=0, flag=Flag("--few-shot", "N")),
+        Parameter(
+            "Examples before every problem.", ge=0, flag=Flag("--few-shot", "N"), examples=(8,)
+        ),
     ] = 0
     file: Annotated[
         str | None,
@@ -139,6 +150,7 @@ class FewShotParameters:
                 "Take the examples from this file.",
                 default="the dataset's",
             ),
+            examples=("examples.jsonl",),
         ),
     ] = None
 
@@ -154,6 +166,7 @@ class ChatParameters:
             flag=Flag(
                 "--chat/--no-chat", help="Use the tokenizer's chat template.", default="no-chat"
             ),
+            examples=(True,),
         ),
     ] = False
     system: Annotated[
@@ -161,6 +174,7 @@ class ChatParameters:
         Parameter(
             "The template of the system message.",
             flag=Flag("--system", "TEXT", "System message; implies --chat.", default="none"),
+            examples=("You are a careful mathematician.",),
         ),
     ] = None
 
@@ -207,6 +221,7 @@ class KeepParameters:
             flag=Flag(
                 "--keep-prompt", help="Keep the prompt in the journal's lines.", run_only=True
             ),
+            examples=(True,),
         ),
     ] = False
     fields: Annotated[
@@ -219,5 +234,6 @@ class KeepParameters:
                 "Keep this field of the row in the journal's lines (repeatable).",
                 run_only=True,
             ),
+            examples=(["level", "subject"],),
         ),
     ]

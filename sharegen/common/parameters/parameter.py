@@ -79,7 +79,12 @@ class Parameter:
 
         limits: dict[str, Any] = self.limits
         yield from Field(**limits, allow_inf_nan=False if limits else None).metadata
-        yield _Described(self.description, self.examples)
+        yield _Described(self)
+
+    def in_schema(self) -> dict[str, Any]:
+        """What a JSON schema says of it beside its type and range."""
+        said: dict[str, Any] = {"description": self.description}
+        return said | {"examples": list(self.examples)} if self.examples else said
 
     @property
     def limits(self) -> dict[str, float]:
@@ -100,14 +105,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class _Described:
-    """Puts the description of a parameter into a JSON schema."""
+    """Puts what is said of a parameter into a JSON schema."""
 
-    description: str
-    examples: tuple[Any, ...]
+    parameter: Parameter
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
-        found = {**handler(core_schema), "description": self.description}
-        return found | {"examples": list(self.examples)} if self.examples else found
+        return {**handler(core_schema), **self.parameter.in_schema()}
 
 
 @dataclass(frozen=True)

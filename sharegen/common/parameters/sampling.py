@@ -18,6 +18,7 @@ MAX_TOKENS = Parameter(
     "The most tokens of a sample; null is all that the context has room for after the prompt.",
     ge=1,
     flag=Flag("--max-tokens", "N", "The most tokens of a sample."),
+    examples=(512, None),
 )
 
 
@@ -32,6 +33,7 @@ class SampleCount:
             ge=1,
             le=MAX_SAMPLES,
             flag=Flag("--samples, -n", "N"),
+            examples=(20,),
         ),
     ] = 1
 
@@ -90,6 +92,7 @@ class SamplingParameters:
             ge=1 / _MOST_PENALTY,
             le=_MOST_PENALTY,
             kind="penalty",
+            examples=(1.1,),
         ),
     ] = 1.0
     presence_penalty: Annotated[
@@ -99,6 +102,7 @@ class SamplingParameters:
             ge=-_MOST_PENALTY,
             le=_MOST_PENALTY,
             kind="penalty",
+            examples=(0.5,),
         ),
     ] = 0.0
     frequency_penalty: Annotated[
@@ -108,12 +112,15 @@ class SamplingParameters:
             ge=-_MOST_PENALTY,
             le=_MOST_PENALTY,
             kind="penalty",
+            examples=(0.2,),
         ),
     ] = 0.0
     logit_bias: Annotated[
         dict[int, float] | None,
         Parameter(
-            "What is added to the logits of tokens, by their ids; -inf bars a token.",
+            "What is added to the logits of tokens, by their ids; a request may say -inf, which "
+            "bars a token.",
+            examples=({"198": -100},),
         ),
     ] = None
     allowed_token_ids: Annotated[
@@ -121,16 +128,21 @@ class SamplingParameters:
         Parameter(
             "The only tokens that are drawn; by default all. A sample for which the other "
             "parameters leave none of them fails.",
+            examples=([362, 425, 356, 423],),
         ),
     ] = None
     bad_words: Annotated[
         str | Sequence[str],
-        Parameter("Texts that do not occur at the start of a word."),
+        Parameter("Texts that no word of a sample begins with.", examples=(["sorry", "cannot"],)),
     ] = ()
     max_tokens: Annotated[int | None, MAX_TOKENS] = 16
     min_tokens: Annotated[
         int,
-        Parameter("No sample ends before it has so many tokens, at most max_tokens.", ge=0),
+        Parameter(
+            "No sample ends before it has so many tokens, at most max_tokens.",
+            ge=0,
+            examples=(16,),
+        ),
     ] = 0
     stop: Annotated[
         str | Sequence[str],
@@ -142,18 +154,28 @@ class SamplingParameters:
                 "Text that ends a sample (repeatable; \\n is a newline).",
                 default="none",
             ),
+            examples=(["\n\n", "\nQuestion:"],),
         ),
     ] = ()
-    stop_token_ids: Annotated[Sequence[int], Parameter("Tokens that end a sample.")] = ()
+    stop_token_ids: Annotated[
+        Sequence[int], Parameter("Tokens that end a sample, by their ids.", examples=([198],))
+    ] = ()
     include_stop_str_in_output: Annotated[
-        bool, Parameter("Whether the stop string that ended a sample stays in its text.")
+        bool,
+        Parameter(
+            "Whether the stop string that ended a sample stays in its text.", examples=(True,)
+        ),
     ] = False
-    ignore_eos: Annotated[bool, Parameter("Whether samples go on after an EOS token.")] = False
+    ignore_eos: Annotated[
+        bool, Parameter("Whether samples go on after an EOS token.", examples=(True,))
+    ] = False
     detokenize: Annotated[
-        bool, Parameter("Whether samples have a text, which stop strings need.")
+        bool,
+        Parameter("Whether samples have a text, which stop strings need.", examples=(False,)),
     ] = True
     skip_special_tokens: Annotated[
-        bool, Parameter("Whether special tokens are left out of the text.")
+        bool,
+        Parameter("Whether special tokens are left out of the text.", examples=(False,)),
     ] = True
     logprobs: Annotated[
         int | None,
@@ -161,6 +183,7 @@ class SamplingParameters:
             "How many of the likeliest tokens are reported with each output token's own "
             "log-probability, of the model's own distribution.",
             ge=0,
+            examples=(5,),
         ),
     ] = None
     prompt_logprobs: Annotated[
@@ -169,18 +192,19 @@ class SamplingParameters:
             "How many of the likeliest tokens are reported with each prompt token's own "
             "log-probability. The logits of a whole prefill batch are held at once.",
             ge=0,
+            examples=(0,),
         ),
     ] = None
     seed: Annotated[
         int | None,
-        Parameter("Random seed.", flag=Flag("--seed", "SEED")),
+        Parameter("Random seed.", flag=Flag("--seed", "SEED"), examples=(7,)),
     ] = None
     structured_outputs: Annotated[
         Any,
         Parameter(
             "What the text has to be: one of json, regex, choice, grammar and json_object. What "
             "ends a sample is drawn only where the text is complete.",
-            examples=({"choice": ["yes", "no"]},),
+            examples=({"choice": ["yes", "no"]}, {"regex": "[0-9]{4}"}, {"json_object": True}),
         ),
     ] = None
 
@@ -196,6 +220,7 @@ class BeamParameters:
             "ends it included, to this power: above 0 favours long texts.",
             ge=-100,
             le=100,
+            examples=(0.6,),
         ),
     ] = 1.0
     early_stopping: Annotated[
@@ -203,7 +228,8 @@ class BeamParameters:
         Parameter(
             "When a beam search ends, once enough texts have ended. True: at once; False: when no "
             'beam\'s score, as it stands, beats the worst of these; "never": when none can beat it '
-            "at any length."
+            "at any length.",
+            examples=(True, "never"),
         ),
     ] = False
 
