@@ -113,7 +113,7 @@ def run_recipe(
             errors.print(sharing_tree(plan))
         say("Everything that was asked is on record already.\n")
     questions = {problem.id: problem.prompt.own for problem in outcome.workload.problems}
-    found = Pool.of(outcome.journals).read_by(outcome.reading)
+    found = Pool(outcome.journals).read_by(outcome.reading)
     sampling = configuration.sampling
     stopped = None
     if sampling.rule is not None:

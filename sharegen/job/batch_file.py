@@ -32,6 +32,7 @@ from sharegen.results.export.openai import (
     refused,
 )
 from sharegen.results.journal.family import family
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.record import Record
@@ -85,7 +86,9 @@ def run_batch(
         outcome = run_job(configuration, journal, **options)
     except (CapacityError, DataError, ModelError):
         if is_whole:
-            _write_errors(requests, [file for file in family(journal) if file.exists()], path)
+            _write_errors(
+                requests, [FoundJournal(file) for file in family(journal) if file.exists()], path
+            )
         raise
     return outcome, _write(configuration, requests, outcome, path) if is_whole else None
 
@@ -104,10 +107,10 @@ def _refuse_output(configuration: Configuration, path: Path) -> None:
 class _Recorded:
     """The requests' samples in the journals, by problem, and why a problem has none."""
 
-    def __init__(self, journals: Sequence[Path]) -> None:
+    def __init__(self, journals: Sequence[FoundJournal]) -> None:
         self.samples: dict[str, dict[int, Record]] = {}
         self.errors: dict[str, str] = {}
-        for record in Pool.of(journals).records():
+        for record in Pool(journals).records():
             if record.sample is None:
                 self.errors[record.problem_id] = str(record.error)
             else:
@@ -133,7 +136,9 @@ class _Recorded:
         return [drawn[index] for drawn in found for index in every if index in drawn]
 
 
-def _write_errors(requests: Sequence[BatchRequest], journals: Sequence[Path], path: Path) -> None:
+def _write_errors(
+    requests: Sequence[BatchRequest], journals: Sequence[FoundJournal], path: Path
+) -> None:
     """The file of answers where every request has an error, as it is known."""
     recorded = _Recorded(journals)
     lines = [recorded.error_of(request) for request in requests]
@@ -199,7 +204,7 @@ def _usages(
 
 def _answerer(configuration: Configuration, outcome: JobOutcome) -> Answerer:
     """The model, and the time at which the last sample came."""
-    created = max(int(journal.stat().st_mtime) for journal in outcome.journals)
+    created = max(int(journal.path.stat().st_mtime) for journal in outcome.journals)
     return Answerer(_name(configuration), str(outcome.run.fingerprints["model"]), created)
 
 

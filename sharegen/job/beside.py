@@ -17,13 +17,13 @@ from sharegen.errors import JournalError
 from sharegen.job.job_content import JobContent
 from sharegen.job.share import Share
 from sharegen.results.journal.appended import AppendedFile
-from sharegen.results.journal.family import shard_named
-from sharegen.results.journal.journal import BESIDE, refuse_other_job
-from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
+from sharegen.results.journal.found_journal import FoundJournal
+from sharegen.results.journal.journal import refuse_other_job
+from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.results.journal.keys import Key
 from sharegen.results.journal.lock import is_held, starting
 from sharegen.results.journal.places import hidden
-from sharegen.results.journal.run_file import BrokenRunFile, RunFile
+from sharegen.results.journal.run_file import BESIDE, BrokenRunFile, RunFile
 from sharegen.results.scoring.score_file import scores_path
 
 
@@ -159,7 +159,7 @@ def _is_of_job(journal: FoundJournal, asked: RunFile) -> bool:
 
 def _is_of_cut(journal: FoundJournal, share: Share | None) -> bool:
     """Whether the journal is a shard's of the same cut; a journal without a cut counts as one."""
-    shard = shard_named(journal.path)
+    shard = journal.shard
     if share is None or shard is None or shard.count != share.shard.count:
         return False
     if journal.run is None:
@@ -170,7 +170,7 @@ def _is_of_cut(journal: FoundJournal, share: Share | None) -> bool:
 
 def _draws_of_cut(journal: FoundJournal, share: Share | None) -> bool:
     """Whether its writer draws a shard of the same cut, which is noted before the model loads."""
-    shard = shard_named(journal.path)
+    shard = journal.shard
     if share is None or shard is None or shard.count != share.shard.count:
         return False
     with suppress(OSError):

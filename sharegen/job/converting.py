@@ -19,10 +19,11 @@ from sharegen.results.export.training import (
     is_for_training,
     write_examples,
 )
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.output import refuse_journal, refuse_what_is_no_file
 from sharegen.results.journal.pool import Pool, one_job
 from sharegen.results.journal.record import Record
-from sharegen.results.journal.run_file import RunFile, run_file_path, shown
+from sharegen.results.journal.run_file import run_file_path, shown
 from sharegen.results.report.outcomes import read_run
 from sharegen.results.scoring.completion import completion_of
 from sharegen.results.stopping.stopped import Stopped, counted
@@ -233,7 +234,7 @@ def _refuse_journals(journal: Path, kind: Format, output: Path) -> None:
         refuse_what_is_no_file(output)
     if output.resolve() == journal.resolve():
         raise UsageError(f"{output}: is the journal itself: choose another --output")
-    there = RunFile.read(run_file_path(output)) if kind == "sharegen" else None
+    there = FoundJournal(output).run if kind == "sharegen" else None
     if there is not None and there.conversion == _conversion_of(journal):
         return
     refuse_journal(output)

@@ -15,10 +15,9 @@ from typing import Any
 from sharegen.errors import JournalError
 from sharegen.job.job_content import JobContent
 from sharegen.results.journal.family import family
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.identity import identity_of
-from sharegen.results.journal.journal import ADOPT
-from sharegen.results.journal.journal_family import FoundJournal
-from sharegen.results.journal.record import read
+from sharegen.results.journal.run_file import ADOPT
 
 _FOLDER = Path("runs")
 _DIGITS = 8
@@ -86,7 +85,7 @@ def _is_of_another_file(journal: FoundJournal, content: JobContent) -> bool:
     """
     try:
         recorded = journal.run
-        if recorded is None or not any(record.is_sample for record in read(journal.path)):
+        if recorded is None or not any(record.is_sample for record in journal.records()):
             return False
         dataset = recorded.extent.get("dataset") or {}
     except JournalError:  # which is told where it is gone on with
@@ -105,7 +104,7 @@ def _is_of(journal: FoundJournal, content: JobContent) -> bool:
         rows = {problem.id: problem for problem in content.workload.problems}
         return any(
             record.row in (rows[record.problem_id].row_hash, rows[record.problem_id].prompt_hash)
-            for record in read(journal.path)
+            for record in journal.records()
             if record.is_sample and record.problem_id in rows
         )
     except JournalError:  # broken, and not asked for by name

@@ -12,6 +12,7 @@ from pathlib import Path
 from sharegen.errors import SharegenError
 from sharegen.job.environment import device_name
 from sharegen.job.sharing_plan import Plan
+from sharegen.results.journal.found_journal import FoundJournal, journals_with_run_files
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration
 
@@ -46,28 +47,30 @@ def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> T
         return None
     here = device_name(resolve_device(configuration.machine.device))
     found = [
-        (run.settings.get("recipe") == configuration.recipe, path, run)
-        for path, run in _runs(folder)
+        (run.settings.get("recipe") == configuration.recipe, journal, run)
+        for journal, run in _runs(folder)
         if run.environment.get("device") == here and _is_like(run, configuration)
     ]
     if not found:
         return None
-    is_same, path, run = max(found, key=lambda each: (each[0], each[2].environment.get("date", "")))
+    is_same, journal, run = max(
+        found, key=lambda each: (each[0], each[2].environment.get("date", ""))
+    )
     pace = run.stats["generated_tokens"] / run.timings["sampling_seconds"]
     tokens = run.stats["generated_tokens"] / run.stats["completions"] if is_same else None
     each = plan.max_tokens if tokens is None else min(tokens, plan.max_tokens)
-    return TimeEstimate(plan.samples * each / pace, pace, tokens, path)
+    return TimeEstimate(plan.samples * each / pace, pace, tokens, journal.run_file)
 
 
-def _runs(folder: Path) -> Iterator[tuple[Path, RunFile]]:
-    """The run files of journals in a folder, those that can be read."""
-    for path in sorted(folder.glob(".sharegen/*.run.json")):
+def _runs(folder: Path) -> Iterator[tuple[FoundJournal, RunFile]]:
+    """The journals of a folder with their run files, those that can be read."""
+    for journal in journals_with_run_files(folder):
         try:
-            run = RunFile.read(path)
+            run = journal.run
         except SharegenError:
             continue
         if run is not None:
-            yield path, run
+            yield journal, run
 
 
 def _is_like(run: RunFile, configuration: Configuration) -> bool:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sharegen.engine.model.fingerprint import fingerprint_of_folder, fingerprint_of_others
 from sharegen.errors import JournalError
-from sharegen.results.journal.journal import OTHER
 from sharegen.results.journal.rereading import Rereading
-from sharegen.results.journal.run_file import RunFile, as_json
+from sharegen.results.journal.run_file import OTHER, RunFile, as_json
 from sharegen.workload.clock import like
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Workload

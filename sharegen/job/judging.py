@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Self
 
 from sharegen.common.cores import available_cores
@@ -19,7 +18,8 @@ from sharegen.job.scoring import (
     score_programs,
     settings_of,
 )
-from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.found_journal import FoundJournal
+from sharegen.results.journal.record import Record
 from sharegen.results.journal.run_file import RunFile
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
@@ -94,23 +94,22 @@ class Judge:
 
 @contextmanager
 def judging(
-    path: Path,
-    others: Sequence[Path],
+    journals: Sequence[FoundJournal],
     run: RunFile,
     isolation: Isolation | None,
 ) -> Iterator[Judge | None]:
-    """What judges the programs of a run into the journal at `path`, if anything does.
+    """What judges the programs of a run into the first of its journals, if anything does.
 
-    others: journals beside it. What earlier runs left without a verdict is judged first.
+    run: of that one. What earlier runs left without a verdict is judged first.
     """
     if isolation is None:
         yield None
         return
-    for journal in [path, *others]:
-        if any(record.is_drawn for record in read(journal)):
-            samples = open_samples(journal)
+    for journal in journals:
+        if any(record.is_drawn for record in journal.records()):
+            samples = open_samples(journal.path)
             dataset = dataset_of(samples, None, None, None)
             score_programs(samples, dataset, lambda: isolation, Limits(), available_cores())
-    samples = Samples(path, Configuration.from_settings(run.settings), run.identity)
+    samples = Samples(journals[0].path, Configuration.from_settings(run.settings), run.identity)
     with Judge(samples, isolation) as judge:
         yield judge

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sharegen.errors import DataError, JournalError
-from sharegen.results.journal.journal import BESIDE
-from sharegen.results.journal.journal_family import FoundJournal
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.lock import seems_held
 from sharegen.results.journal.output import begins_as_journal
-from sharegen.results.journal.run_file import run_file_path
+from sharegen.results.journal.run_file import BESIDE, run_file_path
 
 
 @dataclass(frozen=True)

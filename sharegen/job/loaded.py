@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sharegen.common.log import log
@@ -44,8 +43,9 @@ from sharegen.job.stop_when import Stopping
 from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.job.watcher import Watcher
 from sharegen.results.journal.appended import AppendedFile
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.journal import Journal, Record
-from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
+from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.pool import Pool
 from sharegen.results.screen.pace import Pace
@@ -75,7 +75,7 @@ class LoadedJob:
     def __init__(
         self,
         content: JobContent,
-        path: Path,
+        own: FoundJournal,
         watcher: Watcher,
         verify: int | None = None,
         share: Share | None = None,
@@ -83,16 +83,18 @@ class LoadedJob:
         server: ForkServer | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """server: what workers on a CPU are copies of, where it runs already. clock: what chat
-        templates see, and saw if the prompts of a share are tokens already."""
+        """own: the journal that is written. server: what workers on a CPU are copies of, where it
+        runs already. clock: what chat templates see, and saw if the prompts of a share are tokens
+        already."""
         from sharegen.engine.config import EngineConfig
         from sharegen.engine.verifying import Verification
 
         started = time.monotonic()
-        self.clock = clock = clock or clock_of(content.configuration, JournalFamily(path))
+        self.clock = clock = clock or clock_of(content.configuration, JournalFamily(own.path, own))
         self.configuration = configuration = content.configuration
         self.workload = workload = content.workload
-        self.path = path
+        self.own = own
+        self.path = own.path
         self.share = share
         self.others = others
         self.watcher = watcher
@@ -163,6 +165,7 @@ class LoadedJob:
             overwrite=overwrite,
             adopt=adopt,
             file=file,
+            found=self.own,
         )
 
     def sample(
@@ -268,8 +271,7 @@ class LoadedJob:
         sampling = self.configuration.sampling
         if sampling.rule is None:
             return None
-        journals = [self.path, *(journal.path for journal in self.others)]
-        found = Pool.of(journals).read_by(self.content.reading)
+        found = Pool([self.own, *self.others]).read_by(self.content.reading)
         stopped = Stopped.read(sampling.rule, sampling.samples, found, finished)
         return Stopping(stopped, self.engine, judge)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.job_content import JobContent
 from sharegen.job.sharing_plan import Plan
-from sharegen.results.journal.journal import BESIDE, OTHER, refuse_other_job
-from sharegen.results.journal.journal_family import FoundJournal, OnRecord
+from sharegen.results.journal.found_journal import FoundJournal, OnRecord
+from sharegen.results.journal.journal import refuse_other_job
 from sharegen.results.journal.keys import Key
 from sharegen.results.journal.pool import Pool
 from sharegen.results.journal.rereading import Golds, Rereading
-from sharegen.results.journal.run_file import BrokenRunFile, RunFile, as_json, run_file_path
+from sharegen.results.journal.run_file import BESIDE, OTHER, BrokenRunFile, RunFile, as_json
 from sharegen.results.journal.totals import together
 from sharegen.results.stopping.stopped import Stopped
 from sharegen.workload.problem import Problem, Workload
@@ -33,7 +33,7 @@ class JobOutcome:
     run: RunFile
     workload: Workload
     drawn: int
-    journals: tuple[Path, ...]
+    journals: tuple[FoundJournal, ...]
     reading: Rereading
     prompts: Sequence[Sequence[int]] | None = None
 
@@ -73,8 +73,8 @@ def outcome_on_record(
     strict; ModelError where every sample failed.
     """
     configuration, workload = content.configuration, content.workload
-    runs: dict[Path, RunFile] = {}
-    golds: dict[Path, Golds] = {}
+    runs: dict[FoundJournal, RunFile] = {}
+    golds: dict[FoundJournal, Golds] = {}
     known = OnRecord()
     for journal in (journal for journal in (own, *others) if journal.size):
         try:
@@ -98,7 +98,7 @@ def outcome_on_record(
                 raise
             return None  # nothing was drawn: the new configuration starts the journal anew
         content.refuse_changed_rows(journal.path, found.rows)
-        runs[journal.path], golds[journal.path] = recorded, found.golds
+        runs[journal], golds[journal] = recorded, found.golds
         known.drawn |= found.drawn
         known.errors = found.errors | known.errors
         known.rows |= found.rows
@@ -135,20 +135,20 @@ def outcome_on_record(
             raise DataError(f"problem {problem.id}: {failed[problem.id]} (--strict)")
     if not any(problem.id in known.rows for problem in workload.problems):
         raise DataError(f"no row can be asked: {next(iter(failed.values()))}")
-    for path in runs:
-        runs[path] = _noted(path, runs[path], content, golds[path])
+    for journal in runs:
+        runs[journal] = _noted(journal, runs[journal], content, golds[journal])
     run = together(list(runs.values()))
     return JobOutcome(own.path, run, workload, 0, tuple(runs), content.reading)
 
 
 def _counts(
-    problems: Sequence[Problem], content: JobContent, journals: Sequence[Path]
+    problems: Sequence[Problem], content: JobContent, journals: Sequence[FoundJournal]
 ) -> list[int] | None:
     """How many samples are wanted of each problem; None where its rule wants more of one."""
     sampling = content.configuration.sampling
     if sampling.rule is None:
         return [problem.sampling.samples for problem in problems]
-    found = Pool.of(journals).read_by(content.reading)
+    found = Pool(journals).read_by(content.reading)
     stopped = Stopped.read(sampling.rule, sampling.samples, found)
     decidings = [stopped.deciding((problem.id, problem.prompt_hash)) for problem in problems]
     if not all(deciding.is_decided for deciding in decidings):
@@ -163,7 +163,7 @@ def _asked_of(run: RunFile, content: JobContent) -> RunFile:
     return replace(run, extent=run.extent | {"dataset": dataset})
 
 
-def _noted(path: Path, run: RunFile, content: JobContent, golds: Golds) -> RunFile:
+def _noted(journal: FoundJournal, run: RunFile, content: JobContent, golds: Golds) -> RunFile:
     """Let a journal say from now on by which rule its samples count, and how answers are read.
 
     golds: in the lines of the journal.
@@ -176,5 +176,5 @@ def _noted(path: Path, run: RunFile, content: JobContent, golds: Golds) -> RunFi
     if not is_same or (sampling.rule is not None and recorded.get("samples") != sampling.samples):
         noted = replace(noted, extent=noted.extent | {"sampling": recorded | asked})
     if noted != run:
-        noted.write(run_file_path(path))
+        noted.write(journal.run_file)
     return noted

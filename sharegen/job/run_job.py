@@ -122,18 +122,17 @@ def run_job(
                 if overwrite:
                     refuse_overwriting(path, others)
                     log_discarded(family.own)
+                files = (family.own, *others)
                 extent = extent_of(share, None if overwrite else family.own)
-                job = LoadedJob(content, path, watcher, verify, share, others, server, clock)
-                beside = [found.path for found in others]
+                job = LoadedJob(content, family.own, watcher, verify, share, others, server, clock)
                 with (
                     closing(job),
                     job.open_journal(file, extent, overwrite, command, adopt) as journal,
                 ):
                     if overwrite:
                         discard_scores(path)
-                    with judging(path, beside, journal.run, execute) as judge:
+                    with judging(files, journal.run, execute) as judge:
                         drawn = job.sample(journal, strict, retry_failed, signals, judge)
-                    files = (path, *beside)
                     reading, prompts = content.reading, job.prompts
                     return JobOutcome(
                         path, journal.run, job.workload, drawn, files, reading, prompts

@@ -19,8 +19,8 @@ from sharegen.common.log import log
 from sharegen.common.program_tests import NoTests, ProgramProblem
 from sharegen.errors import DataError, UsageError
 from sharegen.results.export.formats import Generation, format_of, read_generations
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.pool import Pool
-from sharegen.results.journal.run_file import RunFile, run_file_path
 from sharegen.results.sandbox.limits import Limits
 from sharegen.results.sandbox.system import Isolation
 from sharegen.results.scoring.completion import completion_of
@@ -70,7 +70,7 @@ def open_samples(path: Path) -> Samples:
     """Raises DataError for a file that holds no samples of any known format."""
     if not path.exists():
         raise DataError(f"{path}: no such file")
-    run = RunFile.read(run_file_path(path)) if format_of(path) == "sharegen" else None
+    run = FoundJournal(path).run if format_of(path) == "sharegen" else None
     if run is None:
         return Samples(path, None, {})
     return Samples(path, Configuration.from_settings(run.settings), run.identity)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from sharegen.common.log import log
 from sharegen.errors import JournalError, UsageError
-from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
+from sharegen.results.journal.found_journal import FoundJournal
+from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.clock import Clock
 from sharegen.workload.configuration import Configuration

@@ -20,6 +20,7 @@ from sharegen.job.interrupt import Interrupted
 from sharegen.job.job_content import JobContent
 from sharegen.job.loaded import LoadedJob
 from sharegen.job.run_job import Watcher, run_job
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.journal import Journal
 from sharegen.results.journal.record import read
 from sharegen.results.journal.run_file import run_file_path
@@ -180,7 +181,9 @@ def test_compile_reaches_the_engine(configure: Any, tmp_path: Path, compile: boo
     job = configure()
     machine = job.machine.model_copy(update={"compile": compile})
     job = job.model_copy(update={"machine": machine})
-    sampler = LoadedJob(JobContent.of(job, load_workload(job)), tmp_path / "a.jsonl", Watcher())
+    sampler = LoadedJob(
+        JobContent.of(job, load_workload(job)), FoundJournal(tmp_path / "a.jsonl"), Watcher()
+    )
     assert sampler.engine.config.compile == compile
 
 

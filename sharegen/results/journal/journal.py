@@ -20,11 +20,20 @@ from typing import Any
 from sharegen.common.log import log
 from sharegen.errors import JournalError
 from sharegen.results.journal.appended import AppendedFile, Changed
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.identity import causes, differences
 from sharegen.results.journal.keys import Keys
 from sharegen.results.journal.record import Record, RecordReader, StrPath, note_row, note_text, read
 from sharegen.results.journal.rereading import Golds, Rereading
-from sharegen.results.journal.run_file import BrokenRunFile, RunFile, as_json, run_file_path, shown
+from sharegen.results.journal.run_file import (
+    ADOPT,
+    OTHER,
+    BrokenRunFile,
+    RunFile,
+    as_json,
+    run_file_path,
+    shown,
+)
 
 __all__ = ["Journal", "Record", "read"]
 
@@ -32,18 +41,6 @@ _SYNC_SECONDS = 1.0
 _RESULTS = ("counts", "timings", "stats")
 """What a run file keeps when its journal goes on. What is sampled into a conversion is nowhere
 else, so it is one no longer."""
-
-OTHER = "choose another --output, or start again with --overwrite"
-"""What to do about a journal that this run cannot continue."""
-
-ADOPT = (
-    "give --adopt to go on with its samples as this job's, choose another --output, or start again"
-    " with --overwrite"
-)
-"""What to do about a journal of which no run file says what made it."""
-
-BESIDE = "rename or remove it, with its run.json, or choose another --output"
-"""What to do about another journal of the same name's shards."""
 
 
 class Journal:
@@ -97,6 +94,7 @@ class Journal:
         overwrite: bool = False,
         adopt: bool = False,
         file: AppendedFile | None = None,
+        found: FoundJournal | None = None,
     ) -> Journal:
         """Start the journal at `path` or continue it, and hold it against other writers.
 
@@ -105,7 +103,8 @@ class Journal:
             (see RunFile). reading: how answers are read from now on, and the gold ones.
         overwrite: drop what an earlier run left. A file that is no journal is never dropped.
         adopt: where no run file says what made the journal, take it to be of this configuration.
-        file: the journal's, where the caller holds it already.
+        file: the journal's, where the caller holds it already. found: the journal, where the
+            caller has looked at it already.
 
         Raises JournalError when the file cannot be written, is held by another process, comes
         from another configuration (the fields that differ are named) or holds a broken line.
@@ -122,14 +121,15 @@ class Journal:
         try:
             if overwrite:
                 _clear(file)
-            recorded = _recorded(path, asked, adopt) if file.size else None
+            found = found or FoundJournal(path, ADOPT)
+            recorded = _recorded(found, asked, adopt) if file.size else None
             if recorded is None:  # bad rows of another configuration, if anything
                 file.cut(0)
             run = asked
             if recorded is not None:
                 run = replace(asked, **{name: getattr(recorded, name) for name in _RESULTS})
                 run = replace(run, environment=_begun(recorded.environment) | asked.environment)
-            journal = cls(file, run, read(path))
+            journal = cls(file, run, found.records())
             if reading is not None:
                 journal.run = reading.noted(run, recorded, journal.golds)
             journal._start(is_news=journal.run != recorded)
@@ -361,20 +361,21 @@ def _clear(file: AppendedFile) -> None:
     file.sync()
 
 
-def _recorded(path: Path, asked: RunFile, adopt: bool) -> RunFile | None:
+def _recorded(found: FoundJournal, asked: RunFile, adopt: bool) -> RunFile | None:
     """The run.json of a journal that has lines, if what is asked now may go on with them.
 
     None where it may not but there is nothing to lose: no line is a sample that was drawn.
     """
+    path = found.path
     try:
-        recorded = RunFile.read(run_file_path(path), ADOPT)
+        recorded = found.run
         if recorded is None:
             raise BrokenRunFile(
                 f"{path}: exists without {shown(path)}, so what made it is not known: {ADOPT}"
             )
         refuse_other_job(path, recorded, asked)
     except BrokenRunFile as error:
-        if not any(record.is_sample for record in read(path)):
+        if not any(record.is_sample for record in found.records()):
             return None
         if not adopt:
             raise
@@ -382,7 +383,7 @@ def _recorded(path: Path, asked: RunFile, adopt: bool) -> RunFile | None:
         log(f"{what}: its samples are taken to be of the job as it is asked now (--adopt)")
         return RunFile(asked.configuration, asked.fingerprints)
     except JournalError:
-        if any(record.is_drawn for record in read(path)):
+        if any(record.is_drawn for record in found.records()):
             raise
         return None
     return recorded

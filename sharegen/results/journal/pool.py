@@ -16,12 +16,13 @@ from typing import Any
 
 from sharegen.common.log import log
 from sharegen.errors import JournalError
-from sharegen.results.journal.family import family, shard_named, whole_path
+from sharegen.results.journal.family import family
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.identity import differences
 from sharegen.results.journal.keys import Key, Keys
-from sharegen.results.journal.record import Record, read
+from sharegen.results.journal.record import Record
 from sharegen.results.journal.rereading import Others, Rereading, golds_differ, readings_of
-from sharegen.results.journal.run_file import RunFile, run_file_path, shown
+from sharegen.results.journal.run_file import RunFile, shown
 from sharegen.results.journal.totals import together
 
 _SEED = "sampling.seed"
@@ -44,22 +45,19 @@ class Entry:
 class Pool:
     """The journals of one job, read as one.
 
-    files: in the order in which they are read; runs: what made each, None without a run.json.
+    journals: in the order in which they are read; files: their paths; runs: what made each, None
+        without a run.json.
     readings: how the answers in each are read; None leaves them as the lines have them.
     duplicates: after reading, per file the numbers of the lines that were left out because their
         key came before in that file.
     """
 
-    def __init__(self, files: Sequence[Path], runs: Sequence[RunFile | None]):
-        self.files = list(files)
-        self.runs = list(runs)
+    def __init__(self, journals: Sequence[FoundJournal]):
+        self.journals = list(journals)
+        self.files = [journal.path for journal in journals]
+        self.runs = [journal.run for journal in journals]
         self.readings = readings_of(self.runs)
         self.duplicates: dict[Path, list[int]] = {}
-
-    @classmethod
-    def of(cls, files: Sequence[Path]) -> Pool:
-        """These journals, known to be of one job."""
-        return cls(files, [RunFile.read(run_file_path(path)) for path in files])
 
     def read_by(self, reading: Rereading) -> Pool:
         """The same journals, with their answers read so, and its gold answers where it has any."""
@@ -71,12 +69,12 @@ class Pool:
     def name(self) -> str:
         if len(self.files) == 1:
             return str(self.files[0])
-        return ", ".join(dict.fromkeys(str(whole_path(path)) for path in self.files))
+        return ", ".join(dict.fromkeys(str(journal.whole) for journal in self.journals))
 
     @property
     def path(self) -> Path:
         """The one journal, or what its shards' have in common: a name for all in a command."""
-        return self.files[0] if len(self.files) == 1 else whole_path(self.files[0])
+        return self.files[0] if len(self.files) == 1 else self.journals[0].whole
 
     @property
     def run(self) -> RunFile | None:
@@ -113,19 +111,20 @@ class Pool:
         offset = most = 0
         seed = _seed_of(self.runs[0]) if self.runs else ""
         others = Others()
-        for path, run, reading in zip(self.files, self.runs, self.readings, strict=True):
+        for journal, run, reading in zip(self.journals, self.runs, self.readings, strict=True):
+            path, whole = journal.path, journal.whole
             if _seed_of(run) != seed:
                 seed, offset = _seed_of(run), most
             repeated, renamed = 0, set()
-            reader = read(path)
+            reader = journal.records()
             for record in reader if reading is None else others.noted(reading.read(reader)):
                 if record.sample is None:
                     bad_rows.append(Entry(path, record.key, record))
                     continue
-                first, home = known.setdefault(record.problem_id, (record, whole_path(path)))
+                first, home = known.setdefault(record.problem_id, (record, whole))
                 name = record.problem_id
-                if home != whole_path(path) and _is_other_row(first, record):
-                    name = f"{name} ({whole_path(path)})"
+                if home != whole and _is_other_row(first, record):
+                    name = f"{name} ({whole})"
                     renamed.add(name)
                 pooled = replace(record, problem_id=name, sample=record.sample + offset)
                 most = max(most, record.sample + offset + 1)
@@ -159,24 +158,23 @@ def pool(files: Iterable[Path], *, names: bool = True, seeds: bool = False) -> l
     under different names too, as halves of a dataset are; those of shards are, whatever folders
     they are in. seeds: whether jobs that differ in the seed alone are one.
     """
-    groups: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
+    groups: dict[str, list[FoundJournal]] = defaultdict(list)
     of_shards: dict[str, Path] = {}  # the journal of each name, where its first shard lies
     for path in dict.fromkeys(journal for file in files for journal in family(file)):
-        run = RunFile.read(run_file_path(path))
-        whole = whole_path(path)
-        if shard_named(path) is not None:
+        journal = FoundJournal(path)
+        run, whole = journal.run, journal.whole
+        if journal.shard is not None:
             whole = of_shards.setdefault(whole.name, whole)
         name = "" if names else f"{whole}: "
         group = name + _identity(run, seeds) if run else f"without: {path}"
-        groups[group].append((path, run))
+        groups[group].append(journal)
     _log_other_jobs(groups.values(), asked=seeds)
     pools = []
     for members in groups.values():
-        by_seed: dict[str, list[tuple[Path, RunFile | None]]] = defaultdict(list)
-        for path, run in members:
-            by_seed[_seed_of(run)].append((path, run))
-        ordered = [member for of_seed in by_seed.values() for member in of_seed]
-        found = Pool([path for path, _ in ordered], [run for _, run in ordered])
+        by_seed: dict[str, list[FoundJournal]] = defaultdict(list)
+        for journal in members:
+            by_seed[_seed_of(journal.run)].append(journal)
+        found = Pool([journal for of_seed in by_seed.values() for journal in of_seed])
         if len(by_seed) > 1:
             log(f"{found.name}: samples of seeds {_listed(by_seed)} are pooled, in this order")
         _log_shards(found)
@@ -215,20 +213,21 @@ def _identity(run: RunFile, seeds: bool) -> str:
     return json.dumps(identity, sort_keys=True)
 
 
-def _name(path: Path) -> str:
+def _name(journal: FoundJournal) -> str:
     """The job's name: a shard's has no folder, since each may have been computed elsewhere."""
-    return str(path) if shard_named(path) is None else whole_path(path).name
+    return str(journal.path) if journal.shard is None else journal.whole.name
 
 
-def _log_other_jobs(groups: Iterable[Sequence[tuple[Path, RunFile | None]]], asked: bool) -> None:
+def _log_other_jobs(groups: Iterable[Sequence[FoundJournal]], asked: bool) -> None:
     """Say of shards of one name, and of all journals where it is asked that they be one, why they
     are not."""
     first: dict[str, tuple[Path, RunFile]] = {}
     for members in groups:
-        for path, run in members:
-            if run is None or not (asked or shard_named(path)):
+        for journal in members:
+            path, run = journal.path, journal.run
+            if run is None or not (asked or journal.shard):
                 continue
-            known, other = first.setdefault("" if asked else _name(path), (path, run))
+            known, other = first.setdefault("" if asked else _name(journal), (path, run))
             differ = differences(other.identity, run.identity)
             if any(not (asked and each.startswith(_SEED)) for each in differ):
                 log(
@@ -242,14 +241,14 @@ def _log_shards(pool: Pool) -> None:
     """Say where shards are missing, or do not belong to one cut."""
     parts: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     cuts: dict[tuple[str, int], set[str]] = defaultdict(set)
-    whole = {(_seed_of(run), path.name) for path, run in zip(pool.files, pool.runs, strict=True)}
+    whole = {(_seed_of(journal.run), journal.path.name) for journal in pool.journals}
     jobs: dict[str, Path] = {}
-    for path, run in zip(pool.files, pool.runs, strict=True):
-        shard = shard_named(path)
-        if shard is None or (_seed_of(run), whole_path(path).name) in whole:
+    for journal in pool.journals:
+        shard, run = journal.shard, journal.run
+        if shard is None or (_seed_of(run), journal.whole.name) in whole:
             continue
-        job = f"{_seed_of(run)} {_name(path)}"
-        jobs.setdefault(job, whole_path(path))
+        job = f"{_seed_of(run)} {_name(journal)}"
+        jobs.setdefault(job, journal.whole)
         parts[job][shard.count].add(shard.index)
         recorded = run.extent.get("shard") if run else None
         if isinstance(recorded, dict):

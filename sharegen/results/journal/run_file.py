@@ -26,6 +26,19 @@ from sharegen.results.journal.places import hidden, make_folder
 from sharegen.results.journal.run_sections import faults_in
 
 REPAIR = "repair it or move it away, or give the command of its run again with --adopt"
+"""What to do about a run file that is broken."""
+
+OTHER = "choose another --output, or start again with --overwrite"
+"""What to do about a journal that this run cannot continue."""
+
+ADOPT = (
+    "give --adopt to go on with its samples as this job's, choose another --output, or start again"
+    " with --overwrite"
+)
+"""What to do about a journal of which no run file says what made it."""
+
+BESIDE = "rename or remove it, with its run.json, or choose another --output"
+"""What to do about another journal of the same name's shards."""
 
 
 class BrokenRunFile(JournalError):

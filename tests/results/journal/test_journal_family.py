@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sharegen.results.journal.journal_family import FoundJournal, JournalFamily
+from sharegen.results.journal.found_journal import FoundJournal
+from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.results.journal.run_file import RunFile
 
 

@@ -10,6 +10,7 @@ from sharegen.common.stop_rule import StopRule
 from sharegen.engine.config import EngineStats
 from sharegen.errors import UsageError
 from sharegen.results.answers.vote import tally
+from sharegen.results.journal.found_journal import FoundJournal
 from sharegen.results.journal.pool import Pool, one_job, pool
 from sharegen.results.journal.run_file import RunFile
 from sharegen.results.report.measure import headline, measure
@@ -86,7 +87,7 @@ def test_journals_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
 def test_a_run_of_the_whole_job_says_the_rule_for_its_shards(tmp_path: Path) -> None:
     shard = journal(tmp_path / "a.shard-1-of-2.jsonl", "window=2")
     whole = journal(tmp_path / "a.jsonl")
-    stopped = Stopped.of(Pool.of([whole, shard]))
+    stopped = Stopped.of(Pool([FoundJournal(whole), FoundJournal(shard)]))
     assert stopped is not None and stopped.rule == StopRule("decided")
 
 
