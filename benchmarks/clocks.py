@@ -24,14 +24,14 @@ from sharegen.engine.parallel.messages import (
     Begin,
     Check,
     Checked,
-    Drawn,
+    CompletionMessage,
     Finished,
     Ready,
     Setting,
     Work,
 )
 
-Draw = Callable[[Request, int], Drawn]
+Draw = Callable[[Request, int], CompletionMessage]
 """What a sample of a request will have come to."""
 
 _WEIGHED = 64  # of so many messages one is pickled, as a pipe would
@@ -76,7 +76,9 @@ class Clock:
         self._job = 0
         self._asked: dict[int, _Asked] = {}  # by the key of the request
         self._waiting: deque[tuple[_Asked, int]] = deque()  # samples without a row
-        self._running: list[tuple[int, int, Drawn]] = []  # a heap, by the step of the end
+        self._running: list[
+            tuple[int, int, CompletionMessage]
+        ] = []  # a heap, by the step of the end
         self._admitted = 0
         self._users: dict[int, int] = {}  # requests that hold a node
         self._computed: set[int] = set()  # nodes

@@ -25,7 +25,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.parallel.driver import Driver
-from sharegen.engine.parallel.messages import Drawn, Setting
+from sharegen.engine.parallel.messages import CompletionMessage, Setting
 from sharegen.errors import SharegenError, UsageError
 from sharegen.job.share import paths_of
 from sharegen.results.journal.journal import Journal, Record
@@ -137,10 +137,12 @@ class _Job:
             samples = journal.finished.missing(self.ids[i], self.hashes[i], every)
             yield Request(key, prompt, self.params, samples, splits=splits)
 
-    def draw(self, request: Request, sample: int) -> Drawn:
+    def draw(self, request: Request, sample: int) -> CompletionMessage:
         tokens = self.drawn[self.lengths[self.places[request.key], sample]]
         text = "The answer is 42."
-        return Drawn(request.key, sample, tokens, text, "stop", "\n", -12.5, None, None, None)
+        return CompletionMessage(
+            request.key, sample, tokens, text, "stop", "\n", -12.5, None, None, None
+        )
 
     def record(self, completion: Completion) -> Record:
         place = self.places[completion.request.key]

@@ -22,7 +22,7 @@ from sharegen.engine.execute.padding import graph_rows
 from sharegen.engine.loop.collecting import Collector
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import PrefillStep, Step
-from sharegen.engine.schedule.usage import Meter, Usage
+from sharegen.engine.schedule.usage import CacheUsage, Meter
 
 PROMPTS, PROMPT_TOKENS, ROWS, ENDS, STEPS = 1030, 4096, 1024, 1001, 200
 _VOCABULARY, _BLOCK_SIZE, _CHUNK = 32_000, 16, 8192
@@ -69,7 +69,7 @@ def bench_host() -> dict[str, float]:
         step = scheduler.schedule(is_idle=True)
         assert step is not None
         steady = not isinstance(step, PrefillStep)
-        meter.note(Usage.of(scheduler.cache, scheduler.rows), decodes=steady)
+        meter.note(CacheUsage.of(scheduler.cache, scheduler.rows), decodes=steady)
         scheduled = time.perf_counter()
         result = drawn(step, len(times.collect) if steady else None)
         ready = time.perf_counter()

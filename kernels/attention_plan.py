@@ -81,7 +81,7 @@ class WorkList:
     unshared_start: Int32
 
 
-class Plan:
+class AttentionPlan:
     """One batch's shared work on the device. Update it between steps, on the stream of the steps.
 
     max_rows: rows (captured batch size, or tokens of a prefill) that the buffers have room for.

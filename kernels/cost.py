@@ -32,8 +32,8 @@ class CostModel:
     """What one layer's attention takes on a device, in microseconds.
 
     sharing: to have a shared phase at all: its launch beside the suffixes, and the merge.
-    stretching: to have unshared nodes while there is one: the programs of the suffix phase are
-    larger then, and fewer of them run at the same time. (The name is that of the files of costs.)
+    unshared: to have unshared nodes while there is one: the programs of the suffix phase are
+    larger then, and fewer of them run at the same time.
     tile: of a program of the shared phase of four warps, for 64 lines against 64 keys with 128 +
     128 numbers.
     first, again: to read a megabyte of keys and values from memory, and once more from the cache.
@@ -41,7 +41,7 @@ class CostModel:
     """
 
     sharing: float = 2.9
-    stretching: float = 1.8
+    unshared: float = 1.8
     tile: float = 1.5
     first: float = 0.23
     again: float = 0.1
@@ -86,7 +86,7 @@ class CostModel:
         shared = self.shared(layout, shape, tile, slots)
         per_sequence = self.per_sequence(layout, shape)
         chosen = per_sequence <= shared
-        none, some = self.sharing, self.sharing + self.stretching
+        none, some = self.sharing, self.sharing + self.unshared
         every = some if sharing else 0.0
         if sharing and has_unshared:
             none += _NEW_GRAPH

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.shared import shared_attention
@@ -22,7 +22,7 @@ def decode_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    plan: Plan,
+    plan: AttentionPlan,
     block_tables: torch.Tensor,
     prefix_length: torch.Tensor,
     position: torch.Tensor,

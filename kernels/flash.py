@@ -176,7 +176,7 @@ class _OwnKeys:
     bias: Tensor
 
 
-class SuffixPlan:
+class FlashSuffixPlan:
     """Which rows' own blocks are read together in this step; made once, used by every layer.
 
     block_tables: [rows, max_blocks]; prefix_length, position: [rows] of the batch, on a CPU. A dead
@@ -231,7 +231,7 @@ def decode_attention(
     k_cache: Tensor,
     v_cache: Tensor,
     plan: ReferencePlan,
-    suffix: SuffixPlan,
+    suffix: FlashSuffixPlan,
     *,
     fp8: FP8Blocks | None = None,
     scale: float,
@@ -260,7 +260,7 @@ def _own(
     k_cache: Tensor,
     v_cache: Tensor,
     fp8: FP8Blocks | None,
-    suffix: SuffixPlan,
+    suffix: FlashSuffixPlan,
     masked: bool,
 ) -> Partial:
     """Each row's attention to its own keys. q: [rows, num_heads, size] in tree order, scaled.

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from sharegen.kernels import tiles
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.merge import merge_partials
@@ -54,7 +54,7 @@ class PrefillPlan:
         self.shape, self.max_tokens, self._tile = shape, max_tokens, tile
         limit = tiles.shared_memory_limit(device)
         whole = shared_tile or tiles.shared_tile(shape, limit)
-        self.shared = Plan(shape, max_tokens, device, tile=whole)
+        self.shared = AttentionPlan(shape, max_tokens, device, tile=whole)
         self.has_shared = False
 
     def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.attention_plan import SEGMENT_FIELDS, Plan
+from sharegen.kernels.attention_plan import SEGMENT_FIELDS, AttentionPlan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import (
@@ -201,7 +201,7 @@ def shared_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    plan: Plan,
+    plan: AttentionPlan,
     position: torch.Tensor,
     *,
     fp8: FP8Blocks | None = None,

@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor as Descriptor
 
-from sharegen.kernels.attention_plan import SEGMENT_FIELDS, Plan
+from sharegen.kernels.attention_plan import SEGMENT_FIELDS, AttentionPlan
 from sharegen.kernels.items import item_of
 from sharegen.kernels.online_softmax import LOG2E, finish, weights
 from sharegen.kernels.roles import is_hopper, leave, next_stage, tiles_of
@@ -50,7 +50,7 @@ _REGISTERS = 128
 _ATTENDING = 176
 
 
-def suits_hopper(plan: Plan, device: torch.device) -> bool:
+def suits_hopper(plan: AttentionPlan, device: torch.device) -> bool:
     """Whether the kernel is for such heads, tiles and processors."""
     shape, tile = plan.shape, plan.tile
     return (
@@ -441,7 +441,7 @@ def _hopper_shared_kernel(
 
 
 def launch_on_hopper(
-    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, plan: Plan, scale: float
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, plan: AttentionPlan, scale: float
 ) -> None:
     """The partials of all rows over all shared nodes, none of which is in FP8, without limits."""
     shape, tile = plan.shape, plan.tile

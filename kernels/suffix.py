@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from sharegen.kernels.attention_plan import UNSHARED_FIELDS, Plan
+from sharegen.kernels.attention_plan import UNSHARED_FIELDS, AttentionPlan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.fp8_rows import FP8Rows
 from sharegen.kernels.merge import merge_into_rows, merge_partials
@@ -341,7 +341,7 @@ def suffix_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    plan: Plan,
+    plan: AttentionPlan,
     block_tables: torch.Tensor,
     prefix_length: torch.Tensor,
     position: torch.Tensor,

@@ -28,7 +28,7 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
-from sharegen.engine.schedule.usage import Meter, Usage
+from sharegen.engine.schedule.usage import CacheUsage, Meter
 from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.recipe import RECIPES
 
@@ -132,7 +132,7 @@ class _Watch(Meter):
         self.places_apart = 0
         engine.observer.meter = self
 
-    def note(self, usage: Usage, decodes: bool) -> None:
+    def note(self, usage: CacheUsage, decodes: bool) -> None:
         super().note(usage, decodes)
         if decodes:
             size = self.rows.block_size

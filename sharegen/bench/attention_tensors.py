@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from sharegen.bench.attention_case import Tree
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.fp8_blocks import FP8Blocks
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.reference import read_fp8, store_fp8
@@ -77,7 +77,7 @@ class Tensors:
                 cache.flatten(0, 1)[slots] = numbers.to(cache.dtype)
         return found
 
-    def inputs(self, plan: Plan) -> tuple:
+    def inputs(self, plan: AttentionPlan) -> tuple:
         """The positional arguments of `decode_attention`."""
         return (
             self.q, self.k_cache, self.v_cache, plan,

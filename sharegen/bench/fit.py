@@ -10,7 +10,7 @@ import torch
 from sharegen.bench.attention_case import TABLE, Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.timer import Timer
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.shared import shared_attention
@@ -30,15 +30,15 @@ def fit_costs(device: torch.device) -> CostModel:
     again = max(0.0, (per_row - first) / (_CACHED.samples - 1))
     sharing = _decode(_SMALL, None, timer, device) - _decode(_SMALL, _NEVER, timer, device)
     both = _decode(TABLE[0], None, timer, device, has_unshared=True)
-    stretching = both - _decode(TABLE[0], None, timer, device)
+    unshared = both - _decode(TABLE[0], None, timer, device)
     tile = _tile(timer, device)
-    return CostModel(max(0.0, sharing), max(0.0, stretching), tile, first, again)
+    return CostModel(max(0.0, sharing), max(0.0, unshared), tile, first, again)
 
 
 def _tile(timer: Timer, device: torch.device) -> float:
     """Microseconds of a program for one tile, from a launch that keeps all of them busy."""
     tensors = Tensors(_LONG, device)
-    plan = Plan(tensors.shape, _LONG.rows, device)
+    plan = AttentionPlan(tensors.shape, _LONG.rows, device)
     plan.update(tensors.layout)
     inputs = (tensors.q, tensors.k_cache, tensors.v_cache, plan, tensors.position)
     seconds = timer(partial(shared_attention, *inputs, scale=tensors.scale))
@@ -62,7 +62,7 @@ def _decode(
 ) -> float:
     """Microseconds of a layer. has_unshared: as if some node were read per sequence."""
     tensors = Tensors(case, device)
-    plan = Plan(tensors.shape, case.rows, device, costs=costs)
+    plan = AttentionPlan(tensors.shape, case.rows, device, costs=costs)
     plan.update(tensors.layout)
     plan.has_unshared |= has_unshared
     inputs = tensors.inputs(plan)

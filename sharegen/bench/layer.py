@@ -16,7 +16,7 @@ from sharegen.bench.cascade import by_row, cascade_step
 from sharegen.engine.execute.memory import memory_of_cpu
 from sharegen.errors import CapacityError
 from sharegen.kernels import flash
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import EACH_ROW, CostModel, load_costs
 
 Step = Callable[[], Any]
@@ -74,7 +74,7 @@ class Layer:
         if self._device.type == "cuda":
             from sharegen.kernels.decode import decode_attention  # which needs Triton
 
-            plan = Plan(
+            plan = AttentionPlan(
                 tensors.shape, self.case.rows, self._device,
                 costs=costs, fp8_suffixes=self.case.fp8,
             )  # fmt: skip
@@ -91,7 +91,7 @@ class Layer:
         plan = flash.FlashPlan(layout, size, self._device)
         where = (tensors.block_tables, tensors.prefix_length, tensors.position)
         token_numbers = tensors.k_cache[0, 0].numel()
-        suffix = flash.SuffixPlan(plan, size, *where, token_numbers)
+        suffix = flash.FlashSuffixPlan(plan, size, *where, token_numbers)
 
         def step() -> None:
             tensors.out = flash.decode_attention(

@@ -22,7 +22,7 @@ from sharegen.errors import UsageError
 if TYPE_CHECKING:
     from sharegen.job.dry_run import CutPlan, PromptPreview
     from sharegen.job.estimate import TimeEstimate
-    from sharegen.job.sharing_plan import Branch, LevelReading, Plan
+    from sharegen.job.sharing_plan import Branch, LevelReading, SharingPlan
 
 
 @with_options
@@ -108,7 +108,7 @@ def _print_prompt(asked: PromptPreview) -> None:
     sys.stdout.write((printable(asked.text) if sys.stdout.isatty() else asked.text) + "\n")
 
 
-def plan_table(plan: Plan, time: TimeEstimate | None) -> Table:
+def plan_table(plan: SharingPlan, time: TimeEstimate | None) -> Table:
     """The numbers of a plan, a line each. time: how long it will take, where that is known."""
     table = Table.grid(padding=(0, 2))
     per_wave = f"{plan.fit:,} sequences at once"
@@ -152,7 +152,7 @@ def plan_table(plan: Plan, time: TimeEstimate | None) -> Table:
     return table
 
 
-def _time(plan: Plan, found: TimeEstimate | None) -> str:
+def _time(plan: SharingPlan, found: TimeEstimate | None) -> str:
     """How long sampling takes, and where that is from."""
     if found is None:
         return "not known: no run of this model on this machine is on record in runs/"
@@ -170,14 +170,14 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:,.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
 
 
-def _gold_rows(plan: Plan) -> list[tuple[str, str]]:
+def _gold_rows(plan: SharingPlan) -> list[tuple[str, str]]:
     """How many problems have a known gold answer, where the recipe looks for one."""
     if plan.golds is None:
         return []
     return [("gold answers", f"known of {plan.golds:,} of {plan.problems:,} problems")]
 
 
-def _samples_row(plan: Plan) -> tuple[str, str]:
+def _samples_row(plan: SharingPlan) -> tuple[str, str]:
     drawn = f"{plan.samples:,} completions of up to {plan.max_tokens:,} tokens"
     if plan.uneven:
         return "problems", f"{plan.problems:,}, with {drawn}, as many as each asks for"
@@ -185,7 +185,7 @@ def _samples_row(plan: Plan) -> tuple[str, str]:
     return "problems x samples", f"{plan.problems:,} x {each:,} = {drawn}"
 
 
-def _state_rows(plan: Plan) -> list[tuple[str, str]]:
+def _state_rows(plan: SharingPlan) -> list[tuple[str, str]]:
     """What a model's mixers keep of prompts and samples."""
     rows = [
         ("state of the prompts", f"{size(plan.samples * plan.state_bytes)} stored for every "
@@ -199,7 +199,7 @@ def _state_rows(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def _rule_rows(plan: Plan) -> list[tuple[str, str]]:
+def _rule_rows(plan: SharingPlan) -> list[tuple[str, str]]:
     """What a rule leaves of a job, as far as that is known before anything is drawn."""
     least = plan.wave * plan.problems
     kept = "prompts stay in the KV cache between waves"
@@ -259,7 +259,7 @@ def _reading(reading: LevelReading) -> str:
     return f"{nodes}, of which {reading.apart:,} read by each sequence with its own tokens ({why})"
 
 
-def sharing_tree(plan: Plan) -> Tree:
+def sharing_tree(plan: SharingPlan) -> Tree:
     """The tree of what prompts share: tokens of each node, the middle elided."""
     tree = Tree(
         f"[bold]{_count(plan.problems, 'problem')}, {_count(plan.samples, 'sample')}[/]: "
@@ -271,7 +271,7 @@ def sharing_tree(plan: Plan) -> Tree:
     return tree
 
 
-def _by_order(plan: Plan) -> str:
+def _by_order(plan: SharingPlan) -> str:
     """What `--reorder` saves."""
     if plan.saved_by_order is None:
         return ""
@@ -281,7 +281,7 @@ def _by_order(plan: Plan) -> str:
     return f"; in the given order {given:,} ({_times(given, plan.computed)} more)"
 
 
-def _grow(tree: Tree, branch: Branch, plan: Plan) -> None:
+def _grow(tree: Tree, branch: Branch, plan: SharingPlan) -> None:
     tokens = _count(branch.tokens, "token")
     if branch.repeat > 1:
         drawn = _count(branch.samples, "sample")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sharegen.common.shard import Shard
     from sharegen.engine.config import EngineStats
     from sharegen.job.outcome import JobOutcome
-    from sharegen.job.sharing_plan import Plan
+    from sharegen.job.sharing_plan import SharingPlan
     from sharegen.results.sandbox.system import Isolation
     from sharegen.results.screen.progress import EarlierProgress, Progress
     from sharegen.workload.configuration import Configuration
@@ -128,7 +128,7 @@ def run_recipe(
 
 def _plan_of_asked(
     configuration: Configuration, outcome: JobOutcome, shard: Shard | None
-) -> Plan | None:
+) -> SharingPlan | None:
     """The sharing among what is asked, where the journal's last run asked for the same or more.
 
     None where that is not known and the model is not there any more.
@@ -169,7 +169,7 @@ def _terminal_watcher(console: Console, status: Status) -> Any:
     class TerminalWatcher(Watcher):
         """The sharing tree, the journal's name, then a progress bar, on stderr."""
 
-        def planned(self, plan: Plan, path: Path, recorded: int) -> None:
+        def planned(self, plan: SharingPlan, path: Path, recorded: int) -> None:
             status.stop()
             console.print(sharing_tree(plan))
             console.print(f"\n[dim]journal:[/] {visible(str(path))}", soft_wrap=True)

@@ -28,7 +28,7 @@ from sharegen.job.machine import (
 )
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
-from sharegen.job.sharing_plan import Plan, make_plan
+from sharegen.job.sharing_plan import SharingPlan, make_plan
 from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.results.journal.journal_family import JournalFamily
 from sharegen.workload.clock import Clock
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sharegen.engine.model.loaded import LoadedModel
 
 
-def plan_job(configuration: Configuration, shard: Shard | None = None) -> Plan:
+def plan_job(configuration: Configuration, shard: Shard | None = None) -> SharingPlan:
     """What the job would share, from the model's config alone: nothing is sampled or loaded.
 
     shard: of this part of it.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sharegen.errors import SharegenError
 from sharegen.job.environment import device_name
-from sharegen.job.sharing_plan import Plan
+from sharegen.job.sharing_plan import SharingPlan
 from sharegen.results.journal.found_journal import FoundJournal, journals_with_run_files
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration
@@ -39,7 +39,9 @@ class TimeEstimate:
     run_file: Path
 
 
-def estimate(configuration: Configuration, plan: Plan, folder: Path = RUNS) -> TimeEstimate | None:
+def estimate(
+    configuration: Configuration, plan: SharingPlan, folder: Path = RUNS
+) -> TimeEstimate | None:
     """The estimate from the latest similar run, preferably of the same recipe; None without one."""
     from sharegen.engine.model.checkpoint.source import resolve_device
 

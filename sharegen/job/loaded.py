@@ -38,7 +38,7 @@ from sharegen.job.outcome import all_failed
 from sharegen.job.recording import record_of
 from sharegen.job.reordering import saved_by_order
 from sharegen.job.share import Share, paths_of
-from sharegen.job.sharing_plan import Plan, make_plan, shared_tokens
+from sharegen.job.sharing_plan import SharingPlan, make_plan, shared_tokens
 from sharegen.job.stop_when import Stopping
 from sharegen.job.template_clock import clock_of, log_clock
 from sharegen.job.watcher import Watcher
@@ -337,7 +337,7 @@ class LoadedJob:
             raise kind(f"no row can be asked: {first_error}")
         return asked, requests
 
-    def _plan(self, asked: list[_PendingProblem], tree: PrefixTree) -> Plan:
+    def _plan(self, asked: list[_PendingProblem], tree: PrefixTree) -> SharingPlan:
         plan = make_plan(
             tree,
             [item.request.prompt_token_ids for item in asked],
@@ -388,7 +388,7 @@ class LoadedJob:
     def _close(
         self,
         journal: Journal,
-        plan: Plan,
+        plan: SharingPlan,
         drawn: int,
         seconds: float,
         cpu_seconds: float,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sharegen.errors import DataError, JournalError, ModelError
 from sharegen.job.job_content import JobContent
-from sharegen.job.sharing_plan import Plan
+from sharegen.job.sharing_plan import SharingPlan
 from sharegen.results.journal.found_journal import FoundJournal, OnRecord
 from sharegen.results.journal.journal import refuse_other_job
 from sharegen.results.journal.keys import Key
@@ -38,11 +38,11 @@ class JobOutcome:
     prompts: Sequence[Sequence[int]] | None = None
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> SharingPlan | None:
         """The sharing, as the journal's last run found it."""
         plan = self.run.stats.get("plan")
         try:
-            return Plan.from_json(plan) if plan else None
+            return SharingPlan.from_json(plan) if plan else None
         except (KeyError, TypeError):  # of another version, or edited
             return None
 

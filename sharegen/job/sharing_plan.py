@@ -60,7 +60,7 @@ class LevelReading:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SharingPlan:
     """The numbers of a job; bytes where the name says so, tokens otherwise.
 
     asked: every sample's whole prompt; computed: the tree's tokens, each once; duplicated: of
@@ -116,7 +116,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Plan:
+    def from_json(cls, values: dict[str, Any]) -> SharingPlan:
         branches = [Branch.from_json(branch) for branch in values["branches"]]
         found = [LevelReading(**reading) for reading in values["readings"]]
         return cls(**{**values, "branches": branches, "readings": found})
@@ -137,7 +137,7 @@ def make_plan(
     width: int = 1,
     state_bytes: int = 0,
     state_slots: int | None = None,
-) -> Plan:
+) -> SharingPlan:
     """The plan of `samples` completions of up to `max_tokens` tokens for each prompt.
 
     samples, max_tokens: one for all prompts, or one for each. tree: of the prompts; ids: their
@@ -156,7 +156,7 @@ def make_plan(
     fitting = fitting_sequences(tree, samples, max_tokens, num_blocks, width, state_slots)
     fit = min(fitting, max_sequences, total)
     stored = sum(node.length * (1 if node.alone else width) for node in tree.nodes())
-    return Plan(
+    return SharingPlan(
         problems=len(prompts),
         samples=total,
         max_tokens=longest,

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sharegen.job.sharing_plan import Plan
+from sharegen.job.sharing_plan import SharingPlan
 from sharegen.results.screen.progress import EarlierProgress, Progress
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Watcher:
     """Is notified of a job's progress; this one shows nothing."""
 
-    def planned(self, plan: Plan, path: Path, recorded: int) -> None:
+    def planned(self, plan: SharingPlan, path: Path, recorded: int) -> None:
         """The sharing is known; the journal at `path`, or one beside, has so many samples."""
 
     def sampling(

@@ -147,7 +147,7 @@ class FewShot(Strict, FewShotParameters):  # type: ignore[misc]
         return self
 
 
-class Prompt(Strict):
+class PromptSection(Strict):
     """What is asked: a template, or one in which some fields of the row may stand in any order.
 
     `prompt: "..."` says the template alone.
@@ -176,12 +176,12 @@ class Prompt(Strict):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        if not isinstance(value, str | Mapping | Prompt):
+        if not isinstance(value, str | Mapping | PromptSection):
             raise ValueError("it must be a text, or a mapping with 'text' and 'free'")
         return {"text": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _check_free(self) -> Prompt:
+    def _check_free(self) -> PromptSection:
         twice = [name for name in self.free if self.free.count(name) > 1]
         if twice:
             raise ValueError(f"{twice[0]!r} stands twice among the free fields")
@@ -201,7 +201,7 @@ class _OrText:
         return {"anyOf": [{"type": "string"}, handler(core_schema)]}
 
 
-PromptOrText = Annotated[Prompt, _OrText()]
+PromptOrText = Annotated[PromptSection, _OrText()]
 """A prompt, or its template alone."""
 
 

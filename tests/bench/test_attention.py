@@ -15,7 +15,7 @@ from sharegen.bench.attention_case import TABLE, Case, Tree
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.bench.cascade import levels_of
 from sharegen.cli import main
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.decode import decode_attention
 from sharegen.results.report import figures
 
@@ -40,7 +40,7 @@ DEEP = Levels(4, 2, (2, 2, 4, 4), (20, 5, 33), 17, head_size=32)
 @pytest.mark.turn(5)
 def test_a_case_computes_its_tree(case: Tree) -> None:
     tensors = Tensors(case, DEVICE, dtype=torch.float16)
-    plan = Plan(tensors.shape, case.rows, DEVICE)
+    plan = AttentionPlan(tensors.shape, case.rows, DEVICE)
     plan.update(tensors.layout)
     decode_attention(*tensors.inputs(plan), scale=tensors.scale, out=tensors.out)
     assert tensors.error() < 3e-3

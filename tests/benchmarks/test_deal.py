@@ -18,7 +18,7 @@ from sharegen.cli import main
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.parallel.driver import Driver
-from sharegen.engine.parallel.messages import Drawn, Setting, WorkersError
+from sharegen.engine.parallel.messages import CompletionMessage, Setting, WorkersError
 from sharegen.errors import UsageError
 
 SHAPE = Shape(problems=150, samples=4, tokens=80, max_tokens=24, seed=3)
@@ -54,8 +54,10 @@ def job(count: int) -> list[Request]:
     return [Request(i, [*stem, i], params, range(2), splits=[20, 21]) for i in range(count)]
 
 
-def nine(request: Request, sample: int) -> Drawn:
-    return Drawn(request.key, sample, [0] * 9, "", "length", None, 0.0, None, None, None)
+def nine(request: Request, sample: int) -> CompletionMessage:
+    return CompletionMessage(
+        request.key, sample, [0] * 9, "", "length", None, 0.0, None, None, None
+    )
 
 
 def drawn_by(clocks: Clocks, workers: int, requests: list[Request]) -> list[tuple[int, int]]:

@@ -435,7 +435,7 @@ def test_prefill_runs_ahead_of_the_host(
 ) -> None:
     """Beside a GPU a batch is launched while the one before runs, also after an earlier job."""
     engine = make_engine(loaded("llama"), prefill_tokens=16)
-    engine.scheduler.padded = engine.scheduler.rows.padded = padded
+    engine.scheduler.rows.padded = padded
     engine._lag = 1
     in_flight: list[int] = []
     launch = engine._run

@@ -11,7 +11,7 @@ import torch
 
 from sharegen.job.environment import device_name
 from sharegen.job.estimate import estimate
-from sharegen.job.sharing_plan import Plan
+from sharegen.job.sharing_plan import SharingPlan
 from sharegen.results.journal.run_file import RunFile
 from sharegen.workload.configuration import Configuration, resolve
 
@@ -24,7 +24,7 @@ def job() -> Configuration:
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan() -> SharingPlan:
     from sharegen.engine.cache.prefix_tree import PrefixTree
     from sharegen.job.sharing_plan import make_plan
 
@@ -50,14 +50,14 @@ def record(folder: Path, name: str, job: Configuration, **changes: Any) -> Path:
     return path
 
 
-def test_by_a_run_of_the_same_recipe(tmp_path: Path, job: Configuration, plan: Plan) -> None:
+def test_by_a_run_of_the_same_recipe(tmp_path: Path, job: Configuration, plan: SharingPlan) -> None:
     path = record(tmp_path, "a", job)
     found = estimate(job, plan, tmp_path)
     assert found is not None and found.run_file == path
     assert found.seconds == pytest.approx(200 * 70 / 1400) and found.tokens == 70
 
 
-def test_by_a_run_of_another_recipe(tmp_path: Path, job: Configuration, plan: Plan) -> None:
+def test_by_a_run_of_another_recipe(tmp_path: Path, job: Configuration, plan: SharingPlan) -> None:
     """How long its samples were says nothing of these: they count at their full length."""
     record(tmp_path, "a", job, extent={"recipe": "prompts"})
     found = estimate(job, plan, tmp_path)
@@ -65,7 +65,9 @@ def test_by_a_run_of_another_recipe(tmp_path: Path, job: Configuration, plan: Pl
     assert found.seconds == pytest.approx(200 * 256 / 1400)
 
 
-def test_the_latest_of_the_same_recipe(tmp_path: Path, job: Configuration, plan: Plan) -> None:
+def test_the_latest_of_the_same_recipe(
+    tmp_path: Path, job: Configuration, plan: SharingPlan
+) -> None:
     later = {"device": device_name(CPU), "date": "2026-02-02T03:04:05+00:00"}
     record(tmp_path, "a", job)
     path = record(tmp_path, "b", job, environment=later, timings={"sampling_seconds": 10.0})
@@ -87,13 +89,13 @@ def test_the_latest_of_the_same_recipe(tmp_path: Path, job: Configuration, plan:
     ids=str,
 )
 def test_a_run_that_is_not_like_it(
-    tmp_path: Path, job: Configuration, plan: Plan, changes: dict[str, Any]
+    tmp_path: Path, job: Configuration, plan: SharingPlan, changes: dict[str, Any]
 ) -> None:
     record(tmp_path, "a", job, **changes)
     assert estimate(job, plan, tmp_path) is None
 
 
-def test_without_a_run(tmp_path: Path, job: Configuration, plan: Plan) -> None:
+def test_without_a_run(tmp_path: Path, job: Configuration, plan: SharingPlan) -> None:
     assert estimate(job, plan, tmp_path / "runs") is None
     (tmp_path / ".sharegen").mkdir()
     (tmp_path / ".sharegen" / "torn.run.json").write_text('{"configu')

@@ -7,7 +7,7 @@ import torch
 from sharegen.cli.plan import plan_table
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.reading import readings
-from sharegen.job.sharing_plan import LevelReading, Plan, make_plan
+from sharegen.job.sharing_plan import LevelReading, SharingPlan, make_plan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.tiles import AttentionShape
 
@@ -49,7 +49,7 @@ def test_the_plan_tells_the_decision_and_why() -> None:
         LevelReading(1, 4, 4, 9.0, 2.0),
         LevelReading(2, 4, 1, 9.0, 2.0),
     ]
-    told = Plan.from_json({**made.to_json(), "readings": [vars(r) for r in read]})
+    told = SharingPlan.from_json({**made.to_json(), "readings": [vars(r) for r in read]})
     assert told.readings == read
     cells = [str(cell) for cell in plan_table(told, None).columns[1].cells][-4:-1]
     assert cells[0].startswith("1 node, read once for all sequences below (3.0 µs a layer against")

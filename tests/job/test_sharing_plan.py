@@ -6,12 +6,12 @@ import pytest
 
 from sharegen.cli.plan import _state_rows
 from sharegen.engine.cache.prefix_tree import PrefixTree
-from sharegen.job.sharing_plan import Branch, Plan, make_plan, most_blocks, shared_tokens
+from sharegen.job.sharing_plan import Branch, SharingPlan, make_plan, most_blocks, shared_tokens
 
 SHOT = list(range(100))
 
 
-def plan(prompts: list[list[int]], **sizes: int) -> Plan:
+def plan(prompts: list[list[int]], **sizes: int) -> SharingPlan:
     values = {"num_blocks": 1000, "kv_bytes_per_token": 10, "max_sequences": 99}
     names = [f"p{i}" for i in range(len(prompts))]
     return make_plan(tree_of(prompts), prompts, names, 4, 20, **{**values, **sizes})
@@ -74,7 +74,7 @@ def test_a_forest_and_a_prompt_within_another() -> None:
 
 def test_json_and_back() -> None:
     made = plan(prompts(10))
-    assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert SharingPlan.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_a_job_never_uses_more_than_its_most_blocks() -> None:
@@ -94,7 +94,7 @@ def test_prompts_that_go_on_from_each_other_without_end() -> None:
     while branch.children:
         [branch], levels = branch.children, levels + 1
     assert levels < 20 and branch.repeat > 900 and branch.problems == branch.repeat
-    assert Plan.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert SharingPlan.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_tokens_that_some_prompts_share_with_others() -> None:

@@ -23,7 +23,7 @@ from sharegen.bench.attention_case import Case
 from sharegen.bench.attention_tensors import Tensors
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import gated_product, shared_hopper
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_rows import FP8Rows, gated_rows, rows_of
@@ -67,7 +67,7 @@ def launch(kernel: JITFunction, *args: Any, grid: object, warmup: bool, **how: A
 def decode(case: Case, rows: bool = False, dtype: torch.dtype = torch.bfloat16, **how: Any) -> None:
     tensors = Tensors(case, CPU, dtype=dtype)
     for costs in (None, Decided(every=2)):
-        plan = Plan(tensors.shape, case.rows, CPU, costs=costs)
+        plan = AttentionPlan(tensors.shape, case.rows, CPU, costs=costs)
         plan.update(tensors.layout)
         where = FP8Rows.empty(case.rows, case.num_heads * case.head_size, CPU, LEAST)
         decode_attention(

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sharegen.kernels.attention_plan import Plan, work_list
+from sharegen.kernels.attention_plan import AttentionPlan, work_list
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.layout import SharedLayout
 from sharegen.kernels.tiles import AttentionShape, Tile, beside_tile, many_tile
@@ -137,7 +137,7 @@ def test_splits_only_when_there_are_too_few_items() -> None:
 
 
 def test_says_when_buffers_grow() -> None:
-    plan = Plan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
+    plan = AttentionPlan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
     plan.slots = 8  # few enough that no node is split
     plan.update(layout_of([(100, 0, 64)], 64))
     assert plan.generation == 0
@@ -155,7 +155,7 @@ def test_buffers_for_which_there_was_no_memory_are_made_again(
     allocate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of the new buffers are there, some are the old ones: nothing may be written to those."""
-    plan = Plan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
+    plan = AttentionPlan(make_shape(4, 2, torch.float32), 64, DEVICE, tile=TILE)
     plan.slots = 8
     deep, flat = layout_of([(20, 0, 64)] * 200, 64), layout_of([(100, 0, 64)], 64)
 
@@ -178,7 +178,7 @@ def test_buffers_for_which_there_was_no_memory_are_made_again(
 def test_tile_follows_the_length_of_what_is_shared() -> None:
     """The tile changes, and says so, but not for small changes around the border."""
     shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)
-    plan = Plan(shape, 2048, DEVICE)  # room for as many partials as any device wants
+    plan = AttentionPlan(shape, 2048, DEVICE)  # room for as many partials as any device wants
     short = plan.variant
     plan.update(layout_of([(1024, 0, 64)], 64))
     assert plan.variant == short
@@ -194,7 +194,7 @@ def test_tile_follows_the_length_of_what_is_shared() -> None:
 def test_tile_follows_the_rows() -> None:
     """Many rows take larger tiles, and the last ones of a job the same."""
     shape = AttentionShape(32, 8, 128, 128, 16, torch.float16)
-    plan = Plan(shape, 1024, DEVICE)
+    plan = AttentionPlan(shape, 1024, DEVICE)
     limit = plan.shared_memory
     few, many = beside_tile(shape, limit), many_tile(shape, limit, long=False)
     for rows, tile in ((255, few), (256, many), (1, many)):
@@ -205,10 +205,11 @@ def test_tile_follows_the_rows() -> None:
 
 
 def test_shares_from_the_first_node_on_that_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "sharegen.kernels.attention_plan.resident_programs", lambda *_: 264
-    )  # a GPU's
-    plan = Plan(AttentionShape(32, 8, 128, 128, 16, torch.float16), 64, DEVICE, costs=CostModel())
+    programs = "sharegen.kernels.attention_plan.resident_programs"
+    monkeypatch.setattr(programs, lambda *_: 264)  # a GPU's
+    plan = AttentionPlan(
+        AttentionShape(32, 8, 128, 128, 16, torch.float16), 64, DEVICE, costs=CostModel()
+    )
     alone = layout_of([(512, row, row + 1) for row in range(64)], 64)
     together = layout_of([(8192, 0, 64)], 64)
     plan.update(alone)
@@ -220,7 +221,7 @@ def test_shares_from_the_first_node_on_that_is_worth_it(monkeypatch: pytest.Monk
 
 
 def test_refuses_more_rows_than_it_has_room_for() -> None:
-    plan = Plan(make_shape(4, 2, torch.float32), 8, DEVICE, tile=TILE)
+    plan = AttentionPlan(make_shape(4, 2, torch.float32), 8, DEVICE, tile=TILE)
     with pytest.raises(IndexError):
         plan.update(layout_of([(100, 0, 9)], 9))
 
@@ -230,7 +231,7 @@ def test_builds_within_a_millisecond() -> None:
     nodes = [(1024, 0, 1040)] + [(112, 40 * i, 40 * i + 40) for i in range(26)]
     layout = layout_of(nodes, 1040, np.random.default_rng(0).permutation(1040).astype(np.int32))
     shape = AttentionShape(32, 8, 128, 128, 16, torch.bfloat16)
-    plan = Plan(shape, 1040, torch.device("cpu"), costs=CostModel())
+    plan = AttentionPlan(shape, 1040, torch.device("cpu"), costs=CostModel())
     builds, squares = [], []
     for _ in range(30):
         builds += timeit.repeat(lambda: plan.update(layout), number=1, repeat=2)

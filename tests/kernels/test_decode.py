@@ -12,7 +12,7 @@ import torch
 
 from sharegen.engine.model.fp8.products import LEAST
 from sharegen.kernels import suffix
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_rows import FP8Rows
@@ -73,7 +73,7 @@ def attend(
 ) -> torch.Tensor:
     """Decode attention into a poisoned, guarded output. costs: which nodes are shared."""
     shape = batch.shape
-    plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
+    plan = AttentionPlan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
     plan.partial_out.fill_(float("nan"))
     plan.partial_lse.fill_(float("nan"))
     plan.update(batch.layout)
@@ -272,7 +272,7 @@ def test_lines_of_no_row_change_nothing(rows: int, heads: int) -> None:
         layout = replace(
             batch.layout, order=batch.layout.order[:rows], row_end=np.array([rows], np.int32)
         )
-        plan = Plan(some, rows, DEVICE, tile=MANY_ROWS, num_programs=1)
+        plan = AttentionPlan(some, rows, DEVICE, tile=MANY_ROWS, num_programs=1)
         plan.update(layout)
         shared_attention(
             batch.q[:rows, :heads], batch.k_cache, batch.v_cache, plan, batch.position, scale=1.0
@@ -339,7 +339,7 @@ def test_default_tiles() -> None:
 def test_replanned_buffers_keep_their_addresses() -> None:
     """A plan made anew in the same buffers serves the new tree, the smaller and the larger."""
     shape = make_shape(4, 2, torch.float32)
-    plan = Plan(shape, 16, DEVICE, tile=SMALL)
+    plan = AttentionPlan(shape, 16, DEVICE, tile=SMALL)
     addresses = [t.data_ptr() for t in (plan.items, plan.order, plan.partial_out)]
     for nodes, suffixes in [TREES[name] for name in ("four levels", "no nodes", "a forest")]:
         batch = random_batch(shape, nodes, suffixes)

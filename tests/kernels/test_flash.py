@@ -106,11 +106,13 @@ def test_causal(heads: tuple[int, int], rows: int) -> None:
 
 def decode(kernel: ModuleType, batch: Batch, **how: Tensor) -> Tensor:
     """By the reference or by flash; a row's last own keys may lie among others that are NaN."""
-    kind = flash.FlashPlan if kernel is flash else reference.ReferencePlan
+    of_flash = flash.FlashPlan, flash.FlashSuffixPlan
+    of_reference = reference.ReferencePlan, reference.SuffixPlan
+    kind, own_kind = of_flash if kernel is flash else of_reference
     plan = kind(batch.layout, batch.shape.block_size, batch.q.device)
     tables = batch.block_tables, batch.prefix_length, batch.position
     width = (batch.shape.num_kv_heads * batch.shape.key_size,) if kernel is flash else ()
-    suffix = kernel.SuffixPlan(plan, batch.shape.block_size, *tables, *width)
+    suffix = own_kind(plan, batch.shape.block_size, *tables, *width)
     values = batch.v_cache.nan_to_num()  # an engine keeps them finite
     return kernel.decode_attention(batch.q, batch.k_cache, values, plan, suffix, scale=0.2, **how)
 

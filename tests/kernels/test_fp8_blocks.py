@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sharegen.kernels import reference
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel, Decided
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.fp8_blocks import NAN, FP8Blocks, from_fp8, least_exponent, to_fp8
@@ -176,7 +176,7 @@ def attend(
 ) -> torch.Tensor:
     """Decode attention into a poisoned, guarded output."""
     batch, shape = made.batch, made.batch.shape
-    plan = Plan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
+    plan = AttentionPlan(shape, len(batch.q) + 3, DEVICE, tile=tile, num_programs=5, costs=costs)
     plan.partial_out.fill_(float("nan"))
     plan.update(batch.layout)
     out, whole = guarded((len(batch.q), shape.num_heads, shape.value_size), shape.dtype)
@@ -315,7 +315,9 @@ def test_random_trees(seed: int, costs: CostModel | None) -> None:
 def test_split_suffixes(unshared: bool, dtype: torch.dtype) -> None:
     batch = random_batch(make_shape(4, 2, dtype), NODES[:2], [1, 200, 70, 5], padding=1)
     made = with_fp8_nodes(batch, (1,))
-    plan = Plan(batch.shape, len(batch.q), DEVICE, costs=Decided(every=1) if unshared else None)
+    plan = AttentionPlan(
+        batch.shape, len(batch.q), DEVICE, costs=Decided(every=1) if unshared else None
+    )
     batch = made.batch
     plan.update(batch.layout)
     tensors = (batch.q, batch.k_cache, batch.v_cache, plan)

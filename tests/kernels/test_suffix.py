@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel
 from sharegen.kernels.shared import shared_attention
 from sharegen.kernels.suffix import suffix_attention
@@ -29,7 +29,7 @@ def test_splits(splits: int, window: int | None, unshared: bool, dtype: torch.dt
     batch = random_batch(shape, [(50, 0, 3), (17, 1, 3)], [1, 200, 70, 5], padding=1)
     sinks = torch.linspace(-2, 2, 4, device=DEVICE).to(dtype)
     costs = CostModel(sharing=float("inf")) if unshared else None
-    plan = Plan(shape, len(batch.q), DEVICE, costs=costs)
+    plan = AttentionPlan(shape, len(batch.q), DEVICE, costs=costs)
     plan.update(batch.layout)
     assert plan.sharing != unshared
     options = {"scale": 0.125, "window": window}
@@ -46,7 +46,7 @@ def test_more_blocks_than_are_looked_up_at_a_time(window: int | None) -> None:
     """Also where the first one begins in the middle of a block."""
     shape = make_shape(1, 1, torch.float16, block_size=32)
     batch = random_batch(shape, [], [1100])
-    plan = Plan(shape, 1, DEVICE)
+    plan = AttentionPlan(shape, 1, DEVICE)
     plan.update(batch.layout)
     out = suffix_attention(
         batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,
@@ -63,7 +63,7 @@ def test_an_unshared_node_of_more_blocks_than_are_looked_up_at_a_time(
 ) -> None:
     shape = make_shape(1, 1, torch.float16, block_size=32)
     batch = random_batch(shape, [(1101, 0, 2)], [1, 100], scattered=scattered)
-    plan = Plan(shape, 2, DEVICE, costs=CostModel(sharing=float("inf")))
+    plan = AttentionPlan(shape, 2, DEVICE, costs=CostModel(sharing=float("inf")))
     plan.update(batch.layout)
     assert plan.has_unshared and not plan.sharing
     out = suffix_attention(
@@ -76,7 +76,7 @@ def test_an_unshared_node_of_more_blocks_than_are_looked_up_at_a_time(
 def test_one_long_row_is_split() -> None:
     shape = make_shape(1, 1, torch.float32)
     batch = random_batch(shape, [], [300])
-    plan = Plan(shape, 1, DEVICE)
+    plan = AttentionPlan(shape, 1, DEVICE)
     plan.update(batch.layout)
     out = suffix_attention(
         batch.q, batch.k_cache, batch.v_cache, plan, batch.block_tables, batch.prefix_length,

@@ -131,7 +131,7 @@ class ReferenceAttention:
         if not all(self._flashed):
             plain = reference.SuffixPlan(plan, size, *tables)
         if any(self._flashed):
-            flashed = flash.SuffixPlan(plan, size, *tables, self._token_numbers)
+            flashed = flash.FlashSuffixPlan(plan, size, *tables, self._token_numbers)
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, keys: torch.Tensor,
                    values: torch.Tensor, put: Put, *, window: int | None,

@@ -12,7 +12,7 @@ from sharegen.engine.execute.kv_cache import KVCache
 from sharegen.engine.model.interface import AttentionContext
 from sharegen.engine.model.probe import LayerSpec
 from sharegen.kernels import tiles
-from sharegen.kernels.attention_plan import Plan
+from sharegen.kernels.attention_plan import AttentionPlan
 from sharegen.kernels.cost import CostModel, load_costs
 from sharegen.kernels.decode import decode_attention
 from sharegen.kernels.layout import SharedLayout
@@ -61,7 +61,7 @@ class KernelAttention:
         costs = costs or load_costs(torch.cuda.get_device_name(cache.device))
         fp8 = bool(cache.fp8)
         self._plans = {
-            shape: Plan(shape, max_rows, cache.device, costs=costs, fp8_suffixes=fp8)
+            shape: AttentionPlan(shape, max_rows, cache.device, costs=costs, fp8_suffixes=fp8)
             for shape in shapes
         }
         self._prefill_plans = {

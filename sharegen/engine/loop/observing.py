@@ -8,7 +8,7 @@ from sharegen.engine.model.states.mixers import kernels_of
 from sharegen.engine.prepared import Prepared
 from sharegen.engine.schedule.scheduler import Scheduler
 from sharegen.engine.schedule.step import DecodeStep, PrefillStep, Step
-from sharegen.engine.schedule.usage import Meter, Usage
+from sharegen.engine.schedule.usage import CacheUsage, Meter
 
 
 class Observer:
@@ -39,7 +39,7 @@ class Observer:
             steps = stats.steps_by_levels
             steps[levels] = steps.get(levels, 0) + 1
         stats.slow_steps += stats.slow_attention is not None
-        usage = Usage.of(self._scheduler.cache, self._scheduler.rows)
+        usage = CacheUsage.of(self._scheduler.cache, self._scheduler.rows)
         self.meter.note(usage, decodes=isinstance(step, DecodeStep))
 
     def took(self, step: Step | None, seconds: float) -> None:

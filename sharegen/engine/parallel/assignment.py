@@ -17,7 +17,7 @@ import numpy as np
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.core.request import Completion, Request
 from sharegen.engine.parallel.deal import Dealer
-from sharegen.engine.parallel.messages import Drawn
+from sharegen.engine.parallel.messages import CompletionMessage
 
 W = TypeVar("W", bound=Hashable)
 
@@ -201,7 +201,7 @@ class Assignment(Generic[W]):
             for request, samples in requests.values()
         ]
 
-    def finish(self, worker: W, drawn: Drawn) -> Completion:
+    def finish(self, worker: W, drawn: CompletionMessage) -> Completion:
         """A worker has finished a sample: it, with the request as it was put to the job."""
         numbers = self._by_key.get(drawn.key, ())
         number = next((n for n in numbers if self._items[n].has(drawn.sample)), None)

@@ -25,16 +25,16 @@ from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.liveness import Liveness
 from sharegen.engine.parallel.messages import (
     Begin,
-    Call,
     Cancel,
     Check,
     Checked,
-    Drawn,
+    CompletionMessage,
     End,
     Failed,
     Finished,
     Forget,
     Ready,
+    Require,
     Setting,
     Warned,
     Work,
@@ -238,7 +238,7 @@ class Driver:
         """As Engine.call."""
         self._need_job("there are no samples to call: no job runs")
         for worker in self._assignment.call(key, required):
-            self._send(worker, Call(key, required))
+            self._send(worker, Require(key, required))
 
     def _need_job(self, without: str) -> None:
         if not self._busy:
@@ -315,5 +315,5 @@ class Driver:
             self._error = error or WorkersError(f"the last worker is gone: {why}")
 
 
-def _ending(drawn: Drawn) -> tuple[int, str]:
+def _ending(drawn: CompletionMessage) -> tuple[int, str]:
     return len(drawn.token_ids), drawn.finish_reason

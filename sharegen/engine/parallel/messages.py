@@ -94,7 +94,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Call:
+class Require:
     """The samples of a request with an index below `required` are required from now on."""
 
     key: int
@@ -166,7 +166,7 @@ class Checked:
     errors: Sequence[SharegenError | None]
 
 
-class Drawn(NamedTuple):
+class CompletionMessage(NamedTuple):
     """A completion without what the driver has: of its request it brings the key alone.
 
     A tuple, for its pickle is short and soon read: the driver reads one a sample.
@@ -186,7 +186,7 @@ class Drawn(NamedTuple):
     score: float | None = None
 
     @classmethod
-    def of(cls, completion: Completion) -> Drawn:
+    def of(cls, completion: Completion) -> CompletionMessage:
         values = vars(completion) | {"key": completion.request.key}
         del values["request"]
         return cls(**values)
@@ -200,7 +200,7 @@ class Finished:
     """What has ended since the last report, and what the engine counts."""
 
     job: int
-    drawn: Sequence[Drawn]
+    drawn: Sequence[CompletionMessage]
     stats: EngineStats
 
 

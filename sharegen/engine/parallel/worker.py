@@ -17,16 +17,16 @@ from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.line import Line
 from sharegen.engine.parallel.messages import (
     Begin,
-    Call,
     Cancel,
     Check,
     Checked,
-    Drawn,
+    CompletionMessage,
     End,
     Failed,
     Finished,
     Forget,
     Ready,
+    Require,
     Setting,
     Warned,
     Work,
@@ -102,7 +102,7 @@ class _Worker:
                 self.engine.begin(seed, lengths)
             case Work(requests):
                 self.engine.add(requests)
-            case Call(key, required):
+            case Require(key, required):
                 self.engine.call(key, required)
             case Cancel(key, samples):
                 self.engine.cancel(key, samples)
@@ -115,7 +115,7 @@ class _Worker:
         now = time.monotonic()
         if not completions and now - self.reported < _REPORT_SECONDS:
             return
-        drawn = [Drawn.of(completion) for completion in completions]
+        drawn = [CompletionMessage.of(completion) for completion in completions]
         self.line.say(Finished(self.job, drawn, self.engine.stats))
         self.reported = now
 

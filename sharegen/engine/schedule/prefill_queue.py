@@ -17,7 +17,7 @@ from sharegen.engine.schedule.step import ChosenPrefill, Chunk, PrefillStep
 _MOST_READY = 64  # times the rows: samples that wait, from where no prompt is computed ahead
 
 
-class Prefill:
+class PrefillQueue:
     """Plans what prompts miss. chunk_tokens, ahead_tokens, ahead_steps: see Scheduler. waiting: the
     groups whose prompts are not computed, in order; num_waiting: samples whose first token has not
     been drawn. drawing: samples that are required of prompts in flight."""

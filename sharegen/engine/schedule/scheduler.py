@@ -40,7 +40,7 @@ from sharegen.engine.schedule.batch_rows import BatchRows
 from sharegen.engine.schedule.beams import begin, go_on
 from sharegen.engine.schedule.capacity import Capacity
 from sharegen.engine.schedule.preemption import Preemption
-from sharegen.engine.schedule.prefill_queue import Prefill
+from sharegen.engine.schedule.prefill_queue import PrefillQueue
 from sharegen.engine.schedule.ready import ReadyQueue
 from sharegen.engine.schedule.sequence import Sequence, SequenceGroup
 from sharegen.engine.schedule.step import ChosenPrefill, PrefillStep, Step
@@ -95,7 +95,7 @@ class Scheduler:
         self.ready = ReadyQueue()  # first token drawn, no row
         self.swapping = Swapping(pool, host_slots, swap_cost or SwapCost(), one_pass)
         self.admission = Admission(self.rows, self.ready, self.cache, self.swapping)
-        self.prefill = Prefill(self.admission, chunk_tokens, ahead_tokens, ahead_steps)
+        self.prefill = PrefillQueue(self.admission, chunk_tokens, ahead_tokens, ahead_steps)
         self.preemption = Preemption(self.admission)
         self.capacity = Capacity(self.cache, context_length)
 

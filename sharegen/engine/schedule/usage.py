@@ -16,7 +16,7 @@ from sharegen.engine.schedule.sequence import Sequence
 
 
 @dataclass(frozen=True)
-class Usage:
+class CacheUsage:
     """Places for tokens at one moment, of which each block has `block_size`.
 
     In use is what a request holds, or a sample that has ended keeps for forks; not what stays of
@@ -32,7 +32,7 @@ class Usage:
     external: int = 0
 
     @classmethod
-    def of(cls, cache: PrefixCache[Sequence], rows: BatchRows) -> Usage:
+    def of(cls, cache: PrefixCache[Sequence], rows: BatchRows) -> CacheUsage:
         """What it is now, from counts that are kept as things change."""
         pool = cache.pool
         reserved = (pool.num_used - cache.idle_blocks) * pool.block_size
@@ -62,10 +62,10 @@ class Meter:
     peak: of the step with most in use. in_steps: summed over all decoding steps.
     """
 
-    peak: Usage = field(default_factory=Usage)
-    in_steps: dict[str, int] = field(default_factory=lambda: Usage().counts())
+    peak: CacheUsage = field(default_factory=CacheUsage)
+    in_steps: dict[str, int] = field(default_factory=lambda: CacheUsage().counts())
 
-    def note(self, usage: Usage, decodes: bool) -> None:
+    def note(self, usage: CacheUsage, decodes: bool) -> None:
         """A step has been launched, which fills the places that it writes to."""
         if (usage.reserved, usage.used) > (self.peak.reserved, self.peak.used):
             self.peak = usage

@@ -13,7 +13,7 @@ import pytest
 
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.parallel.assignment import Assignment
-from sharegen.engine.parallel.messages import Drawn
+from sharegen.engine.parallel.messages import CompletionMessage
 
 BLOCK = 4
 
@@ -69,7 +69,7 @@ class Simulation:
             self.now, _, name, request, sample = heapq.heappop(self.events)
             if name in self.workers:
                 self.finished[request.key, sample] += 1
-                self.assignment.finish(name, Drawn.of(completion(request, sample)))
+                self.assignment.finish(name, CompletionMessage.of(completion(request, sample)))
                 self.workers[name].running -= 1
                 self.start(name)
                 return
@@ -180,7 +180,7 @@ def test_the_last_requests_of_many_are_not_parted() -> None:
             for request in dealt:
                 owners.setdefault(request.key, set()).add(worker)
                 for sample in request.samples:
-                    assignment.finish(worker, Drawn.of(completion(request, sample)))
+                    assignment.finish(worker, CompletionMessage.of(completion(request, sample)))
     assert all(len(found) == 1 for found in owners.values()) and len(owners) == 20
 
 
@@ -248,7 +248,9 @@ def test_samples_are_cancelled_and_called_whoever_has_them(seed: int) -> None:
         if held[worker]:
             key, sample = rng.choice(sorted(held[worker]))
             held[worker].remove((key, sample))
-            done = assignment.finish(worker, Drawn.of(completion(requests[key], sample)))
+            done = assignment.finish(
+                worker, CompletionMessage.of(completion(requests[key], sample))
+            )
             assert done.request.prompt_token_ids == requests[key].prompt_token_ids
             (late if (key, sample) in ended else finished).add((key, sample))
         if rng.random() < 0.3:

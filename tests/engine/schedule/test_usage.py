@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from sharegen.engine.cache.stored_kv import NodeKV
 from sharegen.engine.core.beam_search import BeamSearchParams
 from sharegen.engine.core.request import Request, SamplingParams
-from sharegen.engine.schedule.usage import Meter, Usage
+from sharegen.engine.schedule.usage import CacheUsage, Meter
 from tests.engine.jobs import (
     CheckedEngine,
     engine_config,
@@ -48,11 +48,11 @@ class Counting(Meter):
             if self.engine.pool._owners[block] == 0:
                 self.written.pop(block, None)
 
-    def note(self, usage: Usage, decodes: bool) -> None:
+    def note(self, usage: CacheUsage, decodes: bool) -> None:
         super().note(usage, decodes)
         assert usage == self.counted()
 
-    def counted(self) -> Usage:
+    def counted(self) -> CacheUsage:
         scheduler, pool = self.engine.scheduler, self.engine.pool
         size, blocks_per_full = pool.block_size, pool.blocks_per_full
         hopes: dict[int, int] = {}  # places of a block that have, or may yet have, a token
@@ -78,7 +78,7 @@ class Counting(Meter):
             for i in range(0, pool.num_blocks, blocks_per_full)
         ]
         external = sum(int(full_block.sum()) for full_block in free if not full_block.all()) * size
-        return Usage(used, ahead, internal, external)
+        return CacheUsage(used, ahead, internal, external)
 
     def fill(
         self, owner: Any, now: int, last: int, written: dict[int, int], hopes: dict[int, int]

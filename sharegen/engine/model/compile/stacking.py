@@ -112,7 +112,7 @@ def stacks(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Stack]:
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """What a model gave a layer, and got."""
 
     layer: nn.Module
@@ -121,14 +121,14 @@ class Call:
     result: Any
 
 
-def calls_of(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Call]:
+def calls_of(model: LoadedModel, layers: Sequence[nn.Module]) -> list[LayerCall]:
     """The calls of a forward, in their order; none where a layer is not called just once."""
-    found: list[Call] = []
+    found: list[LayerCall] = []
 
     def watch(layer: nn.Module) -> None:
         def run(*args: Any, **kwargs: Any) -> Any:
             result = layer._call_impl(*args, **kwargs)
-            found.append(Call(layer, args, kwargs, result))
+            found.append(LayerCall(layer, args, kwargs, result))
             return result
 
         layer._compiled_call_impl = run
@@ -144,7 +144,7 @@ def calls_of(model: LoadedModel, layers: Sequence[nn.Module]) -> list[Call]:
     return found if [call.layer for call in found] == list(layers) else []
 
 
-def _is_handed_on(one: Call, other: Call) -> bool:
+def _is_handed_on(one: LayerCall, other: LayerCall) -> bool:
     """Whether a layer takes just what the one before it returned, and otherwise the same."""
     if not isinstance(one.result, torch.Tensor) or not one.args or not other.args:
         return False

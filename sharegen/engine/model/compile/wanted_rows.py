@@ -6,7 +6,7 @@ import torch
 
 from sharegen.engine.model.compile.stacking import (
     CALLED_TOKENS,
-    Call,
+    LayerCall,
     Stack,
     calls_of,
     decoder_layers,
@@ -68,7 +68,7 @@ def _is_same(model: LoadedModel, wanted: Wanted) -> bool:
     return bool(difference <= _TOLERANCE * size)
 
 
-def _is_of_tokens(call: Call) -> bool:
+def _is_of_tokens(call: LayerCall) -> bool:
     """Whether a layer is given hidden states of which rows can be taken.
 
     To try it is no way to find out: a GPU is of no use to the process after an index that is not
