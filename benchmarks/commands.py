@@ -319,4 +319,19 @@ def random_model(
     typer.echo(f"written: {folder}", err=True)
 
 
+@app.command("tables", cls=Command)
+def tables() -> None:
+    """Write the tables and the chart of speed, from the files in benchmarks/results/.
+
+    docs/benchmarks.md, README's table between its markers, docs/assets/speed.svg and its dark
+    twin.
+
+    Example: python -m benchmarks tables
+    """
+    from benchmarks.tables.writing import write_tables
+
+    for path in write_tables():
+        typer.echo(f"written: {path}", err=True)
+
+
 app.command("paper", cls=Command, help=HELP)(paper)

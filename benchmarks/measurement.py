@@ -1,0 +1,245 @@
+"""The schema of a file in `benchmarks/results/`: one measurement, and all that makes it count.
+
+What a source does not tell is null, with the reason in `unknown`: nothing is guessed. Reading needs
+no torch.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sharegen.common.files import replace_file
+from sharegen.errors import DataError
+
+RESULTS = Path(__file__).parent / "results"
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Versions(_Part):
+    """What ran. driver, cuda: of the GPU; null on a CPU."""
+
+    sharegen: str
+    torch: str | None
+    triton: str | None
+    transformers: str | None
+    driver: str | None
+    cuda: str | None
+
+
+class Card(_Part):
+    """What it ran on. name: as the driver, or `lscpu`, gives it. uuids: which cards these were."""
+
+    kind: Literal["gpu", "cpu"]
+    name: str
+    count: Annotated[int, Field(ge=1)] = 1
+    power_limit_watts: float | None
+    uuids: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.name if self.count == 1 else f"{self.count} x {self.name}"
+
+
+class Workload(_Part):
+    """Tokens that all prompts share, tokens of each problem, problems, samples of each, output."""
+
+    name: str
+    prefix: int | None = None
+    problem: int | None = None
+    problems: int
+    samples: int
+    output: int | None
+
+
+class Engines(_Part):
+    """workers: engines. ranks: GPUs of each. sequences: that each decodes together, at most."""
+
+    workers: int = 1
+    ranks: int = 1
+    sequences: int | None = None
+
+
+class Layer(_Part):
+    """Microseconds of one layer of decode attention, beside others and the floor of the card."""
+
+    heads: str
+    lengths: str
+    sharegen: Positive
+    flashinfer: Positive | None = None
+    torch: Positive | None = None
+    floor: Positive | None = None
+
+
+class Sum(_Part):
+    """Microseconds of adding up over GPUs, by the bytes of each and the way."""
+
+    bytes: int
+    nccl: Positive
+    two_shot_with_copy: Positive
+    two_shot: Positive
+    one_shot: Positive
+    difference: float
+
+
+class Numbers(_Part):
+    """What was measured; one of tokens_per_second, layers and sums is there.
+
+    seconds: the sampling of `tokens`. command_seconds: a whole command, of which start_seconds
+    came before its first sample was asked for, and end_seconds after the last one had come.
+    """
+
+    tokens_per_second: Positive | None = None
+    tokens: int | None = None
+    seconds: Positive | None = None
+    command_seconds: Positive | None = None
+    start_seconds: Positive | None = None
+    end_seconds: Positive | None = None
+    ceiling_tokens_per_second: Positive | None = None
+    step_ms: Positive | None = None
+    slots_taken: Positive | None = None
+    one_engine_tokens_per_second: Positive | None = None
+    weights_bytes: int | None = None
+    peak_kv_bytes: int | None = None
+    layers: tuple[Layer, ...] = ()
+    sums: tuple[Sum, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_something(self) -> Numbers:
+        if self.tokens_per_second is None and not self.layers and not self.sums:
+            raise ValueError("it has no number: tokens_per_second, layers or sums")
+        return self
+
+
+class Peer(_Part):
+    """Another program on the same work.
+
+    sitting: "same" or "another": measured by us, on the same machine in one go or not. source: the
+    address where its makers, or others, published the number. Exactly one of the two is there.
+    """
+
+    name: str
+    version: str | None
+    mode: str
+    tokens_per_second: Positive
+    sitting: Literal["same", "another"] | None = None
+    source: Annotated[str, Field(pattern=r"^https://")] | None = None
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Peer:
+        if (self.sitting is None) == (self.source is None):
+            raise ValueError(
+                f"{self.name}'s number has no source: give `sitting` (same, another) where we "
+                "measured it, or `source`, the address where it was published; and not both"
+            )
+        return self
+
+
+class Measurement(_Part):
+    """One row of a table.
+
+    name: of the file. row: what was measured; of several with one row and card the newest stands
+    in the tables. kind: the table. commit: of sharegen, with "+changes" where the clone had some.
+    printed: what the command printed. published: where the figure comes from, if it was not
+    written by the program that measured it. busy: others used the machine.
+    """
+
+    name: str
+    row: str
+    kind: Literal["job", "command", "cpu", "attention", "sums"]
+    command: str | None
+    date: datetime.date
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+changes)?$")] | None
+    versions: Versions
+    card: Card
+    shape: str | None = None
+    workload: Workload | None = None
+    precision: str | None = None
+    engines: Engines = Engines()
+    numbers: Numbers
+    peers: tuple[Peer, ...] = ()
+    published: str | None = None
+    busy: bool = False
+    note: str | None = None
+    unknown: dict[str, str] = {}
+    printed: Any = None
+
+    @model_validator(mode="after")
+    def _what_is_missing_has_a_reason(self) -> Measurement:
+        missing = set(self._missing())
+        for field in sorted(missing - set(self.unknown)):
+            raise ValueError(f"{field} is null: say why in `unknown`")
+        for field in sorted(set(self.unknown) - missing):
+            raise ValueError(f"`unknown` has {field}, which is known, or is no field")
+        if self.command is None and self.published is None:
+            raise ValueError("command is null: `published` must say where the figure comes from")
+        return self
+
+    def _missing(self) -> Iterator[str]:
+        on_gpu = {"versions.triton", "versions.driver", "versions.cuda", "card.power_limit_watts"}
+        values = {"command": self.command, "commit": self.commit}
+        values |= {f"versions.{name}": value for name, value in self.versions}
+        values["card.power_limit_watts"] = self.card.power_limit_watts  # type: ignore[assignment]
+        for field, value in values.items():
+            if value is None and (self.card.kind == "gpu" or field not in on_gpu):
+                yield field
+
+    @property
+    def best_peer(self) -> Peer | None:
+        return max(self.peers, key=lambda peer: peer.tokens_per_second, default=None)
+
+
+def read(path: Path) -> Measurement:
+    """Raises DataError, which names the file, the field and what to do."""
+    try:
+        found = Measurement.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise DataError(f"{path}: {_first(error)}") from error
+    if found.name != path.stem:
+        raise DataError(f"{path}: name is {found.name!r}: it must be the file's, {path.stem!r}")
+    return found
+
+
+def _first(error: ValidationError) -> str:
+    """What is wrong first, in a line."""
+    found = error.errors(include_url=False)[0]
+    where = ".".join(map(str, found["loc"]))
+    said = found["msg"].removeprefix("Value error, ")
+    if found["type"] == "missing":
+        said = "it is missing; what the source does not tell is null, with the reason in `unknown`"
+    return f"{where}: {said}" if where else said
+
+
+def read_all(folder: Path = RESULTS) -> list[Measurement]:
+    """By row; of each row and card the newest alone. Raises DataError."""
+    newest: dict[tuple[str, str], Measurement] = {}
+    for path in sorted(folder.glob("*.json")):
+        found = read(path)
+        key = (found.row, found.card.label)
+        if key not in newest or newest[key].date <= found.date:
+            newest[key] = found
+    return [newest[key] for key in sorted(newest)]
+
+
+def write(measurement: Measurement, folder: Path) -> Path:
+    """The whole file or nothing. Raises DataError."""
+    path = folder / f"{measurement.name}.json"
+    text = measurement.model_dump_json(indent=2, exclude_defaults=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text.encode() + b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+    return path

@@ -1,0 +1,167 @@
+"""The few rows that README shows, as its table and as the chart of speed beside other programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.measurement import Measurement
+from benchmarks.tables.markdown import number, table
+from benchmarks.tables.marks import Marks
+from sharegen.errors import DataError
+from sharegen.results.report.axes import Axes, LegendEntry, Scale, nice
+from sharegen.results.report.figures import PRINT
+from sharegen.results.report.picture import Picture, Theme
+from sharegen.results.report.svg import HEIGHT, WIDTH, picture_svg
+
+ROWS = (
+    "llama3-8b-gsm8k-bf16",
+    "llama3-8b-longdoc-bf16",
+    "llama3-8b-reason-bf16",
+    "llama3-8b-few-bf16",
+    "llama3-8b-gsm8k-fp8",
+    "llama3.2-1b-gsm8k-bf16",
+    "qwen3-30b-a3b-gsm8k-bf16",
+    "llama3-70b-gsm8k-bf16-ranks-2",
+)
+"""What README shows, in this order, of what was measured beside another program."""
+
+_MARKER = re.compile(r"(<!-- table: speed -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
+
+_NAMES = {
+    "llama3-8b": "Llama-3-8B",
+    "llama3.2-1b": "Llama-3.2-1B",
+    "llama3-70b": "Llama-3-70B",
+    "qwen3-30b-a3b": "Qwen3-30B-A3B",
+}
+
+
+def headline(measured: Sequence[Measurement]) -> list[Measurement]:
+    """The newest of each of the rows that was measured and has a peer."""
+    by_row: dict[str, Measurement] = {}
+    for row in measured:
+        if row.peers and (row.row not in by_row or by_row[row.row].date <= row.date):
+            by_row[row.row] = row
+    return [by_row[name] for name in ROWS if name in by_row]
+
+
+def readme(text: str, measured: Sequence[Measurement]) -> str:
+    """README with its table of today. Raises DataError where the table has no place."""
+    if not _MARKER.search(text):
+        raise DataError(
+            "README.md: it has no lines `<!-- table: speed -->` and `<!-- end of table -->`: put "
+            "them where the table belongs"
+        )
+    made = speed_table(headline(measured))
+    return _MARKER.sub(lambda found: f"{found[1]}{made}{found[2]}", text, count=1)
+
+
+def speed_table(rows: Sequence[Measurement]) -> str:
+    """Markdown, with what the rows have in common below it; no commits."""
+    if not rows:
+        return "Nothing was measured beside another program."
+    newest = max(row.date for row in rows)
+    card = rows[0].card.name
+    marks = Marks()
+    lines = [_line(row, marks, card, newest) for row in rows]
+    header = ("model's shape", "workload", "sharegen", "best peer", "times")
+    parts = [
+        table(header, lines),
+        f"Tokens per second of whole jobs with random weights, measured on {newest:%Y-%m-%d}, on an "
+        f"{card}, where no letter says otherwise.",
+        *marks.legend(),
+    ]
+    return parts[0] + "\n\n" + "\\\n".join(parts[1:])
+
+
+def _line(row: Measurement, marks: Marks, card: str, newest: object) -> list[str]:
+    peer, tokens = row.best_peer, row.numbers.tokens_per_second
+    assert peer is not None and tokens is not None and row.workload is not None
+    other = peer.sitting != "same"
+    beside = marks.of("That program ran on another day, on another card of this name.")
+    return [
+        f"{_NAMES.get(row.shape or '', row.shape)}, {row.precision}",
+        row.workload.name,
+        number(tokens) + marks.of(*_said(row, card, newest)),
+        f"{number(peer.tokens_per_second)} ({peer.name} {peer.version})" + (beside if other else ""),
+        f"{tokens / peer.tokens_per_second:.2f}",
+    ]
+
+
+def _said(row: Measurement, card: str, newest: object) -> Iterator[str]:
+    if row.card.name != card:
+        yield f"On {row.card.label}."
+    elif row.card.count > 1:
+        yield f"On {row.card.count} of these cards."
+    if row.date != newest:
+        yield f"Measured on {row.date:%Y-%m-%d}, with older code."
+
+
+_DARK = Theme(
+    ink="#e6e9ee", muted="#9aa4b1", line="#39414b", right="#5cc08c", wrong="#e2766b",
+    series=("#6aa5ee", "#5b6570", *PRINT.series[2:]),
+)  # fmt: skip
+_LIGHT = Theme(
+    PRINT.ink, PRINT.muted, PRINT.line, PRINT.right, PRINT.wrong,
+    (PRINT.series[0], "#b4bcc6", *PRINT.series[2:]),
+)  # fmt: skip
+THEMES = {"speed.svg": (_LIGHT, "#ffffff"), "speed-dark.svg": (_DARK, "#16191d")}
+"""The files of the chart, each with its colours and what is behind them."""
+
+_THICK = 0.36  # of the room of a row
+_FONT = "font-family:system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,sans-serif"
+
+
+def chart(rows: Sequence[Measurement], theme: Theme, paper: str) -> str:
+    """How many times as fast as the best peer of each row, as an SVG file."""
+    picture = Picture("speed", "", "", (), (), lambda axes, _: _draw(axes, rows, theme))
+    spoken = "; ".join(
+        f"{_label(row)}: {row.numbers.tokens_per_second / row.best_peer.tokens_per_second:.2f} times"
+        for row in rows
+        if row.numbers.tokens_per_second and row.best_peer
+    )
+    title = f"sharegen's tokens per second beside the best other program's. {spoken}."
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'width="{2 * WIDTH}" height="{2 * HEIGHT}" style="{_FONT}"><title>{title}</title>'
+        f'<rect width="100%" height="100%" style="fill:{paper}"/>'
+        f"{picture_svg(picture, theme, titled=False)}</svg>\n"
+    )
+
+
+def _draw(axes: Axes, rows: Sequence[Measurement], theme: Theme) -> None:
+    times = [
+        row.numbers.tokens_per_second / row.best_peer.tokens_per_second
+        for row in rows
+        if row.numbers.tokens_per_second and row.best_peer
+    ]
+    high = max(times, default=1.0) * 1.12
+    ticks = [(tick, f"{tick:g}") for tick in nice(high)]
+    axes.x = Scale(0, high, "times the best peer's tokens per second", ticks)
+    places = [len(rows) - 1 - index for index in range(len(rows))]  # the first one on top
+    names = [(float(place), _label(row)) for place, row in zip(places, rows, strict=True)]
+    axes.y = Scale(-0.6, len(rows) - 0.4, "", names, lines=False)
+    for place, value in zip(places, times, strict=True):
+        _bar(axes, place, value, theme.of(0))
+        _bar(axes, place - _THICK, 1.0, theme.of(1))
+        axes.words((value, place + _THICK / 2), f"{value:.2f}", theme.ink, anchor="start",
+                   shift=(4, 3.5))  # fmt: skip
+    axes.keys += [LegendEntry("sharegen", theme.of(0)), LegendEntry("best peer", theme.of(1))]
+
+
+def _bar(axes: Axes, bottom: float, value: float, color: str) -> None:
+    axes.bars([0.0], [_THICK], value, color, bottoms=[bottom])
+
+
+def _label(row: Measurement) -> str:
+    workload = row.workload.name if row.workload else ""
+    precision = "" if row.precision == "bf16" else f" {row.precision}"
+    return f"{_NAMES.get(row.shape or '', row.shape)}{precision} {workload}"
+
+
+def written(measured: Sequence[Measurement]) -> dict[Path, str]:
+    """The chart's files, in the folder of the site's pictures."""
+    rows = headline(measured)
+    assets = Path("docs") / "assets"
+    return {assets / name: chart(rows, *colors) for name, colors in THEMES.items()}

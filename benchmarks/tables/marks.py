@@ -1,0 +1,50 @@
+"""The marks of a table: what tells one of its rows from the others, by letters with a legend.
+
+Figures of different cards, or of different code, must not look like figures of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from string import ascii_lowercase
+
+from benchmarks.measurement import Measurement
+
+
+@dataclass
+class Marks:
+    """Letters in the order in which they are first needed."""
+
+    _letters: dict[str, str] = field(default_factory=dict)
+
+    def letter(self, text: str) -> str:
+        return self._letters.setdefault(text, ascii_lowercase[len(self._letters)])
+
+    def of(self, *texts: str) -> str:
+        """The letters of some texts, to stand behind a number."""
+        letters = ", ".join(self.letter(text) for text in texts)
+        return f" ({letters})" if letters else ""
+
+    def legend(self) -> list[str]:
+        return [f"({letter}) {text}" for text, letter in self._letters.items()]
+
+
+def differences(rows: Sequence[Measurement]) -> list[list[str]]:
+    """For each row of a table what is said of it beside the others."""
+    return [list(_differences(row, rows)) for row in rows]
+
+
+def _differences(row: Measurement, rows: Sequence[Measurement]) -> Iterator[str]:
+    names = Counter(each.card.name for each in rows)
+    if len(names) > 1 and row.card.name != names.most_common(1)[0][0]:
+        yield f"On another card: {row.card.name}."
+    newest = max(rows, key=lambda each: each.date)
+    if row.commit != newest.commit:
+        older = "Older code" if row.date < newest.date else "Other code of the same day"
+        yield f"{older}, measured on {row.date:%Y-%m-%d}."
+    if row.published:
+        yield f"As published in {row.published}."
+    if row.busy:
+        yield "The machine did other work at the same time."

@@ -1,0 +1,253 @@
+"""docs/benchmarks.md, made of all measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.measurement import Measurement, Peer
+from benchmarks.tables.markdown import number, table
+from benchmarks.tables.marks import Marks, differences
+
+_HEAD = """# Benchmarks
+
+What sharegen was measured to do, beside other programs where these did the same work. Read it to
+know what to expect of your card, and to see what a figure is made of. All of it is written by
+`python -m benchmarks tables` from the files in `benchmarks/results/`; each file has the command, the
+versions and the numbers in full.
+
+Measure your own card, and add its rows, with
+
+```sh
+python -m benchmarks card
+```
+
+which runs the same commands, the most important first, and goes on where it was cut off.
+
+- **Tokens per second** are those of a whole job after the start: prefill, decoding, sampling and
+  scheduling. Weights and prompts are random, every sample has the same length, and a job was run
+  once before it was timed.
+- **Of the ceiling** is the share of what the same job draws with attention replaced by a copy.
+- **Results vary by about 5% between cards** of one name, so a comparison with another program counts
+  only where both were measured in one sitting.
+- **The commit** is the one whose code was measured. A letter behind a row says what tells it from the
+  others of its table.
+"""
+
+_END = """## Where to go
+
+[How it works](explanation/how-it-works.md) explains what the speed comes from, [papers](reference/papers.md) how to run the
+experiments of the papers on your machine, and [commands](reference/commands.md) has every option of
+`sharegen bench`.
+"""
+
+
+def page(measured: Sequence[Measurement]) -> str:
+    """The whole page."""
+    jobs = [row for row in measured if row.kind == "job"]
+    parts = [
+        _HEAD,
+        *_section("One GPU", [row for row in jobs if row.card.count == 1], _job),
+        *_section("Several GPUs", [row for row in jobs if row.card.count > 1], _parallel),
+        *_section("A whole command", _of(measured, "command"), _command),
+        *_section("CPU", _of(measured, "cpu"), _cpu),
+        *_section("One layer of attention", _of(measured, "attention"), None),
+        *_section("Sums over GPUs", _of(measured, "sums"), None),
+        *_workloads(measured),
+        *_peers(measured),
+        *_commands(measured),
+        _END,
+    ]
+    return "\n".join(parts)
+
+
+def _of(measured: Sequence[Measurement], kind: str) -> list[Measurement]:
+    return [row for row in measured if row.kind == kind]
+
+
+_INTRODUCTIONS = {
+    "One GPU": "Whole jobs, in tokens per second. The peer is the fastest one that was measured.",
+    "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's model "
+    "is cut among. Tokens per second are those of all GPUs.",
+    "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop strings "
+    "and journal.",
+    "CPU": "The bundled model in float32.",
+    "One layer of attention": "Microseconds of one layer in a decoding step, bfloat16, by replays of "
+    "a CUDA graph with a cold L2 cache. Lengths are tokens that all share, tokens of a problem, "
+    "problems x samples, and own tokens of each. The floor is what the card's memory and matrix "
+    "units allow.",
+    "Sums over GPUs": "Microseconds in which GPUs of one machine add up bfloat16 numbers, with an "
+    "addition behind it, in a CUDA graph.",
+}
+
+_Cells = Callable[[Measurement, Marks], dict[str, str]]
+
+
+def _section(title: str, rows: Sequence[Measurement], cells: _Cells | None) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"## {title}\n\n{_INTRODUCTIONS[title]}\n"
+    marks = Marks()
+    if cells is None:
+        for row in rows:
+            yield from _lists(row)
+        return
+    said = differences(rows)
+    lines = []
+    for row, texts in zip(rows, said, strict=True):
+        line = cells(row, marks)
+        line |= {
+            "card": row.card.label,
+            "measured": f"{row.date:%Y-%m-%d}{marks.of(*texts)}",
+            "commit": f"`{row.commit}`" if row.commit else "not known",
+        }
+        lines.append(line)
+    yield table(list(lines[0]), [list(line.values()) for line in lines]) + "\n"
+    if legend := marks.legend():
+        yield "\n".join(f"- {line}" for line in legend) + "\n"
+
+
+def _job(row: Measurement, marks: Marks) -> dict[str, str]:
+    numbers, sequences = row.numbers, row.engines.sequences
+    ceiling = numbers.ceiling_tokens_per_second
+    assert numbers.tokens_per_second is not None
+    share = f"{numbers.tokens_per_second / ceiling:.0%}" if ceiling else ""
+    return {
+        "shape": row.shape or "",
+        "workload": row.workload.name if row.workload else "",
+        "precision": row.precision or "",
+        "sequences": number(sequences),
+        "tokens per second": number(numbers.tokens_per_second),
+        "of the ceiling": share,
+        "step, ms": number(numbers.step_ms, 1),
+        **_beside(row, marks),
+    }
+
+
+def _beside(row: Measurement, marks: Marks) -> dict[str, str]:
+    """The best peer, and how many times as fast sharegen is."""
+    peer = row.best_peer
+    if peer is None or row.numbers.tokens_per_second is None:
+        return {"best peer": "", "times": ""}
+    return {
+        "best peer": f"{number(peer.tokens_per_second)}, {_name(peer)}{marks.of(*_caveats(peer))}",
+        "times": f"{row.numbers.tokens_per_second / peer.tokens_per_second:.2f}",
+    }
+
+
+def _caveats(peer: Peer) -> Iterator[str]:
+    if peer.sitting == "another":
+        yield "The peer was measured in another sitting, on another card of this name."
+    if peer.source:
+        yield "The peer's number is published by others, and was not measured here."
+
+
+def _name(peer: Peer) -> str:
+    version = f" {peer.version}" if peer.version else ""
+    return f"{peer.name}{version}, {peer.mode}"
+
+
+def _parallel(row: Measurement, marks: Marks) -> dict[str, str]:
+    one = row.numbers.one_engine_tokens_per_second
+    assert row.numbers.tokens_per_second is not None
+    return {
+        "shape": row.shape or "",
+        "workload": row.workload.name if row.workload else "",
+        "precision": row.precision or "",
+        "workers": str(row.engines.workers),
+        "ranks": str(row.engines.ranks),
+        "sequences": number(row.engines.sequences),
+        "tokens per second": number(row.numbers.tokens_per_second),
+        "one of them alone": number(one),
+        "step, ms": number(row.numbers.step_ms, 1),
+        **_beside(row, marks),
+    }
+
+
+def _command(row: Measurement, marks: Marks) -> dict[str, str]:
+    numbers = row.numbers
+    slots = numbers.slots_taken
+    return {
+        "benchmark": row.workload.name if row.workload else "",
+        "shape": row.shape or "",
+        "tokens per second": number(numbers.tokens_per_second),
+        "slots taken": f"{slots:.0%}" if slots else "",
+        "the command, s": number(numbers.command_seconds),
+        "of it start, s": number(numbers.start_seconds),
+        "of it end, s": number(numbers.end_seconds),
+        **_beside(row, marks),
+    }
+
+
+def _cpu(row: Measurement, marks: Marks) -> dict[str, str]:
+    assert row.workload is not None
+    return {
+        "job": f"{row.workload.problems} x {row.workload.samples} of {row.workload.output} tokens",
+        "engines": str(row.engines.workers),
+        "tokens per second": number(row.numbers.tokens_per_second),
+        **_beside(row, marks),
+    }
+
+
+def _lists(row: Measurement) -> Iterator[str]:
+    """A measurement that is a table of its own."""
+    commit = f"`{row.commit}`" if row.commit else "not known"
+    yield f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
+    if row.numbers.layers:
+        yield table(
+            ("heads", "lengths", "sharegen", "FlashInfer", "torch", "floor"),
+            [
+                (each.heads, each.lengths, number(each.sharegen), number(each.flashinfer),
+                 number(each.torch), number(each.floor))
+                for each in row.numbers.layers
+            ],
+        ) + "\n"  # fmt: skip
+    if row.numbers.sums:
+        yield table(
+            ("bytes", "NCCL", "two-shot with a copy", "two-shot", "one-shot"),
+            [
+                (number(each.bytes), number(each.nccl, 1), number(each.two_shot_with_copy, 1),
+                 number(each.two_shot, 1), number(each.one_shot, 1))
+                for each in row.numbers.sums
+            ],
+        ) + "\n"  # fmt: skip
+
+
+def _workloads(measured: Sequence[Measurement]) -> Iterator[str]:
+    found = {row.workload.name: row.workload for row in measured if row.workload}
+    rows = [
+        (each.name, number(each.prefix), number(each.problem), number(each.problems),
+         number(each.samples), number(each.output))
+        for each in found.values() if each.prefix is not None
+    ]  # fmt: skip
+    header = ("workload", "shared", "problem", "problems", "samples each", "output")
+    yield "## Workloads\n\nTokens, but for the two columns of problems and samples.\n"
+    yield table(header, sorted(rows)) + "\n"
+
+
+def _peers(measured: Sequence[Measurement]) -> Iterator[str]:
+    rows = []
+    for row in measured:
+        for peer in row.peers:
+            where = f"[published]({peer.source})" if peer.source else f"{peer.sitting} sitting"
+            said = f"{where}. {peer.note}" if peer.note else where
+            rows.append((row.row, _name(peer), number(peer.tokens_per_second), said))
+    if rows:
+        yield "## Peers\n\nEvery number of another program, and where it comes from.\n"
+        yield table(("row", "program", "tokens per second", "source"), rows) + "\n"
+
+
+def _commands(measured: Sequence[Measurement]) -> Iterator[str]:
+    yield "## Commands\n\nWhat was run for each row. What a source does not tell is said.\n"
+    for row in measured:
+        versions = [f"{name} {value}" for name, value in row.versions if value]
+        lines = [f"### {row.name}\n"]
+        if row.command:
+            lines.append(f"```sh\n{row.command}\n```\n")
+        lines.append(f"{row.card.label}; {', '.join(versions)}.")
+        if row.note:
+            lines.append(row.note)
+        reasons: dict[str, list[str]] = {}
+        for field, reason in row.unknown.items():
+            reasons.setdefault(reason, []).append(field)
+        lines += [f"Not known: {', '.join(fields)} ({why})." for why, fields in reasons.items()]
+        yield "\n".join(lines) + "\n"
