@@ -164,7 +164,7 @@ class Measurement(_Part):
     card: Card
     shape: str | None = None
     workload: Workload | None = None
-    precision: str | None = None
+    precision: Literal["bf16", "FP8", "float32"] | None = None
     engines: Engines = Engines()
     numbers: Numbers
     peers: tuple[Peer, ...] = ()
@@ -197,6 +197,13 @@ class Measurement(_Part):
     @property
     def best_peer(self) -> Peer | None:
         return max(self.peers, key=lambda peer: peer.tokens_per_second, default=None)
+
+    @property
+    def times(self) -> float | None:
+        """How many times as fast as the best peer."""
+        if self.best_peer is None or self.numbers.tokens_per_second is None:
+            return None
+        return self.numbers.tokens_per_second / self.best_peer.tokens_per_second
 
 
 def read(path: Path) -> Measurement:

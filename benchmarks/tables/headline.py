@@ -27,7 +27,7 @@ ROWS = (
 )
 """What README shows, in this order, of what was measured beside another program."""
 
-_MARKER = re.compile(r"(<!-- table: speed -->\n).*?(\n<!-- end of table -->)", re.DOTALL)
+_MARKER = re.compile(r"(<!-- table: speed -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 _NAMES = {
     "llama3-8b": "Llama-3-8B",
@@ -38,10 +38,10 @@ _NAMES = {
 
 
 def headline(measured: Sequence[Measurement]) -> list[Measurement]:
-    """The newest of each of the rows that was measured and has a peer."""
+    """The newest of each of the rows that was measured."""
     by_row: dict[str, Measurement] = {}
     for row in measured:
-        if row.peers and (row.row not in by_row or by_row[row.row].date <= row.date):
+        if row.times is not None and (row.row not in by_row or by_row[row.row].date <= row.date):
             by_row[row.row] = row
     return [by_row[name] for name in ROWS if name in by_row]
 
@@ -54,7 +54,7 @@ def readme(text: str, measured: Sequence[Measurement]) -> str:
             "them where the table belongs"
         )
     made = speed_table(headline(measured))
-    return _MARKER.sub(lambda found: f"{found[1]}{made}{found[2]}", text, count=1)
+    return _MARKER.sub(lambda found: f"{found[1]}\n{made}\n\n{found[2]}", text, count=1)
 
 
 def speed_table(rows: Sequence[Measurement]) -> str:
@@ -66,27 +66,23 @@ def speed_table(rows: Sequence[Measurement]) -> str:
     marks = Marks()
     lines = [_line(row, marks, card, newest) for row in rows]
     header = ("model's shape", "workload", "sharegen", "best peer", "times")
-    parts = [
-        table(header, lines),
-        f"Tokens per second of whole jobs with random weights, measured on {newest:%Y-%m-%d}, on an "
-        f"{card}, where no letter says otherwise.",
-        *marks.legend(),
-    ]
-    return parts[0] + "\n\n" + "\\\n".join(parts[1:])
+    common = (
+        "Tokens per second of whole jobs with random weights, measured on "
+        f"{newest:%Y-%m-%d}, on an {card}, where no letter says otherwise. FP8: weights and KV "
+        "cache."
+    )
+    return table(header, lines) + "\n\n" + "\\\n".join([common, *marks.legend()])
 
 
 def _line(row: Measurement, marks: Marks, card: str, newest: object) -> list[str]:
-    peer, tokens = row.best_peer, row.numbers.tokens_per_second
-    assert peer is not None and tokens is not None and row.workload is not None
-    other = peer.sitting != "same"
-    beside = marks.of("That program ran on another day, on another card of this name.")
-    return [
-        f"{_NAMES.get(row.shape or '', row.shape)}, {row.precision}",
-        row.workload.name,
-        number(tokens) + marks.of(*_said(row, card, newest)),
-        f"{number(peer.tokens_per_second)} ({peer.name} {peer.version})" + (beside if other else ""),
-        f"{tokens / peer.tokens_per_second:.2f}",
-    ]
+    peer = row.best_peer
+    assert peer is not None and row.workload is not None
+    ours = number(row.numbers.tokens_per_second) + marks.of(*_said(row, card, newest))
+    theirs = f"{number(peer.tokens_per_second)} ({peer.name} {peer.version})"
+    if peer.sitting == "another":
+        theirs += marks.of("That program ran in an earlier sitting, on another card of this name.")
+    name = f"{_NAMES.get(row.shape or '', row.shape)}, {row.precision}"
+    return [name, row.workload.name, ours, theirs, number(row.times, 2)]
 
 
 def _said(row: Measurement, card: str, newest: object) -> Iterator[str]:
@@ -116,11 +112,7 @@ _FONT = "font-family:system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,san
 def chart(rows: Sequence[Measurement], theme: Theme, paper: str) -> str:
     """How many times as fast as the best peer of each row, as an SVG file."""
     picture = Picture("speed", "", "", (), (), lambda axes, _: _draw(axes, rows, theme))
-    spoken = "; ".join(
-        f"{_label(row)}: {row.numbers.tokens_per_second / row.best_peer.tokens_per_second:.2f} times"
-        for row in rows
-        if row.numbers.tokens_per_second and row.best_peer
-    )
+    spoken = "; ".join(f"{_label(row)}: {number(row.times, 2)} times" for row in rows)
     title = f"sharegen's tokens per second beside the best other program's. {spoken}."
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" '
@@ -131,23 +123,21 @@ def chart(rows: Sequence[Measurement], theme: Theme, paper: str) -> str:
 
 
 def _draw(axes: Axes, rows: Sequence[Measurement], theme: Theme) -> None:
-    times = [
-        row.numbers.tokens_per_second / row.best_peer.tokens_per_second
-        for row in rows
-        if row.numbers.tokens_per_second and row.best_peer
-    ]
+    times = [row.times or 0.0 for row in rows]
     high = max(times, default=1.0) * 1.12
-    ticks = [(tick, f"{tick:g}") for tick in nice(high)]
-    axes.x = Scale(0, high, "times the best peer's tokens per second", ticks)
-    places = [len(rows) - 1 - index for index in range(len(rows))]  # the first one on top
+    axes.x = Scale(0, high, "best peer = 1", [(tick, f"{tick:g}") for tick in nice(high)])
+    places = range(len(rows) - 1, -1, -1)  # the first one on top
     names = [(float(place), _label(row)) for place, row in zip(places, rows, strict=True)]
     axes.y = Scale(-0.6, len(rows) - 0.4, "", names, lines=False)
     for place, value in zip(places, times, strict=True):
         _bar(axes, place, value, theme.of(0))
         _bar(axes, place - _THICK, 1.0, theme.of(1))
-        axes.words((value, place + _THICK / 2), f"{value:.2f}", theme.ink, anchor="start",
-                   shift=(4, 3.5))  # fmt: skip
-    axes.keys += [LegendEntry("sharegen", theme.of(0)), LegendEntry("best peer", theme.of(1))]
+        end = (value, place + _THICK / 2)
+        axes.words(end, f"{value:.2f}", theme.ink, anchor="start", shift=(4, 3.5))
+    axes.keys += [
+        LegendEntry("sharegen's tokens per second", theme.of(0)),
+        LegendEntry("the best peer's", theme.of(1)),
+    ]
 
 
 def _bar(axes: Axes, bottom: float, value: float, color: str) -> None:
@@ -160,7 +150,7 @@ def _label(row: Measurement) -> str:
     return f"{_NAMES.get(row.shape or '', row.shape)}{precision} {workload}"
 
 
-def written(measured: Sequence[Measurement]) -> dict[Path, str]:
+def pictures(measured: Sequence[Measurement]) -> dict[Path, str]:
     """The chart's files, in the folder of the site's pictures."""
     rows = headline(measured)
     assets = Path("docs") / "assets"

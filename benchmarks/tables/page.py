@@ -12,32 +12,25 @@ _HEAD = """# Benchmarks
 
 What sharegen was measured to do, beside other programs where these did the same work. Read it to
 know what to expect of your card, and to see what a figure is made of. All of it is written by
-`python -m benchmarks tables` from the files in `benchmarks/results/`; each file has the command, the
-versions and the numbers in full.
-
-Measure your own card, and add its rows, with
-
-```sh
-python -m benchmarks card
-```
-
-which runs the same commands, the most important first, and goes on where it was cut off.
+`python -m benchmarks tables` from the files in `benchmarks/results/`. Each file has the command,
+the versions and the numbers in full.
 
 - **Tokens per second** are those of a whole job after the start: prefill, decoding, sampling and
   scheduling. Weights and prompts are random, every sample has the same length, and a job was run
   once before it was timed.
+- **FP8** are weights and KV cache: `--quantization fp8 --kv-cache-dtype fp8`.
 - **Of the ceiling** is the share of what the same job draws with attention replaced by a copy.
-- **Results vary by about 5% between cards** of one name, so a comparison with another program counts
-  only where both were measured in one sitting.
-- **The commit** is the one whose code was measured. A letter behind a row says what tells it from the
-  others of its table.
+- **Results vary by about 5% between cards** of one name, so a comparison with another
+  program counts only where both were measured in one sitting.
+- **The commit** is the one whose code was measured. A letter behind a row says what tells it from
+  the others of its table.
 """
 
 _END = """## Where to go
 
-[How it works](explanation/how-it-works.md) explains what the speed comes from, [papers](reference/papers.md) how to run the
-experiments of the papers on your machine, and [commands](reference/commands.md) has every option of
-`sharegen bench`.
+- [How it works](explanation/how-it-works.md): what the speed comes from.
+- [Papers' experiments](reference/papers.md): how to run them on your machine.
+- [Commands](reference/commands.md): every option of `sharegen bench`.
 """
 
 
@@ -66,13 +59,13 @@ def _of(measured: Sequence[Measurement], kind: str) -> list[Measurement]:
 
 _INTRODUCTIONS = {
     "One GPU": "Whole jobs, in tokens per second. The peer is the fastest one that was measured.",
-    "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's model "
-    "is cut among. Tokens per second are those of all GPUs.",
-    "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop strings "
-    "and journal.",
+    "Several GPUs": "`workers` are engines with a GPU each, `ranks` the GPUs that one engine's "
+    "model is cut among. Tokens per second are those of all GPUs.",
+    "A whole command": "From the shell's prompt to the shell's prompt, with tokenizer, stop "
+    "strings and journal.",
     "CPU": "The bundled model in float32.",
-    "One layer of attention": "Microseconds of one layer in a decoding step, bfloat16, by replays of "
-    "a CUDA graph with a cold L2 cache. Lengths are tokens that all share, tokens of a problem, "
+    "One layer of attention": "Microseconds of one layer in a decoding step, bfloat16, by replays "
+    "of a CUDA graph with a cold L2 cache. Lengths are tokens that all share, tokens of a problem, "
     "problems x samples, and own tokens of each. The floor is what the card's memory and matrix "
     "units allow.",
     "Sums over GPUs": "Microseconds in which GPUs of one machine add up bfloat16 numbers, with an "
@@ -126,11 +119,11 @@ def _job(row: Measurement, marks: Marks) -> dict[str, str]:
 def _beside(row: Measurement, marks: Marks) -> dict[str, str]:
     """The best peer, and how many times as fast sharegen is."""
     peer = row.best_peer
-    if peer is None or row.numbers.tokens_per_second is None:
+    if peer is None:
         return {"best peer": "", "times": ""}
     return {
         "best peer": f"{number(peer.tokens_per_second)}, {_name(peer)}{marks.of(*_caveats(peer))}",
-        "times": f"{row.numbers.tokens_per_second / peer.tokens_per_second:.2f}",
+        "times": number(row.times, 2),
     }
 
 
@@ -191,7 +184,9 @@ def _cpu(row: Measurement, marks: Marks) -> dict[str, str]:
 def _lists(row: Measurement) -> Iterator[str]:
     """A measurement that is a table of its own."""
     commit = f"`{row.commit}`" if row.commit else "not known"
-    yield f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
+    yield (
+        f"{row.card.label}, {row.date:%Y-%m-%d}, commit {commit}. {row.note or ''}".rstrip() + "\n"
+    )
     if row.numbers.layers:
         yield table(
             ("heads", "lengths", "sharegen", "FlashInfer", "torch", "floor"),

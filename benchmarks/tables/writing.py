@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.measurement import RESULTS, read_all
-from benchmarks.tables.headline import readme, written
+from benchmarks.tables.headline import pictures, readme
 from benchmarks.tables.page import page
 from sharegen.common.files import replace_file
 
@@ -19,7 +19,7 @@ def made(results: Path = RESULTS, root: Path = ROOT) -> dict[Path, str]:
     return {
         Path("docs") / "benchmarks.md": page(measured),
         Path("README.md"): readme(text, measured),
-        **written(measured),
+        **pictures(measured),
     }
 
 

@@ -1,0 +1,110 @@
+"""What is made of the results: fresh in the repository, and marked where rows differ."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.measurement import Measurement
+from benchmarks.tables.headline import THEMES, chart, headline, readme, speed_table
+from benchmarks.tables.marks import Marks, differences
+from benchmarks.tables.page import page
+from benchmarks.tables.writing import ROOT, made
+from sharegen.errors import DataError
+
+PEER = {"name": "vLLM", "version": "0.24.0", "mode": "cascade", "tokens_per_second": 100.0}
+
+
+def row(**changes: Any) -> Measurement:
+    card = {"kind": "gpu", "name": "NVIDIA H200", "power_limit_watts": 700}
+    card |= changes.pop("card", {})
+    versions = dict.fromkeys(("sharegen", "torch", "triton", "transformers", "driver", "cuda"), "1")
+    return Measurement.model_validate(
+        {
+            "name": "x", "row": "llama3-8b-gsm8k-bf16", "kind": "job", "command": "sharegen bench",
+            "date": date(2026, 11, 26), "commit": "1234567", "versions": versions, "card": card,
+            "shape": "llama3-8b", "precision": "bf16", "numbers": {"tokens_per_second": 150.0},
+            "workload": {"name": "gsm8k", "problems": 96, "samples": 32, "output": 128},
+            "peers": [PEER | {"sitting": "same"}],
+        } | changes
+    )  # fmt: skip
+
+
+def test_what_is_committed_is_what_would_be_made() -> None:
+    for name, text in made().items():
+        found = (ROOT / name).read_text(encoding="utf-8")
+        assert found == text, f"{name}: run: python -m benchmarks tables"
+
+
+def test_no_commit_stands_in_the_readme_s_table() -> None:
+    assert "1234567" in page([row()])
+    assert "1234567" not in speed_table([row()])
+
+
+def test_rows_of_one_card_and_one_commit_have_no_marks() -> None:
+    assert differences([row(), row()]) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"card": {"name": "NVIDIA H100"}}, "On another card: NVIDIA H100."),
+        ({"commit": "7654321", "date": date(2026, 11, 20)}, "Older code, measured on 2026-11-20."),
+        ({"commit": "7654321"}, "Other code of the same day, measured on 2026-11-26."),
+        ({"busy": True}, "The machine did other work at the same time."),
+        ({"published": "a page"}, "As published in a page."),
+    ],
+)
+def test_a_row_that_differs_is_marked(changes: dict[str, Any], said: str) -> None:
+    rows = [row(), row(), row(**changes)]
+    assert differences(rows) == [[], [], [said]]
+    assert f"(a) {said}" in page(rows)
+
+
+def test_the_readme_s_table_marks_other_cards_dates_and_sittings() -> None:
+    many = row(card={"count": 2}, date=date(2026, 11, 20), peers=[PEER | {"sitting": "another"}])
+    text = speed_table([row(), many])
+    assert "| 150 | 100 (vLLM 0.24.0) | 1.50 |" in text
+    assert "| 150 (a, b) | 100 (vLLM 0.24.0) (c) | 1.50 |" in text
+    assert "measured on 2026-11-26, on an NVIDIA H200" in text
+    assert "(a) On 2 of these cards." in text and "(b) Measured on 2026-11-20, with older" in text
+
+
+def test_the_headline_takes_the_newest_row_that_has_a_peer() -> None:
+    old, bare = row(date=date(2026, 11, 20)), row(peers=[])
+    assert headline([old, row(), bare]) == [row()]
+    assert headline([bare]) == []
+
+
+def test_a_readme_without_its_markers_is_told_where_they_belong() -> None:
+    with pytest.raises(DataError, match="table: speed"):
+        readme("# sharegen\n", [row()])
+    text = readme("a\n<!-- table: speed -->\nold\n<!-- end of table -->\nb\n", [row()])
+    assert text.startswith("a\n<!--") and text.endswith("-->\nb\n") and "old" not in text
+    assert readme(text, [row()]) == text
+
+
+@pytest.mark.parametrize("name", THEMES)
+def test_the_chart_says_its_numbers(name: str) -> None:
+    svg = ElementTree.fromstring(chart([row(), row(row="x")], *THEMES[name]))
+    words = [each.text or "" for each in svg.iter() if each.text]
+    assert "Llama-3-8B gsm8k: 1.50 times" in words[0]
+    assert words.count("1.50") == 2
+    assert ElementTree.fromstring(chart([], *THEMES[name])) is not None
+
+
+def test_marks_are_letters_in_the_order_of_their_need() -> None:
+    marks = Marks()
+    assert marks.of() == "" and marks.of("x", "y") == " (a, b)" and marks.of("y") == " (b)"
+    assert marks.legend() == ["(a) x", "(b) y"]
+
+
+def test_tables_need_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; from benchmarks.tables.writing import made"
+    done = subprocess.run([sys.executable, "-c", f"{code}; made()"], cwd=ROOT)
+    assert done.returncode == 0
