@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig
 
 from sharegen.bench.shapes import random_model, vocabulary
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.errors import UsageError
 from sharegen.workload.recipe import RECIPES
 

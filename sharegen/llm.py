@@ -35,11 +35,12 @@ from sharegen.engine.core.request import (
     SamplingParams,
 )
 from sharegen.engine.engine import Engine
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Ready, Setting
-from sharegen.engine.parallel.opening import open_engine, open_tokenizer
-from sharegen.errors import CapacityError, RequestError, UsageError
+from sharegen.engine.parallel.opening import open_engine
+from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
 from sharegen.outputs import BeamSearchOutput, CompletionOutput, RequestOutput
 from sharegen.prompts import (
     Prompt,
@@ -132,7 +133,14 @@ class LLM:
         said |= {"seed": seed or 0, "dtype": str(dtype).removeprefix("torch.")}
         names = declared(EngineConfig).keys() & said.keys()
         config = EngineConfig(**{name: said[name] for name in names})
-        self.tokenizer = open_tokenizer(model, tokenizer, trust_remote_code, revision)
+        try:
+            self.tokenizer = load_tokenizer(
+                model, tokenizer, trust_remote_code=trust_remote_code, revision=revision
+            )
+        except ModelError:
+            if tokenizer is not None:
+                raise
+            self.tokenizer = None  # prompts of token ids need none; others say that it is missing
         options: Any = {name: said[name] for name in _LOADING}
         named = isinstance(model, (str, os.PathLike))
         self._name = os.fspath(model) if named else type(model).__name__  # type: ignore[arg-type]

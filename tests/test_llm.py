@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import sharegen
 from sharegen import LLM, BeamSearchParams, SamplingParams
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.errors import CapacityError, ModelError, RequestError, UsageError
 from tests.engine.tiny_models import make_tiny
 from tests.tiny import save_tiny_model, tiny_tokenizer

@@ -25,7 +25,7 @@ from sharegen.bench.engines import give_memory_back, tree_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.prompt import Prompt, tokenise

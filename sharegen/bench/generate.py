@@ -25,7 +25,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import MAX_SEQUENCES, EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
 from sharegen.engine.parallel.driver import Driver

@@ -21,10 +21,10 @@ from sharegen.job.machine import (
     extents,
     kv_cache_limit,
     load,
-    load_job_tokenizer,
     max_sequences,
     single,
     state_slots,
+    tokenizer_of,
 )
 from sharegen.job.reordering import load_asked, saved_by_order
 from sharegen.job.share import cut_job, share_of
@@ -139,7 +139,7 @@ def preview_prompt(configuration: Configuration, problem_id: str | None = None) 
         hint = f"did you mean {near!r}?" if near else f"there are {listed(problems, 3)}"
         raise DataError(f"--show-prompt {problem_id}: no problem that can be asked has it: {hint}")
     problem = problems[problem_id] if problem_id is not None else workload.problems[0]
-    tokenizer = load_job_tokenizer(configuration)
+    tokenizer = tokenizer_of(configuration)
     clock = _clock(configuration, workload)
     text = text_of(problem.prompt, tokenizer, clock)
     [ids] = tokenise([problem.prompt], tokenizer, clock)

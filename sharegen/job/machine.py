@@ -55,16 +55,18 @@ def load(
         **values_of(CheckpointParameters, configuration),
         **values_of(LoadParameters, configuration.machine) | {"device": device},
     )
-    return model, load_job_tokenizer(configuration)
+    return model, tokenizer_of(configuration)
 
 
-def load_job_tokenizer(configuration: Configuration) -> Any:
+def tokenizer_of(configuration: Configuration) -> Any:
     """The model's tokenizer, with the job's chat template where it has one of its own."""
-    from sharegen.engine.model.checkpoint.source import load_tokenizer
+    from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 
     assert configuration.model is not None
     tokenizer = load_tokenizer(
-        configuration.model, configuration.trust_remote_code, configuration.revision
+        configuration.model,
+        trust_remote_code=configuration.trust_remote_code,
+        revision=configuration.revision,
     )
     if configuration.chat.template is not None:
         tokenizer.chat_template = read_text(Path(configuration.chat.template))

@@ -10,7 +10,7 @@ from typing import Any
 
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.job.gold_reading import with_gold_read
-from sharegen.job.machine import load_job_tokenizer
+from sharegen.job.machine import tokenizer_of
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.problem import Problem, Reordered, Workload, content_hash, load_workload
 from sharegen.workload.prompt import token_ids, tokenise_each
@@ -26,7 +26,7 @@ def load_asked(configuration: Configuration) -> Workload:
         return with_gold_read(load_workload(configuration), configuration)
 
     def arrange(problems: Sequence[Problem], render: Render) -> Reordered:
-        tokenizer = load_job_tokenizer(configuration)
+        tokenizer = tokenizer_of(configuration)
         free, size = configuration.prompt.free, configuration.machine.block_size
         return reorder(problems, free, render, tokenizer, size)
 

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 
 from sharegen import LLM
 from sharegen.common import hub
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.errors import DataError, ModelError, UsageError
 from sharegen.workload.dataset import read_rows

@@ -15,7 +15,7 @@ from sharegen import BeamSearchParams, SamplingParams
 from sharegen.cli.flags import assigned
 from sharegen.common.mappings import merge
 from sharegen.common.structured import StructuredOutputsParams
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.errors import JournalError, UsageError
 from sharegen.job.engines import sampling_params
 from sharegen.job.run_job import run_job

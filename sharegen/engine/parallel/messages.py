@@ -32,12 +32,11 @@ class Setting(CheckpointParameters, LoadParameters):
         model: folder or hub id; for an engine in this process also a model that is loaded.
         load: makes the model instead, from the keywords `device` and, on each of several ranks,
             `ranks`.
-        tokenizer: that of a folder or hub id, or a tokenizer; None for none.
+        tokenizer: one that is loaded; None for none.
         threads: of torch; 0 leaves them be.
         ranks: processes that the model is cut among, each with a device of its own from `device`
             on.
         fingerprint: that the model is to have, where one is known.
-        revision: also of the tokenizer, where that is the model's.
     """
 
     model: str | os.PathLike[str] | nn.Module | LoadedModel

@@ -8,39 +8,17 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.launch import Processes
 from sharegen.engine.parallel.place import as_many_as_pay, places, room
 from sharegen.engine.parallel.rank_zero import engine_of
-from sharegen.errors import ModelError, UsageError
+from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.copies import ForkServer
     from sharegen.engine.parallel.messages import Setting
-
-
-def open_tokenizer(
-    model: str | os.PathLike[str] | nn.Module,
-    tokenizer: Any,
-    trust_remote_code: bool,
-    revision: str | None,
-) -> Any:
-    """The tokenizer that is given, or the model's own, where it has one."""
-    if tokenizer is not None:
-        if isinstance(tokenizer, (str, os.PathLike)):
-            own = tokenizer == model
-            return load_tokenizer(tokenizer, trust_remote_code, revision if own else None)
-        return tokenizer
-    if not isinstance(model, (str, os.PathLike)):
-        return None
-    try:
-        return load_tokenizer(model, trust_remote_code, revision)
-    except ModelError:
-        return None  # prompts of token ids need none; others say that it is missing
 
 
 def open_engine(

@@ -14,7 +14,7 @@ from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer, resolve_device
+from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel, on
 from sharegen.engine.model.tensor_parallel.ranks import connect
@@ -31,16 +31,10 @@ def engine_of(setting: Setting, *, stuck: Stuck | None = None, **options: Any) -
 
     stuck: see TensorParallelWorkers. options: of Engine.
     """
-    tokenizer = setting.tokenizer
-    if isinstance(tokenizer, str):
-        revision = setting.revision if tokenizer == setting.model else None
-        tokenizer = load_tokenizer(tokenizer, setting.trust_remote_code, revision)
-    load = _loading(setting)
+    load, tokenizer, config = _loading(setting), setting.tokenizer, setting.config
     if setting.ranks > 1:
-        return engine_of_ranks(
-            load, devices_of(setting), tokenizer, setting.config, stuck=stuck, **options
-        )
-    return Engine(load(), tokenizer, setting.config, **options)
+        return engine_of_ranks(load, devices_of(setting), tokenizer, config, stuck=stuck, **options)
+    return Engine(load(), tokenizer, config, **options)
 
 
 def _loading(setting: Setting) -> Callable[..., LoadedModel]:

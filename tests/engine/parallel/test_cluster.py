@@ -27,7 +27,7 @@ from ray.cluster_utils import Cluster as Nodes
 from sharegen import LLM
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import actor, cluster
 from sharegen.engine.parallel.cluster import Cluster, ClusterError, start_workers

@@ -22,7 +22,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import BeamSearchParams, Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import driver as driver_module
 from sharegen.engine.parallel.bounds import VARIABLE, Bounds

@@ -19,7 +19,7 @@ from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel.driver import Driver
 from sharegen.engine.parallel.messages import Setting
@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def setting(folder: Path) -> Setting:
-    return Setting(str(folder), str(folder), CONFIG, device="cpu", threads=1)
+    return Setting(str(folder), load_tokenizer(folder), CONFIG, device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")

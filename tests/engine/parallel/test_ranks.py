@@ -21,7 +21,7 @@ from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Completion, Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.agreement import VARIABLE, RanksDiffer
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.parallel import tensor_parallel_workers
 from sharegen.engine.parallel.bounds import VARIABLE as TIMEOUT
@@ -60,7 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def led(folder: Path, config: EngineConfig = CONFIG, ranks: int = 2) -> Engine:
-    return engine_of(Setting(str(folder), str(folder), config, device="cpu", ranks=ranks))
+    return engine_of(
+        Setting(str(folder), load_tokenizer(folder), config, device="cpu", ranks=ranks)
+    )
 
 
 def alone(folder: Path, config: EngineConfig = CONFIG) -> Engine:
@@ -239,7 +241,7 @@ def test_a_worker_ends_with_its_rank_and_a_rank_with_its_worker(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job goes on with the other worker; the last one's end has its reason."""
-    setting = Setting(str(folder), str(folder), CONFIG, device="cpu", threads=1, ranks=2)
+    setting = Setting(str(folder), load_tokenizer(folder), CONFIG, device="cpu", threads=1, ranks=2)
     requests = job(SamplingParams(max_tokens=40, ignore_eos=True), prompts=16)
     engine = led(folder)
     expected = results(list(engine.generate(requests)))

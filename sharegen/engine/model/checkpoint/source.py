@@ -1,4 +1,4 @@
-"""Where a model comes from: a local folder or the Hugging Face hub, its config, weights, tokenizer.
+"""Where a model comes from: a local folder or the Hugging Face hub, its config, its weights.
 
 transformers retries an unreachable hub for half a minute; here one quick question decides whether
 the hub or only its local cache is asked, and every failure is one line that says what to do.
@@ -28,7 +28,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.quantizers.auto import AutoHfQuantizer
 
 from sharegen.common.extras import install
@@ -228,23 +228,6 @@ def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrained
         )
         model.set_experts_implementation("batched_mm")  # the one that needs no numbers
     return model.eval()
-
-
-def load_tokenizer(
-    path: str | os.PathLike[str], trust_remote_code: bool = False, revision: str | None = None
-) -> Any:
-    """The tokenizer of a model folder or hub id. Raises ModelError when there is none."""
-    source = locate(path, trust_remote_code, revision)
-    if source.folder is not None:
-        known = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
-                 "tiktoken.model", "tokenizer_config.json")  # fmt: skip
-        if not any((source.folder / file).is_file() for file in known):
-            raise ModelError(
-                f"model folder {source.name} has no tokenizer (no tokenizer.json, tokenizer.model "
-                "or vocab.json): save the model's tokenizer there"
-            )
-    with explained(source, "tokenizer"):
-        return AutoTokenizer.from_pretrained(source.name, **source.arguments)
 
 
 @contextmanager

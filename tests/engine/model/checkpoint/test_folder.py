@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sharegen.engine.model.checkpoint.folder import check_folder
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.errors import ModelError
 from tests.tiny import save_tiny_model

@@ -17,13 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, TorchAoConfig
 
 from sharegen.common import hub
-from sharegen.engine.model.checkpoint.source import load_tokenizer
+from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.self_check import self_check
 from sharegen.errors import ModelError
 from tests.engine.jobs import GREEDY, forest, make_engine, requests_of, run
 from tests.engine.tiny_models import make_tiny
-from tests.tiny import save_tiny_model
 
 
 @pytest.fixture
@@ -271,19 +270,3 @@ def test_code_of_the_model_is_not_run_unless_asked_for(folder: Path) -> None:
     )
     loaded = load_model(folder, device="cpu", trust_remote_code=True)
     assert type(loaded.model).__name__ == "QuokkaForCausalLM"
-
-
-def test_tokenizer_of_a_folder(tmp_path: Path) -> None:
-    save_tiny_model(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    text = "Tom has 3 apples"
-    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
-
-
-def test_folder_without_a_tokenizer(folder: Path) -> None:
-    with pytest.raises(ModelError) as error:
-        load_tokenizer(folder)
-    assert str(error.value) == (
-        f"model folder {folder} has no tokenizer (no tokenizer.json, tokenizer.model or "
-        "vocab.json): save the model's tokenizer there"
-    )
