@@ -50,9 +50,18 @@ from sharegen.kernels.cost import CostModel, load_costs
 class Engine:
     """One model, its KV cache, and the loop that keeps them busy.
 
-    tree: an empty one, which says what prompts store once; costs: what decides which of its nodes
-    a GPU reads once for all rows, by default all that is worth it; with EACH_ROW none, on a CPU
-    neither. other_ranks: the other ranks, where the model is this rank's shard of one.
+    Args:
+        model: as `load_model` returns it.
+        tokenizer: turns outputs into text; None for a model without one.
+        config: sizes and options; by default those of `EngineConfig()`.
+        tree: an empty tree, which says what prompts store once; by default all that is worth it.
+        costs: decides which nodes of the tree are shared reads. By default those that are faster
+            so on this GPU, and all on a CPU; with EACH_ROW every node is read per sequence.
+        other_ranks: the other ranks, where the model is this rank's shard of one.
+
+    Raises:
+        CapacityError: there is not as much memory as is asked for.
+        UsageError: an option does not fit the device.
     """
 
     def __init__(
@@ -131,9 +140,12 @@ class Engine:
             torch.cuda.empty_cache()  # so that the next one finds the memory free
 
     def check(self, *requests: Request) -> None:
-        """Raise RequestError or CapacityError, in one line, for requests that can never run.
+        """Raise an error, in one line, for the first request that can never run.
 
-        Such is one that might outgrow RoPE frequencies which change with the length, too.
+        Raises:
+            RequestError: the request's values do not fit the model. So it is with a request that
+                might outgrow RoPE frequencies which change with the length.
+            CapacityError: its longest sample would not fit into the KV cache.
         """
         for request in requests:
             error = self._error(request)
@@ -141,7 +153,7 @@ class Engine:
                 raise error
 
     def errors(self, requests: Sequence[Request]) -> list[SharegenError | None]:
-        """For each request what `check` raises, or None."""
+        """Return for each request what `check` raises, or None."""
         return [self._error(request) for request in requests]
 
     def _error(self, request: Request) -> SharegenError | None:
@@ -157,9 +169,16 @@ class Engine:
     ) -> Generator[Completion, None, None]:
         """Draw all samples of all requests; completions come as they finish, in any order.
 
-        Requests are read as they are needed. Closing the iterator early drops what is unfinished.
-        seed: of requests and forks whose params bring none; the config's by default. lengths: of
-        samples of the same job that were drawn earlier.
+        Closing the iterator early drops what is unfinished.
+
+        Args:
+            requests: read as they are needed, `lookahead` at a time; each is checked then.
+            seed: random seed of requests and forks without one; by default the config's.
+            lengths: the lengths of samples of the same job that were drawn earlier.
+
+        Raises:
+            UsageError: the engine is closed, or another job runs.
+            RequestError, CapacityError: a request can never run (see `check`).
         """
         source = iter(requests)
         self.begin(seed, lengths)
@@ -178,11 +197,16 @@ class Engine:
     def begin(
         self, seed: int | None = None, lengths: Lengths | None = None, arriving: bool = False
     ) -> None:
-        """Start a job; `generate` does it all. seed, lengths: as there.
+        """Start a job by hand; `generate` starts and ends one by itself.
 
-        arriving: whether requests come one by one while others run, and nobody knows the next: then
-        each shares what stands (`cache/arrivals.py`), and prompts that are done stay for later
-        ones.
+        Args:
+            seed, lengths: as `generate` takes them.
+            arriving: whether requests come one by one while others run, and nobody knows the next.
+                Then each shares what stands (`cache/arrivals.py`), and prompts that are done stay
+                for later ones.
+
+        Raises:
+            UsageError: the engine is closed, a job runs, or the model's weights have moved.
         """
         if self._closed:
             raise UsageError("the engine is closed: make a new one")
@@ -314,12 +338,21 @@ class Engine:
     # -- samples that run -------------------------------------------------------------------------
 
     def cancel(self, key: int, samples: Collection[int] | None = None) -> list[int]:
-        """End samples of a request that run or wait; returns which these were.
+        """End samples of a request that run or wait.
 
-        Call it while a job runs, between two completions. samples: their indices, by default all
-        that the request has left. Their KV is free in the next step, nothing more comes of them,
-        and they are no completions. What has finished already stays as it is, and a request that
-        has not been read yet is not touched. Raises UsageError outside of a job.
+        Call it while a job runs, between two completions. The samples' KV is free in the next step,
+        nothing more comes of them, and they are no completions. What has finished already stays as
+        it is, and a request that has not been read yet is not touched.
+
+        Args:
+            key: the request's key.
+            samples: indices of samples; by default all that the request has left.
+
+        Returns:
+            The indices of the samples that were ended.
+
+        Raises:
+            UsageError: no job runs.
         """
         self._need_job("there is nothing to cancel: no job runs")
         with self._doing():
@@ -330,10 +363,14 @@ class Engine:
         return ended
 
     def call(self, key: int, required: int) -> None:
-        """Let the samples of a request with an index below `required` start before those that are
-        not.
+        """Let some samples of a request start before the speculative ones.
 
-        Raises UsageError outside of a job.
+        Args:
+            key: the request's key.
+            required: samples with an index below it are required from now on.
+
+        Raises:
+            UsageError: no job runs.
         """
         self._need_job("there are no samples to call: no job runs")
         self.scheduler.call(key, required)
@@ -351,19 +388,28 @@ class Engine:
     ) -> int:
         """Continue a sample into `params.n` new ones that share all of its text.
 
-        Call it while `generate` runs, between two completions. parent: a completion of this job,
-        or (request key, sample) of one that runs (see `running`). params: the parent's by default;
-        max_tokens, min_tokens and the penalties on outputs count new tokens; structured_outputs
-        that are the parent's go on within its text, others begin anew. tokens: how many of the
-        parent's outputs are gone on from (all by default): fewer resamples its tail.
+        Call it while `generate` runs, between two completions. The new samples come out of the
+        running `generate` as completions of a request of their own, whose prompt is the parent's
+        with those outputs. The key of that request depends on what is forked alone, and further
+        forks of the same text get further sample indices, so the draws do not depend on when one
+        forks. KV is shared and not computed again while the parent runs, and where its request says
+        `keep`, as long as memory lasts after.
 
-        The new samples come out of the running `generate` as completions of a request of their
-        own, whose prompt is the parent's with those outputs; the key of that request is returned.
-        It depends on what is forked alone, and further forks of the same text get further sample
-        indices, so the draws do not depend on when one forks. KV is shared and not computed again
-        while the parent runs, and where its request says `keep`, as long as memory lasts after.
+        Args:
+            parent: a completion of this job, or (request key, sample) of one that runs (see
+                `running`).
+            params: by default the parent's. max_tokens, min_tokens and the penalties on outputs
+                count new tokens; structured_outputs that are the parent's go on within its text,
+                others begin anew.
+            tokens: how many of the parent's outputs are gone on from; by default all. Fewer
+                resample its tail.
 
-        Raises UsageError outside of a job or where no such sample runs, and like `check`.
+        Returns:
+            The key of the request of the new samples.
+
+        Raises:
+            UsageError: no job runs, or no such sample does.
+            RequestError, CapacityError: the new samples can never run (see `check`).
         """
         self._need_job(
             "a fork joins the job that runs: start one, or generate from the prompt and tokens"
@@ -380,7 +426,7 @@ class Engine:
     def running(self) -> dict[tuple[int, int], list[int]]:
         """The outputs so far of all samples that run, by (request key, sample).
 
-        Of a beam search these are the beams as they rank now.
+        For a beam search these are the beams as they rank now.
         """
         return outputs_so_far(self.scheduler)
 

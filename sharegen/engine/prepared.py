@@ -36,7 +36,10 @@ _MOST_BLOCKS_OF_IDS = 1 << 20  # without attention, where a token takes next to 
 
 @dataclass(frozen=True)
 class Start:
-    """All ranks begin anew, with a runner of these costs; checked: they compare every step."""
+    """All ranks begin anew, with a runner of these costs.
+
+    checked: whether they compare every step with each other.
+    """
 
     costs: CostModel | None
     checked: bool
@@ -46,15 +49,15 @@ class OtherRanks(Protocol):
     """The other tensor-parallel ranks of a model; see parallel/tensor_parallel_workers.py."""
 
     def broadcast(self, record: Start | Batch) -> None:
-        """What all ranks do next: this one, too."""
+        """Say what all ranks do next, this one included."""
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """Around what all ranks do: where it fails for want of one, that is the error."""
+        """Stand around what all ranks do: where one is gone, the error says so."""
         ...
 
     def wait(self, drawn: Drawn) -> None:
-        """Until it is drawn, or a rank is gone."""
+        """Wait until it is drawn, or a rank is gone."""
         ...
 
     def settle(self) -> None:
@@ -73,11 +76,26 @@ class OtherRanks(Protocol):
 class Prepared:
     """A model compiled where it may be, beside as much KV cache as there is room for.
 
-    max_sequences: rows of a batch, which is run with padded(rows). chunk_tokens: of a prefill
-    batch. cache: of num_blocks; place_bytes: of one token's place in a block, on all ranks
-    together. states: of num_slots, where the model keeps any. swap_space: host memory for blocks of
-    the preempted, if any; swap_seconds: what its use costs, a fixed part and of each block.
-    threads: of torch, for every step. Of several ranks' sizes each is the least.
+    Where a model has several ranks, each size is the least that any of them has room for.
+
+    Args:
+        model: as `load_model` returns it; its layers are compiled here.
+        tokenizer: passed on to runners, for rules about text.
+        config: sizes and options, of which None says: choose.
+
+    Attributes:
+        max_sequences: sequences that decode together; a batch of n is run with padded(n) rows.
+        chunk_tokens: tokens of a prefill batch.
+        cache: the KV cache of `num_blocks` blocks.
+        place_bytes: bytes of one token's place in a block, on all ranks together.
+        states: the pool of `num_slots` states, where the model keeps any, else None.
+        swap_space: host memory for the blocks of preempted sequences, or None.
+        swap_seconds: seconds that a swap takes: a fixed part, and one for each block.
+        threads: torch's threads in every step.
+
+    Raises:
+        CapacityError: there is not as much memory as is asked for.
+        UsageError: an option does not fit the device.
     """
 
     def __init__(self, model: LoadedModel, tokenizer: Any | None, config: EngineConfig) -> None:
@@ -146,7 +164,7 @@ class Prepared:
         self._graphs = StepGraphs(model.ranks, self._room) if has_graphs else None
 
     def runner(self, start: Start) -> Runner:
-        """One for which nothing has run; whoever has the one before lets go of it first."""
+        """Make a runner for which nothing has run; the one before must be let go of first."""
         if self._graphs is not None:
             self._graphs.clear()
         ranks = self.model.ranks

@@ -31,17 +31,27 @@ Blocks = npt.NDArray[np.int32]
 
 
 class BlocksNeeded(NamedTuple):
-    """What someone asks for: so many full-precision blocks, and so many blocks beside them."""
+    """What someone asks for: full-precision blocks, and single blocks beside them."""
 
     full_blocks: int
     blocks: int
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens, numbered from 0, in full blocks of
-    `blocks_per_full`.
+    """Says which blocks of the KV cache are free, and how many owners each of the others has.
 
-    wasted: places that nobody is going to fill, in blocks that are in use.
+    Blocks are numbered from 0; full block i is made of the blocks from i * blocks_per_full on.
+
+    Args:
+        num_blocks: a multiple of `blocks_per_full`.
+        block_size: tokens of a block.
+        blocks_per_full: how many blocks take the memory of one full-precision block.
+
+    Attributes:
+        num_free: blocks that nobody owns.
+        num_free_full_blocks: full blocks of which nobody owns any block.
+        peak_used: the most blocks that were in use at a time.
+        wasted: places in blocks in use that nobody is going to fill.
     """
 
     def __init__(self, num_blocks: int, block_size: int, blocks_per_full: int = 1) -> None:
@@ -75,11 +85,11 @@ class BlockPool:
         return -(-num_tokens // self.block_size)
 
     def has(self, room: BlocksNeeded) -> bool:
-        """Whether so much is free."""
+        """Return whether as many blocks are free."""
         return self._suffices(self.num_free_full_blocks, self.num_free, room)
 
     def would_have(self, room: BlocksNeeded, owned: Iterable[Iterable[int]]) -> bool:
-        """Whether so much would be free if some owners gave up what they hold.
+        """Return whether as many blocks would be free if some owners gave up theirs.
 
         owned: for each of these owners the blocks that it holds.
         """
@@ -90,7 +100,7 @@ class BlockPool:
         return self._suffices(full_blocks, self.num_free + len(blocks), room)
 
     def would_have_full_blocks(self, room: BlocksNeeded, more: int) -> bool:
-        """Whether so much would be free if `more` full blocks were, which are not now."""
+        """Return whether as many blocks would be free if `more` full blocks became free."""
         full_blocks, blocks = (
             self.num_free_full_blocks + more,
             self.num_free + more * self.blocks_per_full,
@@ -104,7 +114,10 @@ class BlockPool:
         )
 
     def allocate(self) -> int | None:
-        """One block from the high end, of a broken full block first; None when all are taken."""
+        """Take one block, and return it; None when all are taken.
+
+        It comes from the high end, and from a full block that is broken already where there is one.
+        """
         block = self._singles.pop()
         while block is not None and not self._is_single(block):
             block = self._singles.pop()
@@ -126,10 +139,14 @@ class BlockPool:
         return block
 
     def allocate_node(self, count: int) -> tuple[Blocks, bool] | None:
-        """`count` blocks for a node and whether they are one ascending run.
+        """Take `count` blocks for a node: the first run from the low end that is long enough.
 
-        First fit from the low end; where no run is long enough scattered from the low end, blocks
-        of broken full blocks first; None when fewer than `count` blocks are free.
+        Where no run is long enough they are scattered, from the low end, those of broken full
+        blocks first.
+
+        Returns:
+            [count] the blocks, and whether they are one ascending run; None when fewer than `count`
+            are free.
         """
         if count > self.num_free:
             return None
@@ -145,10 +162,11 @@ class BlockPool:
         return blocks, start is not None
 
     def allocate_full_blocks(self, count: int) -> tuple[Blocks, bool] | None:
-        """The blocks of `count` full-precision blocks for a node, and whether these are one
-        ascending run.
+        """Take `count` full-precision blocks for a node, as `allocate_node` takes blocks.
 
-        First fit as above; None when fewer than `count` full blocks are free.
+        Returns:
+            [count * blocks_per_full] the blocks, and whether they are one ascending run; None when
+            fewer than `count` full blocks are free.
         """
         if count > self.num_free_full_blocks:
             return None
@@ -166,12 +184,15 @@ class BlockPool:
         return blocks, start is not None
 
     def share(self, block: int) -> None:
-        """One more owner for a block in use."""
+        """Give a block in use one more owner."""
         assert self._owners[block] > 0, "only a block in use can be shared"
         self._owners[block] += 1
 
     def waste(self, block: int, places: int) -> None:
-        """So many places of a block in use, or of the full block that it ends, stay empty."""
+        """Note that places of a block in use, or of the full block that it ends, stay empty.
+
+        It may be said once of a block, until the block is free.
+        """
         assert self._owners[block] > 0 and self._wasted[block] == 0
         self._wasted[block] = places
         self.wasted += places
@@ -237,7 +258,7 @@ class BlockPool:
 
 
 class _Highest:
-    """Numbers, the highest of which is taken first.
+    """A heap of numbers, of which the highest is taken first.
 
     One that its owner has taken another way stays until it is popped and found taken: removing it
     would cost a search. Flags keep it from standing here twice.
@@ -268,7 +289,7 @@ class _Highest:
 
 
 def _first_run(free: np.ndarray, count: int) -> int | None:
-    """Start of the first run of at least `count` True values."""
+    """Return where the first run of at least `count` True values begins, or None."""
     end = count + _LOOKED_AT
     while True:  # most are found at the low end: a look at all would cost more than the rest
         inside = np.concatenate([[False], free[:end], [False]])

@@ -28,10 +28,14 @@ def attention_for(
     max_tokens: int,
     costs: CostModel | None = None,
 ) -> Attention:
-    """The kernels where they can serve every layer, else the reference.
+    """Return the kernels where they can serve every layer, else the reference.
 
-    max_rows: of a decoding step; max_tokens: of a prefill batch. costs: what decides which nodes
-    are shared; by default what is known of the device.
+    Args:
+        layers: the attention of each layer that has one.
+        cache: the KV cache that is read and written.
+        max_rows: the most rows of a decoding step.
+        max_tokens: the most tokens of a prefill batch.
+        costs: decides which nodes are shared reads; by default what is known of the device.
     """
     if not layers:
         return NoAttention()
@@ -67,9 +71,15 @@ class NoAttention:
 
 
 class ReferenceAttention:
-    """Torch's own operations: see kernels/reference.py, and kernels/flash.py for a CPU.
+    """Attention by torch's own operations: kernels/reference.py, and kernels/flash.py on a CPU.
 
-    All nodes are read once for the rows under them, whatever it costs, but with EACH_ROW.
+    Every node is a shared read, whatever it costs, except with EACH_ROW.
+
+    Args:
+        layers: the attention of each layer that has one.
+        cache: the KV cache that is read and written.
+        fallback: why the kernels do not serve the model; None on a CPU.
+        costs: EACH_ROW to read every node per sequence; all else is ignored.
     """
 
     def __init__(

@@ -17,9 +17,12 @@ from sharegen.kernels.layout import SharedLayout
 
 @dataclass(frozen=True)
 class Slots:
-    """Where the KV of a step's tokens goes: [T] int64, -1 where it goes to the other kind.
+    """Where the KV of a step's tokens goes.
 
-    full, fp8: slots of blocks in the model's dtype and of FP8 ones; None for no token at all.
+    Args:
+        full: [T] int64, slots of full-precision blocks, -1 for a token that goes to an FP8 block;
+            None where none goes here.
+        fp8: [T] int64, slots of FP8 blocks, likewise.
     """
 
     full: torch.Tensor | None
@@ -54,7 +57,7 @@ class Attention(Protocol):
         ...
 
     def update(self, layout: SharedLayout) -> None:
-        """The shared nodes of the decoding steps to come."""
+        """Take over the shared nodes of the decoding steps to come."""
         ...
 
     def prefill(
@@ -64,7 +67,14 @@ class Attention(Protocol):
         position: torch.Tensor,
         slots: Slots,
     ) -> AttentionContext:
-        """Packed chunks of prompts. position: [T] int32."""
+        """Make the context of a prefill step, of packed chunks of prompts.
+
+        Args:
+            layout: the nodes above the chunks; its rows are the batch's tokens.
+            chunk_starts: where each chunk begins in the batch, and the batch's end.
+            position: [T] int32, of each token in its prompt.
+            slots: where the tokens' keys and values go.
+        """
         ...
 
     def decode(
@@ -74,20 +84,26 @@ class Attention(Protocol):
         prefix_length: torch.Tensor,
         position: torch.Tensor,
     ) -> AttentionContext:
-        """One token a row; [rows, ...], int32.
+        """Make the context of a decoding step, of one token a row.
 
-        A dead row has prefix_length 0, position -1.
+        Args:
+            slots: where the tokens' keys and values go.
+            block_tables: [rows, max_blocks] int32, the blocks of each row's own tokens.
+            prefix_length: [rows] int32, tokens above the row's own; 0 for a dead row.
+            position: [rows] int32, of the token that goes in; -1 for a dead row.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Stores:
-    """What puts keys and values where they belong.
+    """The functions that put keys and values into their slots.
 
-    full(k, v, keys, values, slots); fp8(k, v, fp8, slots). rotated(q, k, v, cos, sin, cache,
-    slots) -> q: both, (keys, values) or fp8, after rotating q and k; None where attention wants
-    what is stored, too.
+    Args:
+        full: (k, v, keys, values, slots), for full-precision blocks.
+        fp8: (k, v, fp8, slots), for FP8 blocks.
+        rotated: (q, k, v, cos, sin, cache, slots) -> q, which rotates q and k before; cache is
+            (keys, values) or FP8 blocks. None where attention reads the step's own k, too.
     """
 
     full: Callable[..., None]
@@ -97,11 +113,17 @@ class Stores:
 
 @dataclass(frozen=True)
 class StoreAndAttend:
-    """A step's context: keys and values go to their slots before a row reads them.
+    """The context of a step: keys and values go to their slots before a row reads them.
 
-    attention(q, k, v, keys, values, put, fp8=, scale=, window=, attention_chunk=, softcap=,
-    sinks=) -> [T, num_heads, value_size], which calls put() once, before it reads the step's own
-    tokens. gives_rows: given rows=, it writes these instead.
+    Args:
+        layers: the attention of each layer that has one.
+        cache: the KV cache that is read and written.
+        slots: where the step's keys and values go.
+        stores: the functions that put them there.
+        attention: (q, k, v, keys, values, put, fp8=, scale=, window=, attention_chunk=, softcap=,
+            sinks=) -> [T, num_heads, value_size]. It calls put() once, before it reads the step's
+            own tokens.
+        gives_rows: whether `attention` takes rows=, too, and writes its result there in FP8.
     """
 
     layers: Sequence[LayerSpec]
@@ -173,4 +195,4 @@ class StoreAndAttend:
 
 
 def _nothing() -> None:
-    """They were put there."""
+    """Do nothing: keys and values were put into their slots while they were rotated."""

@@ -25,7 +25,7 @@ _OF_DECODING = Stores(store, store_fp8, rotate_and_store)
 
 
 def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
-    """What the kernels' plans depend on: layers that differ in windows alone share them."""
+    """Return what the kernels' plans depend on: layers that differ in windows alone share them."""
     return tiles.AttentionShape(
         spec.num_heads, spec.num_kv_heads, spec.key_size, spec.value_size, cache.block_size,
         cache.dtype,
@@ -33,7 +33,7 @@ def shape_of(spec: LayerSpec, cache: KVCache) -> tiles.AttentionShape:
 
 
 def unsupported(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
-    """Why some layer cannot be served by the kernels; None when all can."""
+    """Return why the kernels cannot serve some layer; None when they serve all."""
     limit = tiles.shared_memory_limit(cache.device)
     for spec in layers:
         reason = tiles.unsupported(shape_of(spec, cache), spec.scaling, limit)
@@ -43,7 +43,15 @@ def unsupported(layers: Sequence[LayerSpec], cache: KVCache) -> str | None:
 
 
 class KernelAttention:
-    """See kernels/decode.py and kernels/prefill.py. One plan for each shape of layer."""
+    """Attention by kernels/decode.py and kernels/prefill.py, with a plan for each shape of layer.
+
+    Args:
+        layers: the attention of each layer that has one.
+        cache: the KV cache that is read and written.
+        max_rows: the most rows of a decoding step.
+        max_tokens: the most tokens of a prefill batch.
+        costs: decides which nodes are shared reads; by default what was fitted on the device.
+    """
 
     fallback = None
 

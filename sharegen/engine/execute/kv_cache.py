@@ -47,9 +47,14 @@ def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
 def block_format(
     layers: Sequence[LayerSpec], dtype: torch.dtype, kv_cache_dtype: str
 ) -> BlockFormat:
-    """The format of a KV cache of this dtype ("auto": the model's, or "fp8").
+    """Return the format of a KV cache's blocks.
 
-    Without attention a token takes its own id and nothing else.
+    A model without attention keeps the token's own id and nothing else.
+
+    Args:
+        layers: the attention of each layer that has one.
+        dtype: the model's.
+        kv_cache_dtype: "auto" for the model's dtype in all blocks, or "fp8".
     """
     if not layers:
         return BlockFormat(torch.int32.itemsize)
@@ -61,15 +66,29 @@ def block_format(
 
 
 class KVCache:
-    """keys[layer]: [full blocks + 1, block_size, num_kv_heads, key_size]; values[layer] likewise.
+    """The keys and values of all layers, in the blocks that the block pool hands out.
 
-    A full block is `blocks_per_full` of the pool's blocks; where these are FP8 blocks, fp8[layer]
-    is the same memory as FP8 blocks (`kernels/fp8_blocks.py`), with scales beside it.
-    tokens: int32 [blocks + blocks_per_full, block_size], of outputs, where a penalty looks back at
-    them. by_block: [blocks + blocks_per_full, numbers] of each layer and of the tokens, the same
-    memory as plain bits: what a sample's own block is, with its scales.
-    The last full block is scratch: rows of a batch that hold no sequence write there. Zeroed, since
-    what a mask hides must still be finite.
+    A full block is `blocks_per_full` of the pool's blocks. The last full block is scratch: rows of
+    a batch that hold no sequence write there. All is zeroed, since what a mask hides must still be
+    finite.
+
+    Args:
+        layers: the attention of each layer of the model that has one.
+        num_blocks: blocks of the pool, a multiple of `blocks_per_full`.
+        block_size: tokens of a block.
+        dtype: of the full-precision blocks, which is the model's.
+        device: where the cache lies.
+        blocks_per_full: more than 1 where the pool's blocks are FP8 blocks.
+
+    Attributes:
+        keys: for each layer [full blocks + 1, block_size, num_kv_heads, key_size].
+        values: for each layer [full blocks + 1, block_size, num_kv_heads, value_size].
+        fp8: for each layer the same memory as FP8 blocks (`kernels/fp8_blocks.py`), with scales
+            beside it; empty where blocks_per_full is 1.
+        tokens: [blocks + blocks_per_full, block_size] int32, the outputs' tokens, where a penalty
+            looks back at them.
+        by_block: [blocks + blocks_per_full, numbers] for each layer and for the tokens: the same
+            memory as plain bits, of which one row is a sample's own block.
     """
 
     def __init__(
@@ -105,7 +124,11 @@ class KVCache:
         return self.scratch_block // self.blocks_per_full * self.block_size
 
     def copy_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy blocks of samples' own tokens onto others; source, target: int64 [n]."""
+        """Copy blocks of samples' own tokens onto others.
+
+        Args:
+            source, target: [n] int64, blocks of the pool.
+        """
         for tensor in self.by_block:
             tensor[target] = tensor[source]
 
@@ -128,7 +151,7 @@ class KVCache:
 
 
 def _as_bits(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """[blocks, numbers] each, in the widest integers of which all of their blocks are made."""
+    """View each tensor as [blocks, numbers], in the widest integers that divide all blocks."""
     flat = [tensor.view(torch.uint8).flatten(1) for tensor in tensors]
     kinds = (torch.int64, torch.int32, torch.uint8)
     widest = next(kind for kind in kinds if all(f.shape[1] % kind.itemsize == 0 for f in flat))

@@ -45,9 +45,18 @@ _LEAST_COMPILED = 2  # tokens, or rows: for one the compiler makes code of its o
 class Runner:
     """Runs batches of one model over one KV cache, and over one pool of states if it keeps any.
 
-    max_sequences: rows. padded: rows that a batch of n is run with. graphs: where decoding steps
-    are CUDA graphs. room: of several ranks, asked before a step that may take memory. agreement:
-    where every step is compared across the ranks. swap_space: where blocks can be swapped to.
+    Args:
+        model: the model, or this rank's shard of one.
+        cache: the KV cache that the batches' slots and blocks refer to.
+        attention: the back end that computes attention over it.
+        max_sequences: rows that the tables have, before padding.
+        padded: says how many rows a batch of n rows is run with.
+        tokenizer: turns strings that a request bars into tokens.
+        graphs: captures decoding steps as CUDA graphs; None to run them eagerly.
+        room: agrees between ranks whether a step may take memory; None for one rank.
+        agreement: compares every step across the ranks; None not to.
+        states: the pool of mixers' states, where the model keeps any.
+        swap_space: host memory that blocks are swapped to and from, if there is any.
     """
 
     def __init__(
@@ -134,7 +143,7 @@ class Runner:
 
     @torch.inference_mode()
     def decode(self, batch: DecodeBatch) -> Drawn:
-        """One token for every row of the batch."""
+        """Compute and draw one token for every row of the batch."""
         if self._swap_space is not None:
             self._swap_space.begin(batch.swaps)
         self._apply(batch)
@@ -219,9 +228,12 @@ class Runner:
     def _history(
         self, slots: torch.Tensor, block_tables: torch.Tensor, output: torch.Tensor
     ) -> torch.Tensor:
-        """Each row's outputs, with the token that goes in: int32 [rows, widest], -1 beyond.
+        """Store the tokens that go in, and return each row's outputs with its own.
 
-        They are kept where their keys are, so that they move, grow and go with these.
+        Outputs are kept where their keys are, so that they move, grow and go with these.
+
+        Returns:
+            [rows, longest] int32, -1 beyond a row's end.
         """
         tokens = self.cache.tokens
         tokens.view(-1).index_copy_(0, slots, self.tokens[: len(slots)].to(tokens.dtype))

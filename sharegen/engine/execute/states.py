@@ -35,7 +35,10 @@ _DIFFERENCE = 0.02  # of the largest number, by which bfloat16 rounds a mixer's 
 
 @dataclass(frozen=True)
 class Kernels:
-    """That change states where they lie: of kernels/delta_rule.py and kernels/conv_step.py."""
+    """The kernels that change states where they lie.
+
+    They are those of kernels/delta_rule.py and kernels/conv_step.py, and take what these do.
+    """
 
     delta_rule: Callable[..., torch.Tensor]
     settle: Callable[..., None]
@@ -48,8 +51,10 @@ class Kernels:
 class Places:
     """Where sequences have their states before and after some tokens.
 
-    read, write: int64 [n] slots; position: int64 [n], how many tokens came before; tokens: how many
-    each goes on by.
+    Args:
+        read, write: [n] int64, slots.
+        position: [n] int64, how many tokens came before.
+        tokens: how many tokens each sequence goes on by.
     """
 
     read: torch.Tensor
@@ -59,15 +64,15 @@ class Places:
     _columns: dict[tuple[int, int], torch.Tensor] = field(init=False, default_factory=dict)
 
     def before(self, pool: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """Copies of their states as mixers know them."""
+        """Return copies of the states that are read, in the shapes that mixers know."""
         return self._gathered(pool, self.read, 0)
 
     def after(self, pool: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """Likewise, of those that are written."""
+        """Return copies of the states that are written, likewise."""
         return self._gathered(pool, self.write, self.tokens)
 
     def put(self, pool: Mapping[Key, torch.Tensor], states: States) -> None:
-        """The states as mixers leave them go to their slots."""
+        """Write the states that a mixer left to their slots."""
         for key, tensor in pool.items():
             state = states.tensors[key].to(tensor.dtype)
             if key == RECURRENT:
@@ -85,9 +90,15 @@ class Places:
         }  # fmt: skip
 
     def _ring(self, states: torch.Tensor, tokens: int) -> torch.Tensor:
-        """[n, columns]: where a convolution's last inputs lie then, from the oldest on.
+        """Return where a convolution's last inputs lie after some tokens, from the oldest on.
 
-        states: [slots, columns, channels]. Once for all mixers.
+        It is computed once for all mixers.
+
+        Args:
+            states: [slots, columns, channels].
+
+        Returns:
+            [n, columns] int64.
         """
         count = states.shape[1]
         if (count, tokens) not in self._columns:
@@ -100,12 +111,18 @@ class Places:
 class StepSlots:
     """Where the sequences of a decoding step, one token each, have their states.
 
-    start: int64 [n], the slots where those go on from that keep their tokens: the states of their
-    prompts. kept: int32 [n] how many tokens a sequence keeps in the slot that it writes, -1 where
-    that has its state. settling: int32 [n] how many tokens become the state there, 0 for none:
-    after a step in place, and before one that copies.
-    in_place: nobody reads what another one writes. state: where each reads one in place: the
-    prompt's, while it keeps tokens.
+    Args:
+        places: where they read and write.
+        start: [n] int64, the slots of the prompts' states, from which those go on that keep their
+            tokens.
+        kept: [n] int32, how many tokens a sequence keeps in the slot that it writes; -1 where that
+            slot has its state.
+        settling: [n] int32, how many tokens become the state there, 0 for none: after a step in
+            place, and before one that copies.
+        in_place: whether nobody reads what another one writes.
+
+    Attributes:
+        state: [n] int64, where each reads a state in place: the prompt's, while it keeps tokens.
     """
 
     places: Places
@@ -128,17 +145,26 @@ class _Kind(NamedTuple):
 
 
 class StatePool:
-    """tensors[mixer][state]: [num_slots + 2, *shape], the last two slots zero and scratch.
+    """The states of all mixers, in slots, and the steps that change them.
 
     A convolution's last inputs [channels, columns] lie as a ring, [columns, channels]: token p's
     are column p mod their number, so that a step reads and writes no more than it must.
 
-    kernels: for states that a step changes where they lie, which spares the copies of them; None:
-    there are none for the device. They are tried on each kind of mixer, and one that fails or
-    differs from the mixer's own code is not taken, and a warning says so. So with mixers that are
-    compiled around them.
+    Args:
+        mixers: the layers that keep states.
+        num_slots: slots for the states of nodes and rows.
+        device: where they lie.
+        kernels: change states where they lie, which spares copies of them; None where there are
+            none for the device. They are tried on each kind of mixer; one that fails, or differs
+            from the mixer's own code, is not taken, and a warning says so. The same holds for
+            mixers that are compiled around them.
+        dtype: what the mixers compute in.
 
-    room: how many tokens a sequence may keep before they become its state; 0 where it keeps none.
+    Attributes:
+        tensors: for each mixer and state [num_slots + 2, *shape].
+        zero, scratch: the two slots beyond: one that stays zero, and one that nobody reads.
+        room: how many tokens a sequence may keep before they become its state; 0 where it keeps
+            none.
     """
 
     def __init__(
@@ -149,7 +175,6 @@ class StatePool:
         kernels: Kernels | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """dtype: of what the mixers compute."""
         self.mixers = mixers
         self.zero, self.scratch = num_slots, num_slots + 1
         self.device = device
@@ -170,12 +195,30 @@ class StatePool:
         return self._kernels.room_for_tokens(key_size, value_size, self._dtype)
 
     def mix(self, index: int, hidden: torch.Tensor, places: Places) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> [sequences, tokens, width]: of prompts."""
+        """Run a mixer on tokens of prompts.
+
+        Args:
+            index: of the mixer.
+            hidden: [sequences, tokens, size].
+            places: where the sequences have their states.
+
+        Returns:
+            [sequences, tokens, width].
+        """
         pool, taken = self.tensors[index], self._taken_in_chunks(index, hidden)
         return self._mix_chunk(index, hidden, pool, places, taken)
 
     def step(self, index: int, hidden: torch.Tensor, slots: StepSlots) -> torch.Tensor:
-        """hidden: [sequences, 1, size] -> [sequences, 1, width]: a decoding step's."""
+        """Run a mixer on a decoding step, one token for each sequence.
+
+        Args:
+            index: of the mixer.
+            hidden: [sequences, 1, size].
+            slots: where the sequences have their states.
+
+        Returns:
+            [sequences, 1, width].
+        """
         pool, taken = self.tensors[index], self._taken(index, hidden)
         if not (slots.in_place and taken):
             if RECURRENT in taken:
@@ -185,13 +228,13 @@ class StatePool:
         return self._mix_in_place(index, hidden, pool, slots, taken, compiled)
 
     def end_step(self, slots: StepSlots) -> None:
-        """All mixers have done it."""
+        """Settle what sequences keep, once all mixers have done the step."""
         for kind, states in self._together.items():
             if slots.in_place and RECURRENT in self._in_place.get(kind.module, ()):
                 self._settle(kind.module, states, slots)
 
     def _settle(self, kind: type, states: torch.Tensor, slots: StepSlots) -> None:
-        """states: [mixers, slots, ...] of some mixers of a kind."""
+        """Turn kept tokens into states; states: [mixers, slots, ...], mixers of one kind."""
         key_heads = self._key_heads.get(kind)
         if key_heads is not None:
             assert self._kernels is not None
@@ -208,7 +251,10 @@ class StatePool:
         taken: frozenset[Key],
         compiled: bool,
     ) -> torch.Tensor:
-        """taken: the states that change where they lie; all of them, where the step is compiled."""
+        """Run a step of which the states in `taken` change where they lie, and the rest is copied.
+
+        compiled: whether the step is compiled; then all states are in `taken`.
+        """
         mixer = self.mixers[index]
         assert self._kernels is not None
         rule, changes = self._kernels.delta_rule, dict[Key, Change]()
@@ -235,7 +281,7 @@ class StatePool:
         places: Places,
         decoding: bool = False,
     ) -> torch.Tensor:
-        """All states are copied."""
+        """Run a mixer on copies of all of its states."""
         states = States(places.before(pool))
         mixed = self.mixers[index].run(hidden, states, decoding)
         places.put(pool, states)
@@ -249,7 +295,7 @@ class StatePool:
         places: Places,
         taken: frozenset[Key],
     ) -> torch.Tensor:
-        """taken: the states that change where they lie."""
+        """Run a mixer on prompts; the states in `taken` change where they lie."""
         changes = dict[Key, Change]()
         for key in taken:
             assert self._kernels is not None
@@ -262,7 +308,7 @@ class StatePool:
         return mixed
 
     def _taken_in_chunks(self, index: int, hidden: torch.Tensor) -> frozenset[Key]:
-        """The states of a mixer that a kernel changes for tokens of prompts, once it was tried."""
+        """Return the states that a kernel changes for tokens of prompts; it is tried first."""
         mixer = self.mixers[index]
         kind = type(mixer.module)
         if self._kernels is None or (kind not in self._in_chunks and hidden.shape[1] == 1):
@@ -274,7 +320,7 @@ class StatePool:
         return self._in_chunks[kind]
 
     def _taken(self, index: int, hidden: torch.Tensor) -> frozenset[Key]:
-        """The states of a mixer that kernels change in place, once they were tried."""
+        """Return the states that kernels change in place; they are tried first."""
         mixer = self.mixers[index]
         kind = type(mixer.module)
         if self._kernels is None:
@@ -296,7 +342,7 @@ class StatePool:
     def _is_same(
         self, index: int, hidden: torch.Tensor, taken: frozenset[Key], compiled: bool = False
     ) -> bool:
-        """Whether kernels give what the mixer's own code does, on a few sequences' states."""
+        """Return whether kernels give what the mixer's own code does, on a few sequences."""
         trials = _trials(len(hidden), self.device, self.room > 0)
         before = self._random_states(index, 2 * len(hidden))
         states = States(trials[0].places.before(before))
@@ -308,7 +354,7 @@ class StatePool:
         ))  # fmt: skip
 
     def _is_same_chunk(self, index: int, hidden: torch.Tensor, taken: frozenset[Key]) -> bool:
-        """Likewise, of some tokens of prompts."""
+        """Return the same for some tokens of prompts."""
         count, tokens = hidden.shape[:2]
         read = torch.arange(count, device=self.device)
         places = Places(read, read + count, read + 6, tokens)
@@ -325,7 +371,7 @@ class StatePool:
         return _holds("states are copied for every chunk of a prompt", gives)
 
     def _random_states(self, index: int, count: int) -> dict[Key, torch.Tensor]:
-        """[count, *shape]; a step's may all be zero, from which many a rule gives the same."""
+        """Return random states [count, *shape]: from zeros many a rule gives the same."""
         generator = torch.Generator(self.device).manual_seed(0)
         return {
             key: torch.randn(
@@ -345,7 +391,7 @@ class StatePool:
         expected: torch.Tensor,
         states: States,
     ) -> bool:
-        """Whether a step in place from `before` ends with what is expected, and these states."""
+        """Return whether a step in place from `before` gives what is expected, and these states."""
         pool = {key: tensor.clone() for key, tensor in before.items()}
         mixed = self._mix_in_place(index, hidden, pool, slots, taken, compiled)
         if RECURRENT in taken:
@@ -357,7 +403,7 @@ class StatePool:
 
 
 def _holds(otherwise: str, gives: Callable[[], bool]) -> bool:
-    """Whether kernels give what they must; a warning says what is done otherwise, and why."""
+    """Return whether kernels give what they must; else warn what is done instead, and why."""
     errors = _kernel_errors()
     try:
         close, reason = gives(), "it differs from the model's own code"
@@ -377,8 +423,12 @@ def _may_keep(mixer: Mixer) -> bool:
 def _allocated(
     mixers: Sequence[Mixer], slots: int, device: torch.device
 ) -> tuple[list[dict[Key, torch.Tensor]], dict[_Kind, torch.Tensor]]:
-    """States of zeros: of each mixer [slots, *shape]; and those that are settled together, which
-    sequences may keep tokens for, [mixers of a kind, slots, *shape]."""
+    """Allocate zeros for the states of all mixers.
+
+    Returns:
+        For each mixer its states, [slots, *shape]; and for each kind of mixer whose sequences may
+        keep tokens, and which are settled together, [mixers of the kind, slots, *shape].
+    """
     kinds = [_Kind(type(mixer.module), mixer.spec(RECURRENT)) if _may_keep(mixer) else None
              for mixer in mixers]  # fmt: skip
     together = {
@@ -398,12 +448,15 @@ def _allocated(
 
 
 def _lying(spec: StateSpec) -> tuple[int, ...]:
-    """The shape of a state in its slot."""
+    """Return the shape that a state has in its slot."""
     return spec.shape if spec.key == RECURRENT else spec.shape[::-1]
 
 
 def _trials(count: int, device: torch.device, keeps: bool) -> list[StepSlots]:
-    """Steps of `count` sequences, each from a slot to another: at once, and by a token kept."""
+    """Make steps to try: `count` sequences, each from a slot to another one.
+
+    keeps: whether a second step, in which sequences keep their token, is tried, too.
+    """
     read = torch.arange(count, device=device)
     kept, settling = torch.full_like(read, -1).int(), torch.zeros_like(read).int()
     at_once = StepSlots(Places(read, read + count, read + 6), read, kept, settling, in_place=True)
@@ -411,15 +464,15 @@ def _trials(count: int, device: torch.device, keeps: bool) -> list[StepSlots]:
 
 
 def _are_close(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """NaN is close to nothing."""
+    """Return whether two tensors differ by rounding alone; NaN is close to nothing."""
     difference = (found.float() - expected.float()).abs().max()
     return bool(difference <= _DIFFERENCE * expected.float().abs().max())
 
 
 def _kernel_errors() -> tuple[type[Exception], ...]:
-    """What is raised for a kernel that does not compile, or takes too much shared memory.
+    """Return what is raised where a kernel cannot be taken.
 
-    And for a mixer that does more with its state than a kernel does for it.
+    It may not compile, take too much shared memory, or do less with a state than the mixer does.
     """
     found: list[type[Exception]] = [
         RuntimeError, AssertionError, TypeError, AttributeError, KeyError,
@@ -433,7 +486,7 @@ def _kernel_errors() -> tuple[type[Exception], ...]:
 
 @dataclass(frozen=True)
 class _ApplyRule:
-    """A delta rule changes its states at once. states: [slots, heads, K, V]."""
+    """Applies a delta rule to its states at once; states: [slots, heads, K, V]."""
 
     kernel: Callable[..., torch.Tensor]
     states: torch.Tensor
@@ -446,7 +499,10 @@ class _ApplyRule:
 
 @dataclass(frozen=True)
 class _Keep(_ApplyRule):
-    """Sequences keep their tokens. dtype: of these; told: how many heads their keys have."""
+    """Applies a delta rule whose sequences keep their tokens.
+
+    dtype: the dtype that tokens are kept in. told: called with the number of heads of the keys.
+    """
 
     dtype: torch.dtype
     told: Callable[[int], None]

@@ -52,16 +52,24 @@ LEAST_SEQUENCES = 8
 
 
 class Scheduler:
-    """Queues of one engine, and the policy by which they move.
+    """The queues of one engine, and the policy by which requests move through them.
 
-    max_sequences: rows. chunk_tokens: prefill is cut at multiples of this within a node, and a
-    batch holds about as many tokens. ahead_tokens: how many tokens are prefilled beyond what fills
-    the free rows; ahead_steps: rows count as free for that so many steps before their limits.
-    padded, scratch_block: see Rows. seed: of requests that bring none. tree: an empty one, which
-    says what prompts share; by default all that is worth it. states: slots for a model that keeps
-    states; mix_together: whether chunks of equal length are one batch of mixers. host_slots: blocks
-    that host memory holds for the preempted; swap_cost: of using them; one_pass: tokens of one of
-    them that a prefill pass may compute again, at most.
+    Args:
+        pool: the blocks of the KV cache.
+        max_sequences: rows, which are the sequences that decode together.
+        context_length: the most tokens of a prompt and its output together.
+        chunk_tokens: prefill is cut at multiples of this within a node, and a batch holds about as
+            many tokens.
+        ahead_tokens: how many tokens are prefilled beyond what fills the free rows.
+        ahead_steps: a row counts as free for that so many steps before its limit.
+        padded, scratch_block: as `BatchRows` takes them.
+        seed: random seed of requests without one.
+        tree: an empty tree, which says what prompts share; by default all that is worth it.
+        states: slots for a model that keeps states.
+        mix_together: whether chunks of equal length are one batch of mixers.
+        host_slots: blocks that host memory holds for preempted sequences.
+        swap_cost: seconds that using them takes.
+        one_pass: the most tokens of a preempted sequence that one prefill pass computes again.
     """
 
     def __init__(
@@ -109,8 +117,10 @@ class Scheduler:
     def add_requests(self, requests: Seq[Request], splits: Seq[Seq[int]] | None = None) -> None:
         """Put requests that were checked into the tree and the queue.
 
-        One call sees all sharing among its requests. A request without samples only takes part in
-        where the tree splits. splits: see PrefixCache.insert.
+        Args:
+            requests: one call sees all sharing among them. A request without samples only takes
+                part in where the tree splits.
+            splits: as `PrefixCache.insert` takes them.
         """
         own: dict[Node, Node] = {}  # instead of leaves whose path does not fit the pool
         for request, leaf in zip(requests, self.cache.insert(requests, splits), strict=True):
@@ -131,7 +141,7 @@ class Scheduler:
             self.cache.prune()
 
     def alive(self, key: int) -> Iterator[Sequence]:
-        """The sequences of a request whose first token is drawn and that have not ended."""
+        """Yield the sequences of a request that have their first token and have not ended."""
         for group in self._by_key.get(key, ()):
             yield from group.alive.values()
 
@@ -145,11 +155,11 @@ class Scheduler:
             self.cache.prune()
 
     def without_row(self) -> Iterator[Sequence]:
-        """Samples whose first token is drawn and that have no row yet, or no more."""
+        """Yield the samples that have their first token and no row, not yet or no longer."""
         return iter(self.ready)
 
     def find(self, key: int, sample: int) -> Sequence | None:
-        """The sample of a request while it runs, waits for a row, or is kept."""
+        """Return a sample while it runs, waits for a row or is kept; else None."""
         for sequence in (*self.rows.running(), *self.without_row(), *self.cache.kept):
             if sequence.group.request.key == key and sample in sequence.samples:
                 return sequence
@@ -160,7 +170,7 @@ class Scheduler:
         self.capacity.check(request, self.max_sequences)
 
     def _enter(self, request: Request, leaf: Node) -> SequenceGroup:
-        """A request whose prompt ends at `leaf` waits."""
+        """Let a request wait whose prompt ends at `leaf`."""
         group = SequenceGroup(request, leaf, self.context_length, self.seed)
         if request.is_endless:
             group.end_at(self.capacity.most_outputs(leaf))
@@ -173,9 +183,13 @@ class Scheduler:
         return group
 
     def draw(self, group: SequenceGroup, tokens: Seq[int], logprobs: Seq[float]) -> list[Sequence]:
-        """The first tokens of a group's samples have come; its sequences are ready to join.
+        """Make sequences of a group's first tokens, which are ready to join.
 
-        Those that were cancelled meanwhile have ended.
+        Args:
+            tokens, logprobs: of the group's samples, in their order.
+
+        Returns:
+            The sequences; those that were cancelled meanwhile have ended.
         """
         self.prefill.drawing -= group.num_required
         sequences = [
@@ -191,11 +205,11 @@ class Scheduler:
         return sequences
 
     def go_on(self, group: SequenceGroup, choices: Seq[Choice]) -> None:
-        """A beam search is a token further, with other beams."""
+        """Take a beam search a token further, with the beams that were chosen."""
         go_on(group, choices, self.rows, self.pool)
 
     def finish(self, sequence: Sequence) -> None:
-        """A sequence has ended: its row, its blocks and unused nodes go at once.
+        """Free the row, the blocks and the unused nodes of a sequence that has ended.
 
         Its blocks stay where they are to be kept for forks.
         """
@@ -217,7 +231,7 @@ class Scheduler:
         self._lessen(group, 1)
 
     def _lessen(self, group: SequenceGroup, samples: int) -> None:
-        """So many of a group's samples are not to come any more; it goes with the last one."""
+        """Note that samples of a group do not come any more; the group goes with the last one."""
         group.unfinished -= samples
         if group.unfinished == 0:
             self._unfinished.discard(group)
@@ -227,7 +241,7 @@ class Scheduler:
             self.cache.release(group.leaf)
 
     def call(self, key: int, required: int) -> None:
-        """The samples of a request with an index below `required` are required from now on."""
+        """Make the samples of a request with an index below `required` required from now on."""
         for group in self._by_key.get(key, ()):
             if group.required is None or group.required >= required:
                 continue
@@ -253,7 +267,7 @@ class Scheduler:
         return ended
 
     def _drop_cancelled(self, group: SequenceGroup) -> None:
-        """Take out what a group does for no sample any more, wherever it stands."""
+        """Take out what a group does for samples that were cancelled, wherever it stands."""
         if group.alive:
             for sequence in list(group.alive.values()):
                 if not sequence.samples:
@@ -294,11 +308,14 @@ class Scheduler:
         self.rows.send_all_again()
 
     def shrink(self, step: Step) -> str | None:
-        """A step found no memory: take it back, and make those to come smaller.
+        """Take back a step that found no memory, and make those to come smaller.
 
         Nothing is lost by it. Prompts whose chunks did not run wait again, in their place;
         sequences whose step did not run are preempted and replay the tokens that they have. What
-        was drawn stays. Returns what is smaller from now on, or None where nothing can be.
+        was drawn stays.
+
+        Returns:
+            What is smaller from now on, for a warning; None where nothing can be.
         """
         for sequence in self.swapping.take_back():
             self.preemption.preempt(sequence, may_save=False)
@@ -323,7 +340,7 @@ class Scheduler:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether what is next waits for the steps in flight.
+        """Return whether the next step must wait for those in flight.
 
         Rows may move only while there is none, and which beams go on depends on what they drew; so
         does what most rows may draw. Where few rows wait for their tokens, these sit out every
@@ -334,7 +351,7 @@ class Scheduler:
 
     @property
     def can_overlap(self) -> bool:
-        """Whether most rows leave now, at their limits, and those who take them are ready.
+        """Return whether most rows leave now, at their limits, and others are ready to join.
 
         To admit these takes the host longer than a step, and depends on no token: unless one of
         them was preempted, and replays its own.
@@ -361,9 +378,10 @@ class Scheduler:
     # -- one step -----------------------------------------------------------------------------
 
     def schedule(self, is_idle: bool) -> Step | None:
-        """The next step, or None while everything waits for steps in flight.
+        """Return the next step, or None while everything waits for steps in flight.
 
-        is_idle: whether none is in flight, so that rows may move.
+        Args:
+            is_idle: whether no step is in flight, so that rows may move.
         """
         self.cache.settle_states()
         # Rows whose last token has been launched leave before anyone has seen it.
