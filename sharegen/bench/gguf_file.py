@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sharegen.engine.model.checkpoint.source import load_config, load_weights, locate
+from sharegen.engine.model.checkpoint.source import load_config, locate
+from sharegen.engine.model.checkpoint.weights import load_weights
 from sharegen.errors import SharegenError, UsageError
 
 ARCHITECTURE = "llama"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sharegen.engine.model.fingerprint import fingerprint_of_folder, fingerprint_of_others
+from sharegen.engine.model.fingerprint import fingerprint_of_others, fingerprint_of_place
 from sharegen.errors import JournalError
 from sharegen.results.journal.rereading import Rereading
 from sharegen.results.journal.run_file import OTHER, RunFile, as_json
@@ -40,11 +40,11 @@ class JobContent:
     @classmethod
     def of(cls, configuration: Configuration, workload: Workload) -> JobContent:
         names = (configuration.model, configuration.adapter)
-        folders = [Path(name).expanduser() for name in names if name is not None]
-        if not all(folder.is_dir() for folder in folders):
+        places = [Path(name).expanduser() for name in names if name is not None]
+        if not all(place.exists() for place in places):
             return cls(configuration, workload, None, None)
-        weights = "+".join(fingerprint_of_folder(folder) for folder in folders)
-        return cls(configuration, workload, weights, fingerprint_of_others(folders[0]))
+        weights = "+".join(fingerprint_of_place(place) for place in places)
+        return cls(configuration, workload, weights, fingerprint_of_others(places[0]))
 
     def fingerprints(self, model: LoadedModel, tokenizer: Any) -> dict[str, str]:
         """All of them, as the journal keeps them."""

@@ -28,6 +28,31 @@ NEWER = {"flint", "iquestcoder", "kolibri1"}  # architectures that only the last
 NEWER |= {"inkling_text", "inkling2_text", "qwen4_exp_text"}
 NEWER |= {model_type for model_type, _ in HYBRIDS.values()}  # or hands the states over of
 
+FORMATS = (
+    ("safetensors in float32, bfloat16 or float16", "runs", "runs"),
+    ("PyTorch's pickles (`.bin`) that run no code", "run on one GPU", "run"),
+    (
+        "GGUF file, tokenizer and chat template inside",
+        "weights are dequantised while read; one line says so; one GPU",
+        "runs quantised, through its GGUF plugin",
+    ),
+    (
+        "FP8 with a scale a row or a tensor (compressed-tensors, `fbgemm_fp8`)",
+        "runs as FP8 ([fp8.md](../explanation/fp8.md))",
+        "runs as FP8",
+    ),
+    (
+        "bitsandbytes, torchao and others that transformers loads",
+        "run by transformers' own modules, on one GPU",
+        "some run",
+    ),
+)
+"""What a checkpoint holds, what sharegen makes of it, and what vLLM does."""
+
+_FORMAT_ROWS = "\n".join(
+    f"| {' | '.join(row)} |" for row in (("format", "sharegen", "vLLM"), ("---",) * 3, *FORMATS)
+)
+
 HEAD = f"""# Models
 
 sharegen runs Hugging Face's own modelling code and plugs its attention in, so a model works when
@@ -69,6 +94,18 @@ What is refused, and what to take instead:
   rows do not read a shared prefix alike (and transformers has no causal language model of glm5_next
   to load, only one with images). Take qwen3_5, qwen3_next or kimi_linear.
 - bert and encoder-decoder models do not go on from a prompt. Take any decoder below.
+
+## Checkpoint formats
+
+{_FORMAT_ROWS}
+
+A GGUF file is given as `--model FILE.gguf` or `LLM("FILE.gguf")`; it needs
+`pip install 'sharegen[gguf]'`, or the packages `gguf` and `accelerate`. Refused in one line: an
+architecture that transformers does not read from GGUF files, a file that is cut short, a tensor of
+a kind that is not known, a tokenizer that transformers cannot make of it, and positions that the
+file scales (YaRN, Llama 3's), for transformers would leave the scaling out.
+
+## The table
 
 This page is written by `python -m tests.engine.support_table`; a test compares it.
 """

@@ -15,7 +15,7 @@ class ModelName:
     model: Annotated[
         str | None,
         Parameter(
-            "A folder or a hub id of the model.",
+            "A folder, a GGUF file or a hub id of the model.",
             flag=Flag("--model", "MODEL"),
             examples=("./model", "Qwen/Qwen3-0.6B"),
         ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,35 +31,47 @@ def fingerprint_of_source(source: Source) -> str:
 
     Where the hub's client keeps a config that was read says of which commit it is.
     """
-    if source.folder is not None:
-        return fingerprint_of_folder(source.folder)
+    place = source.folder or source.gguf
+    if place is not None:
+        return fingerprint_of_place(place)
     file = try_to_load_from_cache(source.name, "config.json", revision=source.revision)
     commit = Path(file).parent.name if isinstance(file, str) else None
     name = json.dumps([source.name, commit])
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
-def fingerprint_of_folder(folder: Path) -> str:
-    """The same, told without torch. Raises ModelError for a file that cannot be read."""
-    return _hash_files(folder, _is_model)
+def fingerprint_of_place(place: Path) -> str:
+    """The same for a folder or a GGUF file, told without torch.
+
+    Raises ModelError for a file that cannot be read.
+    """
+    if place.is_dir():
+        return _hash_files([f for f in place.iterdir() if _is_model(f.name)])
+    return _hash_files([place], named=False)
 
 
-def fingerprint_of_others(folder: Path) -> str:
-    """A fingerprint of all other files in the folder: while it stays, so does the tokenizer."""
-    return _hash_files(folder, lambda name: not _is_model(name))
+def fingerprint_of_others(place: Path) -> str:
+    """A fingerprint of all other files in the folder: while it stays, so does the tokenizer.
+
+    A GGUF file has its tokenizer inside.
+    """
+    if place.is_dir():
+        return _hash_files([f for f in place.iterdir() if not _is_model(f.name)])
+    return fingerprint_of_place(place)
 
 
 def _is_model(name: str) -> bool:
     return name.endswith((".safetensors", ".bin")) or name in _CONFIG_FILES
 
 
-def _hash_files(folder: Path, is_wanted: Callable[[str], bool]) -> str:
+def _hash_files(files: Iterable[Path], named: bool = True) -> str:
+    """named: whether a file of another name is another."""
     digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(folder.iterdir()):
-        if not (is_wanted(file.name) and file.is_file()):
+    for file in sorted(files):
+        if not file.is_file():
             continue
         try:
-            digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+            digest.update(f"{file.name if named else ''}:{file.stat().st_size}:".encode())
             _hash_file(file, digest.update)
         except OSError as error:
             raise ModelError(f"{file}: cannot be read: {error.strerror}") from None

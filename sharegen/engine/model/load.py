@@ -18,6 +18,11 @@ from sharegen.engine.model import interface, last_layer
 from sharegen.engine.model.checkpoint import source as checkpoint
 from sharegen.engine.model.checkpoint.adapter import locate_adapter, merge_adapter, without_wrapper
 from sharegen.engine.model.checkpoint.source import Source, quiet
+from sharegen.engine.model.checkpoint.weights import (
+    build_on_meta,
+    load_weights,
+    stored_quantization,
+)
 from sharegen.engine.model.cpu_experts import fill_experts
 from sharegen.engine.model.fingerprint import fingerprint_of_module, fingerprint_of_source
 from sharegen.engine.model.fp8.loading import quantise_on_meta
@@ -82,9 +87,9 @@ def load_model(
 ) -> LoadedModel:
     """Load and probe a model.
 
-    model: a local folder, a hub id, or a loaded PreTrainedModel or PeftModel, which is used as it
-        is: where it lies, in its dtype, and without another adapter. It is given back with the mode
-        (train or eval) in which it came.
+    model: a local folder, a GGUF file, a hub id, or a loaded PreTrainedModel or PeftModel, which is
+        used as it is: where it lies, in its dtype, and without another adapter. It is given back
+        with the mode (train or eval) in which it came.
     device: "auto" (CUDA where there is one), "cpu", "cuda", "cuda:1".
     dtype: "auto" (float32 on a CPU, the checkpoint's on CUDA), "float32", "bfloat16", "float16".
     adapter: a LoRA adapter (folder or hub id), merged into the weights.
@@ -152,16 +157,14 @@ def load_model(
         lora = locate_adapter(adapter)
         fingerprint = f"{fingerprint}+{fingerprint_of_source(lora)}"
     if not weights:
-        stored = checkpoint.stored_quantization(source, config, quantization)
-        loaded = _prepare(
-            checkpoint.build_on_meta(source, config, precision), source.name, fingerprint
-        )
+        stored = stored_quantization(source, config, quantization)
+        loaded = _prepare(build_on_meta(source, config, precision), source.name, fingerprint)
         own = stored if isinstance(stored, StoredFP8) else None
         if quantization is not None or own is not None:
             quantise_on_meta(loaded.model, source.name, own)
         return loaded
     if lora is None:
-        module = checkpoint.load_weights(source, config, precision, target, quantization)
+        module = load_weights(source, config, precision, target, quantization)
     else:
         module = _load_with_adapter(source, config, precision, target, quantization, lora)
     return _prepare(module, source.name, fingerprint)
@@ -229,7 +232,7 @@ def load_as_stored(
     config = checkpoint.load_config(source)
     cpu = torch.device("cpu")
     if adapter is None:
-        return checkpoint.load_weights(source, config, dtype, cpu)
+        return load_weights(source, config, dtype, cpu)
     lora = locate_adapter(adapter)
     return _load_with_adapter(source, config, dtype, cpu, None, lora)
 
@@ -244,10 +247,10 @@ def _load_with_adapter(
 ) -> PreTrainedModel:
     """An adapter is merged into weights as the checkpoint has them: only then they become FP8."""
     if quantization is None:
-        module = checkpoint.load_weights(source, config, dtype, device)
+        module = load_weights(source, config, dtype, device)
         return merge_adapter(module, lora)
-    checkpoint.stored_quantization(source, config, quantization)
-    module = checkpoint.load_weights(source, config, dtype, torch.device("cpu"))
+    stored_quantization(source, config, quantization)
+    module = load_weights(source, config, dtype, torch.device("cpu"))
     return quantise_in_place(merge_adapter(module, lora), source.name, device)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sharegen.engine.model import fingerprint
-from sharegen.engine.model.fingerprint import fingerprint_of_folder, fingerprint_of_others
+from sharegen.engine.model.fingerprint import fingerprint_of_others, fingerprint_of_place
 from sharegen.engine.model.load import load_model
 from sharegen.errors import ModelError
 from tests.engine.tiny_models import make_tiny
@@ -42,12 +42,12 @@ def test_large_files_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_lies_beside_the_weights_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
     make_tiny("llama").save_pretrained(tmp_path)
-    weights = fingerprint_of_folder(tmp_path)
+    weights = fingerprint_of_place(tmp_path)
     assert load_model(tmp_path).fingerprint == weights
     others = fingerprint_of_others(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     (tmp_path / "lost.json").symlink_to(tmp_path / "nowhere")
-    assert fingerprint_of_folder(tmp_path) == weights
+    assert fingerprint_of_place(tmp_path) == weights
     assert fingerprint_of_others(tmp_path) != others
 
 

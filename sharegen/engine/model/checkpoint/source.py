@@ -1,4 +1,4 @@
-"""Where a model comes from: a local folder or the Hugging Face hub, its config, its weights.
+"""Where a model comes from: a folder, a GGUF file or the Hugging Face hub, and its config.
 
 transformers retries an unreachable hub for half a minute; here one quick question decides whether
 the hub or only its local cache is asked, and every failure is one line that says what to do.
@@ -6,14 +6,12 @@ the hub or only its local cache is asked, and every failure is one line that say
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,11 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.quantizers.auto import AutoHfQuantizer
+from transformers import AutoConfig
 
-from sharegen.common.extras import install
 from sharegen.common.hub import hub_is_reachable
 from sharegen.engine.model.checkpoint.folder import check_folder
-from sharegen.engine.model.fp8.loading import ToFP8
-from sharegen.engine.model.fp8.stored_fp8 import StoredFP8, stored_fp8
+from sharegen.engine.model.checkpoint.gguf import check_gguf, dtype_of
 from sharegen.errors import ModelError, UsageError
 
 # What transformers is seen to raise for folders and repositories that it cannot load.
@@ -49,9 +44,10 @@ _SAID = 300  # characters of an error
 
 @dataclass(frozen=True)
 class Source:
-    """A folder, or a hub id that is read from the hub or (offline) from its local cache.
+    """A folder, a GGUF file, or a hub id, which is read from the hub or (offline) its local cache.
 
-    revision: branch, tag or commit on the hub; None is the main one.
+    revision: branch, tag or commit on the hub; None is the main one. gguf: the file, which holds
+    config, tokenizer and weights; there is no folder then.
     """
 
     name: str
@@ -59,17 +55,29 @@ class Source:
     trust_remote_code: bool = False
     offline: bool = False
     revision: str | None = None
+    gguf: Path | None = None
+
+    @property
+    def origin(self) -> str:
+        """The first argument of every `from_pretrained` of this source."""
+        return self.name if self.gguf is None else str(self.gguf.parent)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies on this machine, in a place of the user's own."""
+        return self.folder is not None or self.gguf is not None
 
     @property
     def place(self) -> dict[str, Any]:
         """Keyword arguments of whatever reads a file of this source."""
-        place: dict[str, Any] = {"local_files_only": self.offline or self.folder is not None}
+        place: dict[str, Any] = {"local_files_only": self.offline or self.is_local}
         return place | ({"revision": self.revision} if self.revision is not None else {})
 
     @property
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of every `from_pretrained` of this source."""
-        return self.place | {"trust_remote_code": self.trust_remote_code}
+        arguments = self.place | {"trust_remote_code": self.trust_remote_code}
+        return arguments if self.gguf is None else arguments | {"gguf_file": self.gguf.name}
 
     @property
     def of_hub(self) -> str:
@@ -80,22 +88,29 @@ class Source:
 def locate(
     name: str | os.PathLike[str], trust_remote_code: bool = False, revision: str | None = None
 ) -> Source:
-    """Decide whether `name` is a folder or a hub id. Raises ModelError when it can be neither.
+    """Decide whether `name` is a folder, a GGUF file or a hub id.
 
-    revision: branch, tag or commit on the hub. Raises UsageError where there is one of a folder.
+    revision: branch, tag or commit on the hub. Raises ModelError when it can be none of them, and
+    UsageError where there is a revision of a folder or a file.
     """
     text = os.fspath(name)
     folder = Path(os.path.expanduser(text))
+    is_file = folder.is_file() and folder.suffix.lower() == ".gguf"
+    if revision is not None and (folder.is_dir() or is_file):
+        raise UsageError(
+            f"revision {revision!r} is of a model on the hub, and {text} is a "
+            f"{'file' if is_file else 'folder'}: leave it out"
+        )
     if folder.is_dir():
-        if revision is not None:
-            raise UsageError(
-                f"revision {revision!r} is of a model on the hub, and {text} is a folder: leave it "
-                "out"
-            )
         check_folder(folder)
         return Source(str(folder), folder, trust_remote_code)
+    if is_file:
+        check_gguf(folder)
+        return Source(str(folder), None, trust_remote_code, gguf=folder)
     if folder.exists():
         raise ModelError(f"model {text} is a file: give the folder that holds config.json")
+    if folder.suffix.lower() == ".gguf":
+        raise ModelError(f"no file {text}: give a GGUF file, a model folder or a hub id")
     if (
         text.startswith((".", "/", "~"))
         or text.count("/") > 1
@@ -116,118 +131,10 @@ def load_config(source: Source) -> Any:
     if source.folder is not None and not (source.folder / "config.json").is_file():
         raise ModelError(f"model folder {source.name} has no config.json")
     with explained(source, "config"):
-        return AutoConfig.from_pretrained(source.name, **source.arguments)
-
-
-def load_weights(
-    source: Source,
-    config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    quantization: str | None = None,
-) -> PreTrainedModel:
-    """The model with its weights on `device`. Raises ModelError, also when weights are missing.
-
-    quantization: "fp8" makes the large ones FP8 as they are read. Raises UsageError for a device
-    that has no FP8, where they are to be, or are in the checkpoint.
-    """
-    stored = stored_quantization(source, config, quantization)
-    own = stored if isinstance(stored, StoredFP8) else None
-    fp8 = None
-    placement: dict[str, Any] = {}
-    if quantization is not None or own is not None:
-        fp8 = ToFP8(source.name, device, own)
-        config = without_quantization(config)
-        placement = {"quantization_config": fp8}
-    elif stored is not None:
-        # Quantised weights must be laid out on the device that they will run on.
-        placement = {"device_map": {"": device}}
-    with explained(source, "weights"):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.name,
-            config=config,
-            dtype=dtype,
-            attn_implementation="eager",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported, and refused below in our words
-            **placement,
-            **source.arguments,
-        )
-    model, report = loaded
-    refuse_missing(source, report)
-    if fp8 is not None:
-        model = fp8.finish(model)
-    return (model if stored is not None else model.to(device)).eval()
-
-
-def refuse_missing(source: Source, report: dict[str, Any]) -> None:
-    """Raise ModelError for weights that transformers reports as missing or of another shape."""
-    missing = sorted(report["missing_keys"]) + sorted(key[0] for key in report["mismatched_keys"])
-    if missing:
-        raise ModelError(
-            f"model {source.name}: {len(missing)} weights are missing or of another shape, "
-            f"such as {missing[0]}: the folder is incomplete or not of this architecture"
-        )
-
-
-def stored_quantization(
-    source: Source, config: Any, quantization: str | None = None
-) -> StoredFP8 | str | None:
-    """How the checkpoint's weights are quantised: FP8, or the method by which transformers does it.
-
-    quantization: what is asked besides. Raises ModelError for a method that transformers would
-    skip, and then read nonsense, for FP8 that it would widen, and for two quantisations at once.
-    """
-    parts = (config, config.get_text_config())
-    settings = next(
-        (q for q in (getattr(c, "quantization_config", None) for c in parts) if q), None
-    )
-    if settings is None:
-        return None
-    method = settings.get("quant_method", "bitsandbytes")
-    if quantization is not None:
-        raise ModelError(
-            f"model {source.name} is quantised already ({method}): leave out --quantization "
-            f"{quantization}"
-        )
-    stored = stored_fp8(source.name, settings)
-    if stored is not None:
-        return stored
-    with explained(source, "weights"):
-        known = AutoHfQuantizer.supports_quant_method(settings)
-    if not known:
-        raise ModelError(
-            f"model {source.name} is quantised by {method}, which transformers does not know: "
-            "give a checkpoint that is not quantised, or quantised by a method that it has"
-        )
-    if find_spec("accelerate") is None:
-        raise ModelError(
-            f"model {source.name} is quantised ({method}), and loading it needs accelerate: "
-            + install("quantised")
-        )
-    return str(method)
-
-
-def without_quantization(config: Any) -> Any:
-    """A copy that says nothing of how the checkpoint is quantised."""
-    config = copy.deepcopy(config)
-    for part in (config, config.get_text_config()):
-        if hasattr(part, "quantization_config"):
-            del part.quantization_config
+        config = AutoConfig.from_pretrained(source.origin, **source.arguments)
+    if source.gguf is not None:
+        config.dtype = dtype_of(source.gguf)
     return config
-
-
-def build_on_meta(source: Source, config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """The model without weights, on torch's meta device. Raises ModelError."""
-    with explained(source, "config"), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config,
-            dtype=dtype,
-            attn_implementation="eager",
-            trust_remote_code=source.trust_remote_code,
-        )
-        model.set_experts_implementation("batched_mm")  # the one that needs no numbers
-    return model.eval()
 
 
 @contextmanager
@@ -273,6 +180,8 @@ def _reason(source: Source, part: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         detail = f"it needs the package {package}: pip install {package}"
+    if source.gguf is not None:
+        return f"cannot load the {part} of GGUF file {source.name}: {detail}"
     if source.folder is not None:
         return f"cannot load the {part} of model folder {source.name}: {detail}"
     if source.offline:

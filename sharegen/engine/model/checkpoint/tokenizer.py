@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import AutoTokenizer
 
-from sharegen.engine.model.checkpoint.source import explained, locate
+from sharegen.engine.model.checkpoint.source import Source, explained, locate
 from sharegen.errors import ModelError
 
 _FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
@@ -24,7 +26,7 @@ def load_tokenizer(
     """The tokenizer that is given, or else the model's own.
 
     Args:
-        model: a folder or hub id, or a model that is loaded, which has no tokenizer with it.
+        model: a folder, GGUF file or hub id, or a model that is loaded, which comes without one.
         tokenizer: a folder or hub id of its own, or one that is loaded, which is returned as it is.
         revision: of the model, and so of a tokenizer that is its own.
 
@@ -42,5 +44,16 @@ def load_tokenizer(
             f"model folder {source.name} has no tokenizer (no tokenizer.json, tokenizer.model "
             "or vocab.json): save the model's tokenizer there"
         )
+    if source.gguf is not None:
+        return _tokenizer_inside(source, source.gguf)
     with explained(source, "tokenizer"):
-        return AutoTokenizer.from_pretrained(source.name, **source.arguments)
+        return AutoTokenizer.from_pretrained(source.origin, **source.arguments)
+
+
+def _tokenizer_inside(source: Source, file: Path) -> Any:
+    """A GGUF file's own tokenizer: transformers would prefer one that lies beside the file."""
+    with TemporaryDirectory(prefix="sharegen-") as folder, explained(source, "tokenizer"):
+        os.symlink(file.absolute(), Path(folder, file.name))
+        tokenizer = AutoTokenizer.from_pretrained(folder, **source.arguments)
+    tokenizer.name_or_path = source.name
+    return tokenizer

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from sharegen.engine.model.checkpoint import source as checkpoint
 from sharegen.engine.model.checkpoint.source import Source, quiet
+from sharegen.engine.model.checkpoint.weights import (
+    build_on_meta,
+    stored_quantization,
+    without_quantization,
+)
 from sharegen.engine.model.fp8.loading import install_on_meta
 from sharegen.engine.model.fp8.quantising import check, places
 from sharegen.engine.model.probe import IMPLEMENTATION as PROBE
@@ -35,14 +39,19 @@ def load_shard(
 
     Raises ModelError for a model that cannot be cut, before weights are read.
     """
-    stored = checkpoint.stored_quantization(source, config, quantization)
+    if source.gguf is not None:
+        raise ModelError(
+            f"model {source.name} is a GGUF file, which several GPUs do not read: leave "
+            "--tensor-parallel-size at 1, or give the model's folder in safetensors"
+        )
+    stored = stored_quantization(source, config, quantization)
     if isinstance(stored, str):
         raise ModelError(
             f"model {source.name} is quantised ({stored}): several GPUs take checkpoints that are "
             "not, or are FP8; leave --tensor-parallel-size at 1"
         )
-    config = checkpoint.without_quantization(config)
-    whole = checkpoint.build_on_meta(source, deepcopy(config), dtype)  # which it changes
+    config = without_quantization(config)
+    whole = build_on_meta(source, deepcopy(config), dtype)  # which it changes
     plan = plan_shards(whole, source.name, ranks.size)
     has_fp8 = quantization is not None or stored is not None
     found = places_of_shards(whole, plan, source.name, stored) if has_fp8 else []

@@ -19,8 +19,9 @@ from torch.nn.modules import module as registration
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import cached_file
 
-from sharegen.engine.model.checkpoint.source import Source, explained, refuse_missing
+from sharegen.engine.model.checkpoint.source import Source, explained
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.checkpoint.weights import refuse_missing
 from sharegen.engine.model.fp8.quantising import Place
 from sharegen.engine.model.tensor_parallel.fp8_shards import install_stored_shard, quantise_shard
 from sharegen.engine.model.tensor_parallel.ranks import Ranks

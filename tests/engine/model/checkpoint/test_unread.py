@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, load_weights, locate
+from sharegen.engine.model.checkpoint.source import load_config, locate
 from sharegen.engine.model.checkpoint.unread import Stored, Unread
+from sharegen.engine.model.checkpoint.weights import build_on_meta, load_weights
 from sharegen.engine.model.tensor_parallel.load_shard import plan_shards
 from sharegen.engine.model.tensor_parallel.ranks import Ranks
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards

@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
+from sharegen.engine.model.checkpoint.source import load_config, locate
+from sharegen.engine.model.checkpoint.weights import build_on_meta
 from sharegen.engine.model.fp8 import experts as fp8_experts
 from sharegen.engine.model.fp8.products import E4M3, EMULATE, FP8Linear, multiply, multiply_groups
 from sharegen.engine.model.load import load_model

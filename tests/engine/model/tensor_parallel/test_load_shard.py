@@ -119,7 +119,8 @@ EXPERTS = MixtralConfig(
 _READING = """
 import sys, torch
 from pathlib import Path
-from sharegen.engine.model.checkpoint.source import build_on_meta, load_config, locate
+from sharegen.engine.model.checkpoint.source import load_config, locate
+from sharegen.engine.model.checkpoint.weights import build_on_meta
 from sharegen.engine.model.tensor_parallel.shard import read_own_shards
 from sharegen.engine.model.tensor_parallel.load_shard import plan_shards
 from sharegen.engine.model.tensor_parallel import fp8_shards
