@@ -22,6 +22,8 @@ from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 
 PLAIN: dict[str, Any] = {"temperature": 0.7}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -69,7 +71,7 @@ def bench_mixed(
     """
     loaded = load_model(random_model(shape, resolve_device(device), getattr(torch, dtype)))
     config = EngineConfig(max_sequences=rows, compile=compile_model)
-    engine = Engine(loaded, _Numbers(), config)
+    engine = open_engine(Setting(loaded, _Numbers(), config))
     kinds = {"plain": [PLAIN], "mixed": [PLAIN | setting for setting in SETTINGS.values()]}
     kinds |= {name: [PLAIN | setting] for name, setting in SETTINGS.items()}
     times: dict[str, list[float]] = {name: [] for name in kinds}

@@ -25,12 +25,13 @@ from sharegen.bench.shapes import random_model
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.batch import Swaps
 from sharegen.engine.core.request import Request, SamplingParams
-from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.execute.swap_space import SwapSpace
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.errors import UsageError
 
 BLOCK_SIZES = (1, 4, 16, 64, 256)
@@ -154,7 +155,7 @@ class _Measured:
             compile=compile_model,
             swap_space=0,
         )
-        self._engine = Engine(loaded, None, config)
+        self._engine = open_engine(Setting(loaded, None, config))
         self._block_size, self._rows, self._longest = block_size, rows, longest
         self._repeats = repeats
         self._space = SwapSpace(self._engine.runner.cache, -(-longest // block_size))

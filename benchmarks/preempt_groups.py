@@ -29,6 +29,8 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.engine.schedule.preemption import youngest
 from sharegen.engine.schedule.sequence import Sequence as Sample
 from sharegen.errors import UsageError
@@ -157,7 +159,7 @@ class _Job:
             compile=compile_model,
             swap_space=0.0 if lost == "again" else memory / 2**30,
         )
-        engine = Engine(self._loaded, None, config)
+        engine = open_engine(Setting(self._loaded, None, config))
         self._draw(engine, 0, None)  # compiles, captures graphs, and times a token
         for lengths, known in (("learnt", None), ("short", self._short())):
             for unit, victims in UNITS.items():

@@ -27,6 +27,8 @@ from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.prompt import Prompt, tokenise
 from sharegen.workload.recipe import RECIPES
@@ -81,7 +83,7 @@ def rows(settings: Settings) -> Iterator[Row]:
         give_memory_back()
         config = EngineConfig(max_sequences=max(questions))
         tree = tree_of(config.block_size, way.levels)
-        engine = Engine(loaded, tokenizer, config, tree=tree, costs=way.costs)
+        engine = open_engine(Setting(loaded, tokenizer, config), tree=tree, costs=way.costs)
         engine.check(*job.requests(len(distinct)))
         if not way.has_attention:
             leave_attention_out(engine)

@@ -28,6 +28,8 @@ from sharegen.engine.engine import Engine
 from sharegen.engine.execute.kv_cache import block_format
 from sharegen.engine.model.load import load_model
 from sharegen.engine.model.loaded import LoadedModel
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.engine.schedule.usage import CacheUsage, Meter
 from sharegen.results.report.chart import Chart, Series
 from sharegen.workload.recipe import RECIPES
@@ -162,7 +164,7 @@ def _engine(model: LoadedModel, sweep: Sweep, size: int) -> Engine:
         block_size=size,
         kv_cache_memory=blocks * size * made_of.token_bytes,
     )
-    return Engine(model, None, config)
+    return open_engine(Setting(model, None, config))
 
 
 def _in_blocks(engine: Engine, trace: Trace, count: int, repeats: int) -> Row:

@@ -7,7 +7,6 @@ sampling and scheduling stay.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -20,6 +19,7 @@ import torch
 from sharegen.bench.breakdown import PhaseClock, StepProfile
 from sharegen.bench.engines import Engines, tree_of
 from sharegen.bench.shapes import Workload, workload
+from sharegen.bench.table import print_table
 from sharegen.engine.core.request import Request, SamplingParams
 from sharegen.engine.engine import Engine
 from sharegen.engine.execute.back_end import Put, Slots, StoreAndAttend, Stores
@@ -101,9 +101,7 @@ def decode(
         result["largest_mean_running"] = most["mean_running"]
         result["largest_tokens_per_second"] = most["tokens_per_second"]
     engine.close()
-    for name, value in result.items():
-        shown = f"{value:,.3f}" if isinstance(value, float) else value
-        print(f"{name:>28}  {shown}", file=sys.stderr)
+    print_table(result)
     return result
 
 

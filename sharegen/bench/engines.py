@@ -62,9 +62,7 @@ class Engines:
             kv_cache_memory=self._kv_cache_memory,
         )
         tree = None if levels is None else tree_of(config.block_size, levels)
-        engine = open_engine(replace(self._setting, config=config), tree=tree, costs=costs)
-        assert isinstance(engine, Engine)
-        return engine
+        return open_engine(replace(self._setting, config=config), tree=tree, costs=costs)
 
 
 def tree_of(block_size: int, levels: int) -> PrefixTree:

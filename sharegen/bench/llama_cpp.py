@@ -28,9 +28,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from sharegen.bench.generate import GenerationJob, Pace, config_for, time_sharegen
 from sharegen.bench.gguf_file import write_gguf
 from sharegen.common.extras import install
-from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import quiet
 from sharegen.engine.model.load import load_model
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
 from sharegen.errors import SharegenError, UsageError
 from sharegen.workload.recipe import RECIPES
 
@@ -84,7 +85,9 @@ def bench_llama_cpp(
         config = config_for(load_model(module), [prompt], sequences, max_tokens, sequences)
         loaded = load_model(module)
         job = GenerationJob([prompt], sequences, max_tokens, 1.0)
-        ours[sequences], _ = time_sharegen(Engine(loaded, None, config), job, loaded.device)
+        ours[sequences], _ = time_sharegen(
+            open_engine(Setting(loaded, None, config)), job, loaded.device
+        )
         loaded.release()
     result = {
         "bench": "llama.cpp",

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from sharegen.bench.shapes import load_random, vocabulary, workload
+from sharegen.bench.table import print_table
 from sharegen.engine.cache.prefix_tree import PrefixTree
 from sharegen.engine.config import EngineConfig
 from sharegen.engine.core.request import Request, SamplingParams
@@ -72,9 +73,7 @@ def decode_on_workers(
     result |= {"start_seconds": start_seconds} | {f"one_{name}": one[name] for name in one} | many
     result["prompt_tokens_duplicated"] = many["prompt_tokens_computed"] - alone
     result |= peak | {"wasted_blocks": wasted, "speedup": one["seconds"] / many["seconds"]}
-    for name, value in result.items():
-        shown = f"{value:,.3f}" if isinstance(value, float) else value
-        print(f"{name:>28}  {shown}", file=sys.stderr)
+    print_table(result)
     return result
 
 

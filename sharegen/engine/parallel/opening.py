@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sharegen.engine.engine import Engine
 from sharegen.engine.model.checkpoint.source import resolve_device
@@ -16,9 +16,25 @@ from sharegen.engine.parallel.rank_zero import engine_of
 from sharegen.errors import UsageError
 
 if TYPE_CHECKING:
+    from sharegen.engine.cache.prefix_tree import PrefixTree
     from sharegen.engine.parallel.cluster import Cluster
     from sharegen.engine.parallel.copies import ForkServer
     from sharegen.engine.parallel.messages import Setting
+
+
+@overload
+def open_engine(setting: Setting, *, tree: PrefixTree | None = ..., costs: Any = ...) -> Engine: ...
+
+
+@overload
+def open_engine(
+    setting: Setting,
+    workers: int | Literal["auto"] | None,
+    *,
+    apart: bool = ...,
+    ray: Cluster | str | None = ...,
+    server: ForkServer | None = ...,
+) -> Engine | Driver: ...
 
 
 def open_engine(
@@ -28,7 +44,8 @@ def open_engine(
     apart: bool = False,
     ray: Cluster | str | None = None,
     server: ForkServer | None = None,
-    **options: Any,
+    tree: PrefixTree | None = None,
+    costs: Any = None,
 ) -> Engine | Driver:
     """Open the engine of a setting, or the driver of several engines that share its requests.
 
@@ -38,7 +55,7 @@ def open_engine(
         apart: whether a single engine, too, runs in a process of its own.
         ray: the cluster that the workers run in, or its address.
         server: the process that workers on a CPU are copies of, where it runs already.
-        options: of `Engine`, for one in this process.
+        tree, costs: as for `Engine`, for one in this process.
 
     Raises:
         UsageError: for numbers that are none, for more workers than there is room for, and for a
@@ -52,15 +69,15 @@ def open_engine(
             raise UsageError(f"{name} is {value!r}: it must be a whole number")
     is_here = ray is None and workers == 1 and not apart
     if is_here and setting.ranks == 1:
-        return engine_of(setting, **options)
+        return engine_of(setting, tree=tree, costs=costs)
     if setting.load is None:
         if not isinstance(setting.model, (str, os.PathLike)):
             who = "ranks" if is_here else "workers"
             raise UsageError(f"{who} load the model themselves: give its folder or hub id")
         setting = replace(setting, model=os.fspath(setting.model))
     if is_here:
-        return engine_of(*places(setting, 1), **options)
-    assert not options, "engines in other processes take none"
+        return engine_of(*places(setting, 1), tree=tree, costs=costs)
+    assert tree is None and costs is None, "engines in other processes take none"
     if ray is not None:
         from sharegen.engine.parallel.cluster import Cluster, start_workers
 
