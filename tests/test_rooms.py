@@ -43,6 +43,10 @@ ALLOWED: dict[str, set[str]] = {
         "engine/execute", "engine/parallel", "engine/text", "kernels", "workload", "results",
         "common", "errors",
     },
+    "serve": {
+        "engine/core", "engine", "engine/parallel", "engine/text", "job", "prompts", "workload",
+        "results", "common", "errors",
+    },
     "llm": {
         "engine/core", "engine", "engine/cache", "engine/model", "engine/parallel",
         "outputs", "prompts", "workload", "results", "common", "errors",
@@ -63,7 +67,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "__main__": {"cli", "common"},
     "cli": {
-        "engine", "bench", "job", "lm_eval", "workload", "results", "common", "sharegen", "errors",
+        "engine", "bench", "job", "lm_eval", "serve", "workload", "results", "common", "sharegen",
+        "errors",
     },
 }  # fmt: skip
 

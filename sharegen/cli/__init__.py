@@ -26,6 +26,7 @@ from sharegen.cli import report as report_command
 from sharegen.cli import run as run_command
 from sharegen.cli import runs as runs_command
 from sharegen.cli import score as score_command
+from sharegen.cli import serve as serve_command
 from sharegen.cli import streams, wrong_usage
 from sharegen.cli import votes as votes_command
 from sharegen.cli.command import Command
@@ -101,6 +102,7 @@ app.command("report", cls=Command)(report_command.report)
 app.command("code-sample", cls=ProgramCommand)(code_command.code_sample)
 app.command("score", cls=Command)(score_command.score)
 app.command("convert", cls=Command)(convert_command.convert)
+app.command("serve", cls=Command)(serve_command.serve)
 app.command(
     "lm-eval",
     cls=Command,

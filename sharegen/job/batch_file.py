@@ -79,8 +79,10 @@ def run_batch(
     _refuse_output(configuration, path)
     requests = batch_requests(configuration)
     named = next((request.model for request in requests if request.model is not None), None)
-    if named not in (None, configuration.model, _name(configuration)):
-        log(f"the requests ask for the model {named!r:.80}: {_name(configuration)} answers them")
+    if named not in (None, configuration.model, configuration.model_name):
+        log(
+            f"the requests ask for the model {named!r:.80}: {configuration.model_name} answers them"
+        )
     is_whole = options.get("shard") is None
     try:
         outcome = run_job(configuration, journal, **options)
@@ -205,14 +207,7 @@ def _usages(
 def _answerer(configuration: Configuration, outcome: JobOutcome) -> Answerer:
     """The model, and the time at which the last sample came."""
     created = max(int(journal.path.stat().st_mtime) for journal in outcome.journals)
-    return Answerer(_name(configuration), str(outcome.run.fingerprints["model"]), created)
-
-
-def _name(configuration: Configuration) -> str:
-    """The model's hub id, or the name of its folder."""
-    assert configuration.model is not None
-    model = Path(configuration.model)
-    return model.name if model.is_absolute() else configuration.model
+    return Answerer(configuration.model_name, str(outcome.run.fingerprints["model"]), created)
 
 
 def _replace(path: Path, lines: Sequence[Mapping[str, Any]], journal: Path) -> None:

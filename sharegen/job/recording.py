@@ -52,8 +52,8 @@ def record_of(
         answer=answer,
         gold=problem.gold,
         token_ids=list(completion.token_ids) if configuration.token_ids else None,
-        logprobs=_requested(completion.logprobs, asked.logprobs),
-        prompt_logprobs=_requested(
+        logprobs=requested(completion.logprobs, asked.logprobs),
+        prompt_logprobs=requested(
             completion.prompt_logprobs, asked.prompt_logprobs if is_first else None
         ),
         error=error,
@@ -65,7 +65,7 @@ def record_of(
     )
 
 
-def _requested(
+def requested(
     entries: Sequence[TokenLogprobs | None] | None, wanted: int | None
 ) -> list[Any] | None:
     """The log-probabilities that were asked for; with `--verify` the engine returns more."""

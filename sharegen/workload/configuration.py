@@ -10,6 +10,7 @@ read from the samples is part of the extent too: it changes none of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr
@@ -94,6 +95,13 @@ class Configuration(Job, OrderParameters, TokenParameters):  # type: ignore[misc
         return self._is_bundled
 
     @property
+    def model_name(self) -> str:
+        """The model's hub id, or the name of its folder."""
+        assert self.model is not None
+        model = Path(self.model)
+        return model.name if model.is_absolute() else self.model
+
+    @property
     def identity(self) -> dict[str, Any]:
         """All that changes the samples, but for the content of files.
 
@@ -136,6 +144,7 @@ def resolve(
     dataset: str | None = None,
     flags: Mapping[str, Any] | None = None,
     schema: str | None = None,
+    has_rows: bool = True,
 ) -> Configuration:
     """The configuration of a recipe with a dataset and flags on top.
 
@@ -144,6 +153,7 @@ def resolve(
     flags: a mapping shaped like the recipe (plus `machine`), with what the caller sets.
     schema: the preset whose rows the file, folder or hub id has; where the recipe's presets have
         rows that take code to read, it is told from the first row.
+    has_rows: whether a dataset is asked; a server's requests come by another way.
 
     Raises UsageError for whatever does not fit together.
     """
@@ -158,7 +168,7 @@ def resolve(
                 f"as {section}.KEY=VALUE"
             )
     recipe = load_recipe(recipe_name)
-    preset, source = choose_dataset(recipe, dataset)
+    preset, source = choose_dataset(recipe, dataset) if has_rows else (None, None)
     if schema is not None:
         schema = schema_preset(recipe, schema)
     if source is not None:
@@ -189,7 +199,7 @@ def resolve(
         )
     check_structured(job.sampling)
     source = source_of(recipe, job)
-    if source is None and job.dataset.needles is None:
+    if has_rows and source is None and job.dataset.needles is None:
         raise UsageError(f"the recipe {recipe.name} has no dataset.source: give --dataset")
     refuse_idle_flags(recipe, job, source, flags)
     refuse_idle_document(recipe, job)

@@ -124,13 +124,19 @@ def _request(row: Row, configuration: Configuration) -> BatchRequest:
     endpoint: Literal["chat", "text"] = "chat" if line.url == "/v1/chat/completions" else "text"
     asked: RequestedPrompts | Fault
     try:
-        if endpoint == "chat":
-            asked = _chat(read_body(ChatBody, line.body), configuration)
-        else:
-            asked = _text(read_body(TextBody, line.body), configuration)
+        asked = asked_by(endpoint, line.body, configuration)
     except Refused as refusal:
         asked = refusal.fault
     return BatchRequest(line.custom_id, row.where, endpoint, asked, line.body)
+
+
+def asked_by(
+    endpoint: Literal["chat", "text"], body: Mapping[str, Any], configuration: Configuration
+) -> RequestedPrompts:
+    """What the body of a request to an endpoint asks. Raises Refused."""
+    if endpoint == "chat":
+        return _chat(read_body(ChatBody, body), configuration)
+    return _text(read_body(TextBody, body), configuration)
 
 
 _ADVICE = {

@@ -30,6 +30,15 @@ class Usage:
     prompt_tokens: int
     cached_tokens: int
 
+    def counts(self, drawn: int) -> dict[str, Any]:
+        """The object "usage" of a completion that has so many tokens."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": drawn,
+            "total_tokens": self.prompt_tokens + drawn,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
 
 @dataclass(frozen=True)
 class Answerer:
@@ -54,39 +63,46 @@ def answered(
     spell: the bytes of tokens.
     """
     drawn = sum(record.num_tokens for record in records)
-    body: dict[str, Any] = {
-        "id": f"{_PREFIX[endpoint]}-{_digest(by.fingerprint, custom_id)}",
-        "object": _OBJECT[endpoint],
-        "created": by.created,
-        "model": by.model,
-        "choices": [
-            _choice(endpoint, index, record, spell) for index, record in enumerate(records)
-        ],
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": drawn,
-            "total_tokens": usage.prompt_tokens + drawn,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        },
-        "system_fingerprint": f"fp_{by.fingerprint[:10]}",
-    }
+    choices = [choice(endpoint, index, record, spell) for index, record in enumerate(records)]
+    body = head(endpoint, _digest(by.fingerprint, custom_id), by)
+    body |= {"choices": choices, "usage": usage.counts(drawn)}
     if metadata is not None:
         body["metadata"] = dict(metadata)
     return _line(custom_id, 200, body)
+
+
+def head(endpoint: Endpoint, name: str, by: Answerer, chunk: bool = False) -> dict[str, Any]:
+    """What a completion has beside its choices and usage, or each chunk of one that is streamed.
+
+    name: its own, among all completions.
+    """
+    is_chunk_of_chat = chunk and endpoint == "chat"
+    return {
+        "id": f"{_PREFIX[endpoint]}-{name}",
+        "object": "chat.completion.chunk" if is_chunk_of_chat else _OBJECT[endpoint],
+        "created": by.created,
+        "model": by.model,
+        "system_fingerprint": f"fp_{by.fingerprint[:10]}",
+    }
 
 
 def refused(
     custom_id: str, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """The line of a request that cannot be asked."""
-    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
-    return _line(custom_id, 400, {"error": error})
+    return _line(custom_id, 400, error_of(message, "invalid_request_error", param, code))
 
 
 def failed(custom_id: str, message: str) -> dict[str, Any]:
     """The line of a request that was asked, and of which a sample failed."""
-    error = {"message": message, "type": "server_error", "param": None, "code": None}
-    return _line(custom_id, 500, {"error": error})
+    return _line(custom_id, 500, error_of(message, "server_error"))
+
+
+def error_of(
+    message: str, kind: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """The body of an answer that is an error; kind: its type, by OpenAI's name."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def as_lines(lines: Sequence[Mapping[str, Any]]) -> bytes:
@@ -118,14 +134,18 @@ def _line(custom_id: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"batch_req_{name}", "custom_id": custom_id, "response": response, "error": None}
 
 
-def _choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dict[str, Any]:
+def choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dict[str, Any]:
+    """One choice of a completion, at its index.
+
+    Its log-probabilities may begin with those of the prompt, the first of which has none.
+    """
     reason = _ENDS.get(str(record.finish_reason), "stop")
-    choice: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
+    made: dict[str, Any] = {"index": index, "finish_reason": reason, "logprobs": None}
     found = record.logprobs
     said = _said(record, spell)
     if endpoint == "text":
         logprobs = None if found is None else _text_logprobs(found, said, spell)
-        return {**choice, "logprobs": logprobs, "text": record.completion}
+        return {**made, "logprobs": logprobs, "text": record.completion}
     if found is not None:
         content = [
             {**_logprob(own, value), "top_logprobs": [
@@ -133,9 +153,9 @@ def _choice(endpoint: Endpoint, index: int, record: Record, spell: Spell) -> dic
             ]}
             for own, (_, value, top) in zip(said, found, strict=True)
         ]  # fmt: skip
-        choice["logprobs"] = {"content": content, "refusal": None}
+        made["logprobs"] = {"content": content, "refusal": None}
     message = {"role": "assistant", "content": record.completion, "refusal": None}
-    return {**choice, "message": message}
+    return {**made, "message": message}
 
 
 _UNLIKELY = -9999.0  # OpenAI's own word for what is not finite
@@ -170,7 +190,10 @@ def _text_logprobs(
     """
     return {
         "tokens": [_legacy_text(each) for each in said],
-        "token_logprobs": [_UNLIKELY if value is None else value for _, value, _ in found],
+        "token_logprobs": [
+            None if top is None else _UNLIKELY if value is None else value
+            for _, value, top in found
+        ],
         "top_logprobs": [
             _legacy_top(own, each, spell) for own, each in zip(said, found, strict=True)
         ],
@@ -178,12 +201,14 @@ def _text_logprobs(
     }
 
 
-def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[str, float]:
+def _legacy_top(said: bytes | None, entry: Sequence[Any], spell: Spell) -> dict[str, float] | None:
     """By text, the likeliest first; of tokens that read alike, the further ones by their ids.
 
-    said: the bytes of the one that was drawn.
+    said: the bytes of the one that was drawn. None for a token that nothing comes before.
     """
     drawn, its, top = entry
+    if top is None:
+        return None
     values = {int(token): value for token, value in top.items()}
     values.setdefault(drawn, its)
     found: dict[str, float] = {}

@@ -1,0 +1,200 @@
+"""`sharegen serve`: an OpenAI endpoint for one's own batch clients."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+from sharegen.cli.flags import assigned, given
+from sharegen.cli.key_options import KEYS, RUN_KEYS, options_of, said_by
+from sharegen.cli.parameters import option, parse_size, with_options
+from sharegen.cli.telling import complain
+from sharegen.errors import UsageError
+
+_SECTIONS = ("", "machine")  # the model, and where it runs
+_PER_JOB = ("reorder", "token_ids", "machine.ray")  # keys that are a job's
+_KEYS = [
+    each
+    for each in (*KEYS, *RUN_KEYS)
+    if each.key.rpartition(".")[0] in _SECTIONS and each.key not in _PER_JOB
+]
+_Keys = options_of("_Keys", _KEYS)
+
+_LOCAL = "127.0.0.1"
+
+_address = functools.partial(option, "Address")
+_bounds = functools.partial(option, "Bounds")
+
+
+@dataclass(frozen=True)
+class ServeOptions(_Keys):  # type: ignore[valid-type, misc]  # made of declarations
+    """The model, where it runs, where it is reached, and what is taken from clients."""
+
+    set: Annotated[
+        list[str] | None,
+        option(
+            "Model",
+            "--set",
+            "What stands where a request says nothing, as sampling.temperature=0.7, or another "
+            "key of a recipe, as chat.template=FILE (repeatable).",
+            "KEY=VALUE",
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        _address(
+            "--served-model-name",
+            "What clients call the model.",
+            "NAME",
+            default="its hub id, or its folder's name",
+        ),
+    ] = None
+    host: Annotated[
+        str, _address("--host", "The address to listen on.", "HOST", default="127.0.0.1")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        _address("--port", "The port; 0 takes a free one.", "N", default="8000", min=0, max=65535),
+    ] = 8000
+    api_key: Annotated[
+        str | None,
+        _address(
+            "--api-key",
+            "What clients have to bring; better in the environment, where other users' `ps` does "
+            "not show it.",
+            "KEY",
+            default="none; an address beyond this machine takes one",
+            envvar="SHAREGEN_API_KEY",
+            show_envvar=True,
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        _address("--insecure", "Let whoever reaches an address beyond this machine ask it."),
+    ] = False
+    max_body: Annotated[
+        Any,
+        _bounds(
+            "--max-body", "Bytes of a request's body.", "SIZE", default="16MiB", parser=parse_size
+        ),
+    ] = "16MiB"
+    max_headers: Annotated[
+        Any,
+        _bounds(
+            "--max-headers",
+            "Bytes of a request's headers.",
+            "SIZE",
+            default="64KiB",
+            parser=parse_size,
+        ),
+    ] = "64KiB"
+    max_requests: Annotated[
+        int,
+        _bounds(
+            "--max-requests", "Requests that wait or run together.", "N", default="8192", min=1
+        ),
+    ] = 8192
+    max_choices: Annotated[
+        int,
+        _bounds(
+            "--max-choices",
+            "Choices of a request: its prompts times n.",
+            "N",
+            default="1024",
+            min=1,
+        ),
+    ] = 1024
+    max_output_tokens: Annotated[
+        int | None,
+        _bounds(
+            "--max-output-tokens",
+            "Tokens of a choice.",
+            "N",
+            default="what the context has room for",
+            min=1,
+        ),
+    ] = None
+    max_connections: Annotated[
+        int,
+        _bounds(
+            "--max-connections", "Connections that are open together.", "N", default="8192", min=1
+        ),
+    ] = 8192
+    client_timeout: Annotated[
+        float,
+        _bounds(
+            "--client-timeout",
+            "Seconds that a client may take to send a request, or to take any of its answer.",
+            "SECONDS",
+            default="60",
+            min=0.1,
+        ),
+    ] = 60.0
+    grace: Annotated[
+        float,
+        _bounds(
+            "--grace",
+            "Seconds that requests have to finish after SIGTERM or Ctrl-C; a second one ends "
+            "them at once.",
+            "SECONDS",
+            default="30",
+            min=0.0,
+        ),
+    ] = 30.0
+
+
+@with_options
+def serve(options: ServeOptions) -> None:
+    """Answer OpenAI's requests: an endpoint for one's own batch clients.
+
+    Requests share what their prompts have in common as they come, with those that run and those
+    that have finished. The base URL is printed when the first can be asked. For a job whose prompts
+    are all known, `sharegen run batch` is the better way: it loses nothing when it is interrupted.
+
+    \b
+    Examples:
+      sharegen serve --model Qwen/Qwen3-0.6B
+      sharegen serve --model ./model --port 9000 --set sampling.temperature=0.7
+      SHAREGEN_API_KEY=secret sharegen serve --model ./model --host 0.0.0.0
+    """
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"`serve` needs {' and '.join(missing)}: pip install 'sharegen[serve]'")
+    from sharegen.common.mappings import merge
+    from sharegen.serve.limits import Limits
+    from sharegen.serve.server import Address
+    from sharegen.serve.server import serve as run
+    from sharegen.workload.configuration import resolve
+
+    values = given(said_by(options))
+    for assignment in options.set or ():
+        values = merge(values, assigned(assignment))
+    limits = Limits(
+        body=options.max_body,
+        headers=options.max_headers,
+        requests=options.max_requests,
+        choices=options.max_choices,
+        output_tokens=options.max_output_tokens,
+        connections=options.max_connections,
+        client_seconds=options.client_timeout,
+        grace=options.grace,
+    )
+    address = Address(options.host, options.port, options.api_key, options.insecure)
+    configuration = resolve("batch", flags=values, has_rows=False)
+    run(configuration, address, limits, _names(options.name, values["model"]), _ready)
+
+
+def _names(name: str | None, model: str) -> tuple[str, ...]:
+    """What clients call the model: as they are told, else by its hub id or its folder's name."""
+    if name is not None:
+        return (name,)
+    folder = Path(model).expanduser()
+    return (folder.resolve().name, model) if folder.exists() else (model,)
+
+
+def _ready(name: str, url: str) -> None:
+    print(url, flush=True)
+    complain(f"{name} is served; Ctrl-C ends it")

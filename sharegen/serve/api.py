@@ -1,0 +1,289 @@
+"""The endpoint: HTTP requests in, tickets to the engine, answers out.
+
+All of it runs in the thread that listens, on one event loop; what a body costs to read (templates,
+tokenising) in a second thread, so that nobody waits for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from sharegen.results.export.openai import Answerer, Endpoint, Spell
+from sharegen.serve.answers import Answer, event
+from sharegen.serve.asked import Asked, Reader
+from sharegen.serve.engine_loop import EngineLoop
+from sharegen.serve.faults import Refusal
+from sharegen.serve.guard import Guard
+from sharegen.serve.limits import Limits
+from sharegen.serve.metrics import Counts, as_text
+from sharegen.serve.ticket import News, Ticket
+
+
+class Api:
+    """The endpoints of one model.
+
+    names: of the model, the first its own. key: what clients have to bring, or None. is_local:
+    whether it listens on this machine alone.
+    """
+
+    def __init__(
+        self,
+        loop: EngineLoop,
+        reader: Reader,
+        names: tuple[str, ...],
+        fingerprint: str,
+        tokenizer: Any,
+        spell: Spell,
+        limits: Limits,
+        key: str | None,
+        is_local: bool,
+    ) -> None:
+        self.counts = Counts()
+        self.ends = False  # whether new requests are turned away
+        self._loop, self._reader, self._limits = loop, reader, limits
+        self._names, self._fingerprint = names, fingerprint
+        self._tokenizer, self._spell = tokenizer, spell
+        self._created = int(time.time())
+        self._receiving = 0  # bytes of bodies
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="sharegen-read")
+        guard = Middleware(
+            Guard, key=key, is_local=is_local, most=limits.headers, counts=self.counts
+        )
+        self.app = Starlette(
+            routes=[
+                Route("/v1/completions", partial(self._complete, "text"), methods=["POST"]),
+                Route("/v1/chat/completions", partial(self._complete, "chat"), methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/v1/models/{name:path}", self._model),
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+            ],
+            middleware=[guard],
+            exception_handlers={Refusal: _refused, HTTPException: _no_such},
+        )
+
+    def tell(self, news: list[tuple[Ticket, News]]) -> None:
+        """Hand out what the engine has told. In the thread that listens."""
+        for ticket, each in news:
+            ticket.put(each)
+
+    # -- about the model --------------------------------------------------------------------------
+
+    async def _models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [self._card(name) for name in self._names]})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._names:
+            raise Refusal(404, f"there is no model {name!r:.80} here", "model", "model_not_found")
+        return _json(self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        card = {"id": name, "object": "model", "created": self._created, "owned_by": "sharegen"}
+        return {**card, "max_model_len": self._reader.context}
+
+    async def _health(self, request: Request) -> Response:
+        is_well = not (self.ends or self._loop.ends)
+        return _json({"status": "ok" if is_well else "ending"}, 200 if is_well else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        text = as_text(self._loop.engine.stats, self.counts)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    # -- completions ------------------------------------------------------------------------------
+
+    async def _complete(self, endpoint: Endpoint, request: Request) -> Response:
+        self._refuse_more()
+        self.counts.open += 1
+        stream: Response | None = None
+        try:
+            asked = await self._asked(endpoint, request)
+            answer, ticket = self._submit(asked)
+            if not asked.delivery.stream:
+                return _json(await self._whole(request, answer, ticket))
+            stream = await self._stream(request, answer, ticket)
+            return stream
+        except ClientDisconnect:
+            self.counts.left += 1
+            return Response(status_code=499)  # which nobody reads
+        finally:
+            self.counts.open -= stream is None
+
+    def _refuse_more(self) -> None:
+        if self.ends or self._loop.ends:
+            raise Refusal(503, "the server is ending: ask another one")
+        if self.counts.open >= self._limits.requests:
+            raise Refusal(
+                429,
+                f"{self._limits.requests:,} requests wait or run already (--max-requests): ask "
+                "again later",
+                code="too_many_requests",
+            )
+
+    async def _asked(self, endpoint: Endpoint, request: Request) -> Asked:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refusal(415, f"the body is of type {kind or 'none'!r:.80}: send application/json")
+        body = await self._body(request)
+        reading = asyncio.get_running_loop().run_in_executor
+        return await reading(self._reading, self._reader.read, endpoint, body)
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, of no more bytes and in no more time than there may be."""
+        most, body = self._limits.body, bytearray()
+        try:
+            async with asyncio.timeout(self._limits.client_seconds):
+                async for chunk in request.stream():
+                    if len(body) + len(chunk) > most:
+                        raise Refusal(
+                            413,
+                            f"the body has more than {most:,} bytes (--max-body): send less",
+                            code="body_too_large",
+                        )
+                    if self._receiving + len(chunk) > self._limits.bodies:
+                        raise Refusal(429, "too many large requests at once: ask again later")
+                    self._receiving += len(chunk)
+                    body += chunk
+        except TimeoutError:
+            raise Refusal(
+                408,
+                f"the body took longer than {self._limits.client_seconds:g} s (--client-timeout)",
+            ) from None
+        finally:
+            self._receiving -= len(body)
+        return bytes(body)
+
+    def _submit(self, asked: Asked) -> tuple[Answer, Ticket]:
+        requests = asked.requests(self._loop.keys.__next__)
+        ticket = Ticket(requests, streams=bool(asked.delivery.stream))
+        by = Answerer(self._names[0], self._fingerprint, int(time.time()))
+        answer = Answer(asked, requests, uuid.uuid4().hex, by, self._tokenizer, self._spell)
+        self._loop.submit(ticket)
+        return answer, ticket
+
+    async def _whole(self, request: Request, answer: Answer, ticket: Ticket) -> dict[str, Any]:
+        """The answer when all of it is there. Raises Refusal, or ClientDisconnect."""
+        gone = asyncio.ensure_future(_disconnect(request))
+        try:
+            while not answer.is_whole:
+                answer.add((await _next(ticket, gone)).finished)
+        finally:
+            gone.cancel()
+            if not answer.is_whole:
+                self._loop.cancel(ticket)
+        if answer.error is not None:
+            raise Refusal(500, answer.error)
+        return answer.body()
+
+    async def _stream(self, request: Request, answer: Answer, ticket: Ticket) -> Response:
+        """The answer from its first token on: what is wrong before it is no stream."""
+        gone = asyncio.ensure_future(_disconnect(request))
+        try:
+            first = await _next(ticket, gone)
+        except BaseException:
+            self._loop.cancel(ticket)
+            raise
+        finally:
+            gone.cancel()
+        return _Stream(_events(answer, ticket, first), partial(self._end_stream, answer, ticket))
+
+    def _end_stream(self, answer: Answer, ticket: Ticket) -> None:
+        self.counts.open -= 1
+        if not answer.is_whole:
+            self.counts.left += 1
+            self._loop.cancel(ticket)
+
+
+class _Stream(StreamingResponse):
+    """Server-sent events. end: called when the client has them all, or has gone, whatever comes."""
+
+    def __init__(self, events: AsyncIterator[bytes], end: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
+async def _events(answer: Answer, ticket: Ticket, news: News) -> AsyncIterator[bytes]:
+    """The events of a stream, from the first news on."""
+    while True:
+        said = b"".join(map(event, answer.chunks(news)))
+        if said:
+            yield said
+        if answer.is_whole:
+            break
+        news = await ticket.news()
+        if news.error is not None:
+            yield event(_failure(news).body)
+            return
+    if answer.error is not None:
+        yield event(Refusal(500, answer.error).body)
+        return
+    if answer.asked.delivery.with_usage:
+        yield event(answer.usage_chunk())
+    yield event("[DONE]")
+
+
+async def _next(ticket: Ticket, gone: asyncio.Future[None]) -> News:
+    """The next news of a ticket. Raises Refusal for an error, ClientDisconnect if `gone` is."""
+    came = asyncio.ensure_future(ticket.news())
+    await asyncio.wait((came, gone), return_when=asyncio.FIRST_COMPLETED)
+    if not came.done():
+        came.cancel()
+        raise ClientDisconnect
+    news = came.result()
+    if news.error is not None:
+        raise _failure(news)
+    return news
+
+
+async def _disconnect(request: Request) -> None:
+    """Wait until the client has gone; all of its body was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _failure(news: News) -> Refusal:
+    assert news.error is not None
+    return Refusal(500 if news.fatal else 400, news.error)
+
+
+def _json(values: Any, status: int = 200) -> Response:
+    text = json.dumps(values, separators=(",", ":"))
+    return Response(text, status, media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    response = _json(error.body, error.status)
+    if error.status == 429:
+        response.headers["retry-after"] = "1"
+    if error.status in (408, 413):
+        response.headers["connection"] = "close"  # the rest of the body is not read
+    return response
+
+
+async def _no_such(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = {404: f"there is no {request.url.path!r:.80} here", 405: "another method is needed"}
+    return _json(Refusal(error.status_code, said.get(error.status_code, error.detail)).body,
+                 error.status_code)  # fmt: skip

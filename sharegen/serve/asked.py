@@ -1,0 +1,207 @@
+"""The body of an HTTP request -> prompts in tokens, how to draw them, and how to answer.
+
+What is asked is read as in a batch file (`workload/requests.py`); what is here is how the answer is
+wanted, which a file has no words for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sharegen.common import json_values
+from sharegen.common.json_values import JsonError
+from sharegen.common.names import SHOWN
+from sharegen.engine.core.request import Request, SamplingParams
+from sharegen.errors import ModelError, RequestError, UsageError
+from sharegen.job.engines import sampling_params
+from sharegen.prompts import Requests
+from sharegen.results.export.openai import Endpoint
+from sharegen.serve.faults import Refusal
+from sharegen.serve.limits import Limits
+from sharegen.workload.clock import Clock
+from sharegen.workload.configuration import Configuration
+from sharegen.workload.prompt import asked_each
+from sharegen.workload.request_body import Refused, refused
+from sharegen.workload.requests import asked_by
+
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens")
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # OpenAI's padding against who listens: there is none
+
+
+class Delivery(BaseModel):
+    """How the answer is wanted.
+
+    echo: whether the text of the prompt comes before a choice's own. return_token_ids: whether
+    token ids come beside texts, by vLLM's names.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with what it used."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One HTTP request, read.
+
+    prompts: token ids of each, and texts what they are as text where they were given as such.
+    counts_prompt_alone: whether nothing is wanted but what the model says of the prompt.
+    """
+
+    endpoint: Endpoint
+    prompts: list[list[int]]
+    texts: list[str | None]
+    params: SamplingParams
+    delivery: Delivery
+    metadata: Mapping[str, str] | None
+    counts_prompt_alone: bool
+
+    def requests(self, next_key: Callable[[], int]) -> list[Request]:
+        """What the engine is asked; samples of a seed are those of `LLM.generate`."""
+        made = Requests()
+        found = [made.make(next_key(), ids, self.params) for ids in self.prompts]
+        if self.counts_prompt_alone:
+            found = [replace(request, fills_context=True) for request in found]
+        return found
+
+
+class Reader:
+    """Reads bodies. configuration: whose sampling parameters stand where a body says nothing.
+
+    names: of the model, the first its own; context: the most tokens of prompt and output.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        tokenizer: Any,
+        names: tuple[str, ...],
+        context: int,
+        limits: Limits,
+    ) -> None:
+        self._configuration = configuration
+        self._tokenizer = tokenizer
+        self._names = names
+        self.context = context
+        self._limits = limits
+
+    def read(self, endpoint: Endpoint, body: bytes) -> Asked:
+        """What a body asks. Raises Refusal."""
+        try:
+            return self._read(endpoint, _values(body))
+        except Refused as error:
+            fault = error.fault
+            raise Refusal(400, fault.message, fault.param, fault.code) from None
+        except (ModelError, RequestError, UsageError) as error:
+            raise Refusal(400, str(error)) from None
+
+    def _read(self, endpoint: Endpoint, values: dict[str, Any]) -> Asked:
+        try:
+            delivery = Delivery.model_validate(values)
+        except ValidationError as error:
+            raise refused(error, Delivery) from None
+        self._check_name(values.get("model"))
+        if values.get("stream_options") is not None and not delivery.stream:
+            raise Refused("stream_options: needs stream: true", "stream_options")
+        if endpoint == "chat" and not getattr(self._tokenizer, "chat_template", None):
+            raise Refused("the model has no chat template: ask /v1/completions", "messages")
+        echo = bool(delivery.echo)
+        if echo and endpoint == "chat":
+            raise Refused("echo is for /v1/completions", "echo", "unsupported_parameter")
+        prompt_alone = echo and values.get("max_tokens") == 0
+        body = {name: value for name, value in values.items() if name not in Delivery.model_fields}
+        if prompt_alone:
+            body["max_tokens"] = 1  # which nobody sees
+        asked = asked_by(endpoint, body, self._configuration)
+        params, _ = sampling_params(asked.sampling)
+        if body.get("seed") is None:  # the server's is no request's own: each draws anew
+            params = replace(params, seed=None)
+        if echo and params.logprobs is not None:
+            params = replace(params, prompt_logprobs=params.logprobs)
+        if len(asked.prompts) * params.n > self._limits.choices:
+            raise Refused(
+                f"{len(asked.prompts):,} prompts with {params.n:,} choices each are more than the "
+                f"{self._limits.choices:,} that this server takes in a request (--max-choices)",
+                "n",
+            )
+        prompts = self._tokens(asked.prompts)
+        is_said = any(
+            body.get(name) is not None for name in ("max_tokens", "max_completion_tokens")
+        )
+        params = self._bounded(params, max(map(len, prompts)) - prompt_alone, is_said)
+        texts = [p.content if isinstance(p.content, str) else None for p in asked.prompts]
+        metadata = body.get("metadata")
+        return Asked(endpoint, prompts, texts, params, delivery, metadata, prompt_alone)
+
+    def _check_name(self, name: Any) -> None:
+        if isinstance(name, str) and name not in self._names:
+            raise Refusal(
+                404,
+                f"the model {name!r:.{SHOWN}} is not served here: {self._names[0]!r} is",
+                "model",
+                "model_not_found",
+            )
+
+    def _tokens(self, prompts: Any) -> list[list[int]]:
+        found = []
+        for each in asked_each(prompts, self._tokenizer, Clock.now()):
+            if isinstance(each, ModelError):
+                raise each
+            found.append(list(each.ids))
+        return found
+
+    def _bounded(self, params: SamplingParams, longest: int, is_said: bool) -> SamplingParams:
+        """The parameters with no more tokens than the server draws.
+
+        longest: tokens of the longest prompt; is_said: whether the body says how many it wants.
+        Raises Refused where these are too many.
+        """
+        most, wanted = self._limits.output_tokens, params.max_tokens
+        if most is not None and wanted is not None and is_said and wanted > most:
+            raise Refused(
+                f"max_tokens is {wanted:,}: this server draws up to {most:,} (--max-output-tokens)",
+                "max_tokens",
+            )
+        room = self.context - longest
+        if room < 1 or (is_said and wanted is not None and wanted > room):
+            said = f" and max_tokens is {wanted:,}" if is_said and wanted is not None else ""
+            raise Refused(
+                f"the prompt has {longest:,} tokens{said}: the model's context holds "
+                f"{self.context:,}",
+                "max_tokens" if room >= 1 else "prompt",
+                "context_length_exceeded",
+            )
+        if most is None or (wanted is not None and wanted <= most):
+            return params
+        return replace(params, max_tokens=most, min_tokens=min(params.min_tokens, most))
+
+
+def _values(body: bytes) -> dict[str, Any]:
+    """The object of a body. Raises Refused."""
+    if not body.strip():
+        raise Refused("the request has no body: a JSON object is expected")
+    try:
+        values = json_values.parse(body)
+    except JsonError as error:
+        raise Refused(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(values, dict):
+        raise Refused(f"the body is JSON of type {type(values).__name__}: an object is expected")
+    return values

@@ -1,0 +1,75 @@
+"""Who may ask: what stands before every endpoint."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sharegen.serve.faults import Refusal
+from sharegen.serve.metrics import Counts
+
+_OPEN = ("/health",)  # for whoever watches over the server
+_LOCAL = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Guard:
+    """Turns away who has no key, and on a loopback address who was sent by another site's page.
+
+    Such a page can ask a server of its reader's machine by a name of its own that it lets point
+    there (DNS rebinding); the name gives it away. key: what clients bring, or None. most: bytes of
+    a request's headers.
+    """
+
+    def __init__(
+        self, app: ASGIApp, key: str | None, is_local: bool, most: int, counts: Counts
+    ) -> None:
+        self._app = app
+        self._most = most
+        self._key = None if key is None else f"Bearer {key}".encode()
+        self._is_local = is_local
+        self._counts = counts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._counts.answered[message["status"]] += 1
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, counted)
+            return
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        await counted({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await counted({"type": "http.response.body", "body": json.dumps(refusal.body).encode()})
+
+    def _refusal(self, scope: Scope) -> Refusal | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._most:
+            return Refusal(
+                431, f"the headers have more than {self._most:,} bytes (--max-headers): send less"
+            )
+        given: dict[bytes, Any] = dict(scope["headers"])
+        if self._key is not None and scope["path"] not in _OPEN:
+            brought = given.get(b"authorization", b"")
+            if not hmac.compare_digest(brought, self._key):
+                what = "wrong API key" if brought else "this server takes an API key"
+                return Refusal(
+                    401, f"{what}: send it as `Authorization: Bearer KEY`", code="invalid_api_key"
+                )
+        if self._key is None and self._is_local:
+            host = given.get(b"host", b"localhost").decode("latin-1")
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+            if name.lower() not in _LOCAL:
+                return Refusal(
+                    403,
+                    f"this server answers as localhost, and was asked as {name!r:.80}: give it an "
+                    "--api-key to ask it by another name",
+                )
+        return None

@@ -1,0 +1,209 @@
+"""A server as a whole: a model is loaded, an address is listened on, signals end both."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from socket import socket
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from sharegen.common import confined
+from sharegen.common.parameters.data import CheckpointParameters
+from sharegen.common.parameters.machine import EngineParameters, LoadParameters
+from sharegen.common.parameters.parameter import values_of
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.parallel.messages import Setting
+from sharegen.engine.parallel.opening import open_engine
+from sharegen.engine.text.vocabulary import Vocabulary
+from sharegen.errors import SharegenError, UsageError
+from sharegen.job.machine import tokenizer_of
+from sharegen.serve.api import Api
+from sharegen.serve.asked import Reader
+from sharegen.serve.engine_loop import EngineLoop
+from sharegen.serve.limits import Limits
+from sharegen.serve.listening import Listener, bound, is_local
+from sharegen.workload import chat
+from sharegen.workload.configuration import Configuration
+
+if TYPE_CHECKING:
+    from sharegen.serve.ticket import News, Ticket
+
+_LAST_WORDS = 5.0  # seconds to tell clients that the engine has ended
+_ECHO = 0.2  # seconds for which a signal is the one before: `timeout` sends each of its own twice
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen. key: what clients bring; insecure: whether other machines need none."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    key: str | None = None
+    insecure: bool = False
+
+    def check(self) -> None:
+        """Raise UsageError for an address that others reach without a key."""
+        if self.key is not None and not self.key:
+            raise UsageError("--api-key is empty: give a key, or leave it out")
+        if not (is_local(self.host) or self.key is not None or self.insecure):
+            raise UsageError(
+                f"--host {self.host}: other machines could ask this server: give it an --api-key, "
+                "or --insecure where whoever reaches it may"
+            )
+
+
+class Server:
+    """An engine, and an endpoint that asks it.
+
+    names: what clients call the model, the first its own. sock: where to listen, bound already.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Any,
+        configuration: Configuration,
+        names: tuple[str, ...],
+        address: Address,
+        limits: Limits,
+        sock: socket,
+    ) -> None:
+        self.loop = EngineLoop(engine, configuration.sampling.seed)
+        self.grace = limits.grace
+        reader = Reader(configuration, tokenizer, names, engine.model.context_length, limits)
+        self.api = Api(
+            self.loop, reader, names, engine.model.fingerprint, tokenizer,
+            Vocabulary.of(tokenizer).utf8, limits, address.key, is_local(address.host),
+        )  # fmt: skip
+        self.listener = Listener(self.api.app, sock, limits)
+        self.loop.tell = self._tell
+        self.dropped = False
+        """Whether it has ended with requests that had not finished."""
+
+    def _tell(self, news: list[tuple[Ticket, News]]) -> None:
+        if not self.listener.is_over:
+            self.listener.loop.call_soon_threadsafe(self.api.tell, news)
+
+    def run(self) -> None:
+        """Answer until it is told to end; raises what the engine dies of, when all know it."""
+        self.listener.start()
+        try:
+            self.loop.run()
+        finally:
+            self.listener.end()
+            self.listener.join(_LAST_WORDS)
+
+    def end(self) -> None:
+        """From any thread: take nothing more, and end when all is answered or the grace is over."""
+        self.api.ends = True
+        self.listener.end()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        self.listener.join(self.grace)
+        if self.listener.is_over:
+            self.loop.ends = True
+        else:
+            self.end_now()
+
+    def end_now(self) -> None:
+        """From any thread: end with the step that runs."""
+        self.dropped = self.api.counts.open > 0
+        self.listener.end(at_once=True)
+        self.loop.drop()
+
+
+def serve(
+    configuration: Configuration,
+    address: Address,
+    limits: Limits,
+    names: tuple[str, ...],
+    ready: Callable[[str, str], None],
+) -> None:
+    """Answer requests until a signal ends it.
+
+    ready: called with the model's name and the base URL when requests are answered.
+
+    Raises UsageError for what cannot be, and what the engine dies of.
+    """
+    address.check()
+    _refuse_what_is_not_served(configuration)
+    sock = bound(address.host, address.port, limits)
+    with closing(sock):
+        confined.prepare(chat.render)
+        tokenizer = tokenizer_of(configuration)
+        with closing(_open(configuration, tokenizer)) as engine:
+            server = Server(engine, tokenizer, configuration, names, address, limits, sock)
+            with _Signals(server):
+                ready(names[0], _url(address.host, sock))
+                server.run()
+    if server.dropped:
+        raise SharegenError("ended with requests that had not finished")
+
+
+class _Signals:
+    """SIGTERM and Ctrl-C: the first lets what runs finish within the grace, the second ends it."""
+
+    _NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._came: float | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in self._NUMBERS:
+            self._before[number] = signal.signal(number, self._on_signal)
+
+    def __exit__(self, *error: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._came is None:
+            self._came = now
+            self._server.end()
+        elif now - self._came >= _ECHO:
+            self._server.end_now()
+
+
+def _refuse_what_is_not_served(configuration: Configuration) -> None:
+    machine = configuration.machine
+    if machine.workers not in (None, 1) or machine.ray is not None:
+        flag = "--ray" if machine.ray is not None else "--workers"
+        raise UsageError(
+            f"{flag}: a server has one engine: leave it out, and split a large model with "
+            "--tensor-parallel-size"
+        )
+    if configuration.sampling.decoding == "beam":
+        raise UsageError("sampling.decoding: a server draws samples: a beam search takes a job")
+    if configuration.sampling.stop_when is not None:
+        raise UsageError("--stop-when: a server draws what each request asks for")
+
+
+def _open(configuration: Configuration, tokenizer: Any) -> Engine:
+    assert configuration.model is not None
+    machine = configuration.machine
+    setting = Setting(
+        configuration.model,
+        tokenizer,
+        EngineConfig(**values_of(EngineParameters, machine)),
+        **values_of(CheckpointParameters, configuration),
+        **values_of(LoadParameters, machine),
+        ranks=machine.tensor_parallel_size,
+    )
+    engine = open_engine(setting, 1)
+    assert isinstance(engine, Engine)
+    return engine
+
+
+def _url(host: str, sock: Any) -> str:
+    at = f"[{host}]" if ":" in host else host
+    return f"http://{at}:{sock.getsockname()[1]}/v1"

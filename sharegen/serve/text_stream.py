@@ -1,0 +1,58 @@
+"""The text of a sample in pieces, each of which stays as it is whatever comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sharegen.engine.text.detokenize import REPLACEMENT, prompt_tail, text_after
+
+
+class TextStream:
+    """The text of one sample, as its tokens come.
+
+    What may turn out otherwise is held back: bytes that are no character yet, and text that a stop
+    string may begin with.
+
+    special: whether special tokens are in the text.
+    """
+
+    def __init__(
+        self, tokenizer: Any, prompt: Sequence[int], stops: Sequence[str], special: bool
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._stops = stops
+        self._context = prompt_tail(tokenizer, prompt)
+        self._tokens: list[int] = []  # behind the context, whose text is not whole yet
+        self._held = ""
+        self.sent = 0
+        """Characters that were given out."""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """What can be said for certain after these tokens."""
+        self._tokens += tokens
+        text = text_after(self._tokenizer, self._context, self._tokens, self._special)
+        if text and not text.endswith(REPLACEMENT):
+            self._context = prompt_tail(self._tokenizer, [*self._context, *self._tokens])
+            self._tokens = []
+            self._held += text
+        certain = len(self._held) - self._open()
+        found, self._held = self._held[:certain], self._held[certain:]
+        self.sent += len(found)
+        return found
+
+    def rest(self, whole: str) -> str:
+        """What is still to be said of a text that has ended and is this as a whole."""
+        found = whole[self.sent :]
+        self.sent = max(self.sent, len(whole))
+        return found
+
+    def _open(self) -> int:
+        """Characters at the end that a stop string may begin with."""
+        longest = max(map(len, self._stops), default=0)
+        for count in range(min(longest, len(self._held)), 0, -1):
+            end = self._held[-count:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return count
+        return 0

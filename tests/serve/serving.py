@@ -1,0 +1,99 @@
+"""A server in this process, over a tiny model, for the tests of its parts together."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+
+from sharegen.engine.config import EngineConfig
+from sharegen.engine.engine import Engine
+from sharegen.engine.model.load import load_model
+from sharegen.job.machine import tokenizer_of
+from sharegen.serve.limits import Limits
+from sharegen.serve.listening import bound
+from sharegen.serve.server import Address, Server
+from sharegen.workload.configuration import resolve
+
+KV = 8 << 20
+NAME = "tiny"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that answers at a port of this machine. died: what its engine died of, if it did."""
+
+    server: Server
+    port: int
+    key: str | None
+    died: list[BaseException]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def engine(self) -> Engine:
+        return self.server.loop.engine
+
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=self.url, api_key=self.key or "none", max_retries=0)
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def ask(
+        self, path: str, body: Any = None, method: str = "POST", **headers: str
+    ) -> tuple[int, Any]:
+        """The status and JSON of an answer; body: bytes as they are, or what becomes JSON."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        given = {"Content-Type": "application/json"} | {
+            name.replace("_", "-"): value for name, value in headers.items()
+        }
+        connection = self.connection()
+        try:
+            connection.request(method, path, data, given)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        return answer.status, json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
+
+
+@contextmanager
+def serving(folder: Path, limits: Limits | None = None, key: str | None = None) -> Iterator[Served]:
+    """A server of the model in a folder, which ends with the block."""
+    limits = limits or Limits(grace=5)
+    address = Address(port=0, key=key)
+    configuration = resolve("batch", flags={"model": str(folder)}, has_rows=False)
+    tokenizer = tokenizer_of(configuration)
+    engine = Engine(
+        load_model(folder), tokenizer, EngineConfig(kv_cache_memory=KV, max_sequences=64)
+    )
+    sock = bound(address.host, address.port, limits)
+    server = Server(engine, tokenizer, configuration, (NAME,), address, limits, sock)
+    died: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            server.run()
+        except RuntimeError as error:
+            died.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield Served(server, sock.getsockname()[1], key, died)
+    finally:
+        server.end()
+        thread.join(60)
+        assert not thread.is_alive()
+        engine.close()
+        sock.close()
