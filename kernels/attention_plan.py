@@ -65,13 +65,16 @@ _Int = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class WorkList:
-    """What a layout asks for.
+    """What a layout asks of the two phases.
 
-    items: [num_items, ITEM_FIELDS], the longest first, run after run.
-    segments: [num_segments, SEGMENT_FIELDS], what the items refer to.
-    partial_start: [max_rows + 1].
-    unshared_nodes: [num_unshared, UNSHARED_FIELDS], unshared_start: [max_rows + 1]: row r reads
-    those from unshared_start[r] to unshared_start[r + 1] for itself alone.
+    Args:
+        items: [num_items, ITEM_FIELDS], the longest first, run after run.
+        segments: [num_segments, SEGMENT_FIELDS], what the items refer to.
+        partial_start: [max_rows + 1]; row r has the partials from partial_start[r] to
+            partial_start[r + 1].
+        unshared_nodes: [num_unshared, UNSHARED_FIELDS].
+        unshared_start: [max_rows + 1]; row r reads the unshared nodes from unshared_start[r] to
+            unshared_start[r + 1] for itself alone.
     """
 
     items: Int32
@@ -82,16 +85,20 @@ class WorkList:
 
 
 class AttentionPlan:
-    """One batch's shared work on the device. Update it between steps, on the stream of the steps.
+    """One batch's shared work on the device, updated between steps on the stream of the steps.
 
-    max_rows: rows (captured batch size, or tokens of a prefill) that the buffers have room for.
-    tile: of the shared phase; by default one for the rows and for the length of what is shared.
-    num_programs: programs of the shared phase; they take the items in turn. By default as many as
-    the device holds at once, `slots`.
-    costs: decides which nodes are shared; without it all are. fp8_suffixes: what is read
-    per sequence is of 8 bits.
     Partials have the dtype of the values (each is an average of values, rounded as the output will
     be: half the bytes of float32); their log-sum-exp is float32.
+
+    Args:
+        shape: of the layers that the plan is for.
+        max_rows: rows that the buffers have room for: a captured batch's, or a prefill's tokens.
+        device: where the buffers lie.
+        tile: of the shared phase; by default one for the rows and the length of what is shared.
+        num_programs: programs of the shared phase, which take the items in turn; by default as
+            many as the device holds at once, `slots`.
+        costs: decides which nodes are shared reads; without it all are.
+        fp8_suffixes: whether what is read per sequence is of 8 bits.
     """
 
     def __init__(
@@ -123,11 +130,11 @@ class AttentionPlan:
 
     @property
     def variant(self) -> tuple[Tile, bool, bool, bool]:
-        """What a captured graph holds of the plan beside its buffers."""
+        """Return what a captured graph holds of the plan beside its buffers."""
         return self.tile, self.sharing, self.has_unshared, self.fp8
 
     def update(self, layout: SharedLayout) -> None:
-        """Send the plan of `layout`. Rows that `layout.order` does not name get no partials.
+        """Make the plan of a layout and send it; rows that its order leaves out get no partials.
 
         Graphs that read the plan are to be captured anew when `generation` has grown (a buffer
         was too small), and there is one for each `variant`.
@@ -277,10 +284,15 @@ def work_list(
     slots: int,
     unshared: npt.NDArray[np.bool_],
 ) -> WorkList:
-    """The items of all bands, the longest first, and where each row's partials lie.
+    """List the items of all bands, the longest first, and where each row's partials lie.
 
-    slots: programs that run at the same time. unshared: [num_nodes] which nodes are read per
-    sequence.
+    Args:
+        layout: the shared nodes of the batch.
+        shape: of the layers.
+        max_rows: rows that the lists of rows have room for.
+        tile: of the shared phase.
+        slots: programs that run at the same time.
+        unshared: [num_nodes] which nodes are read per sequence.
     """
     rows = tile.lines // shape.group
     assert rows > 0, "the tile is smaller than one row's query heads"

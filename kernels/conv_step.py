@@ -143,13 +143,21 @@ def conv_step(
     x: torch.Tensor, states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
     position: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
 ) -> torch.Tensor:  # fmt: skip
-    """The output [n, C, 1] of one token of each of n sequences; their states go on by it.
+    """Convolve one token of each of n sequences with those before it; their states go on by it.
 
-    x: [n, C, 1], of any strides; states: [slots, L, C], the last L inputs as a ring, L >= K - 1;
-    read, write: int64 [n] slots; position: int64 [n], how many tokens came before; weight: [C, K];
-    bias: [C] or None; activation: None, "silu" or "swish". The output has x's dtype, and is the
-    transpose of a contiguous [n, 1, C]. A slot that is written may be another sequence's to read
-    only if both are thrown away.
+    A slot that is written may be another sequence's to read only if both are thrown away.
+
+    Args:
+        x: [n, C, 1], of any strides.
+        states: [slots, L, C], the last L inputs as a ring, L >= K - 1.
+        read, write: [n] int64, slots.
+        position: [n] int64, how many tokens came before.
+        weight: [C, K].
+        bias: [C], or None.
+        activation: None, "silu" or "swish".
+
+    Returns:
+        [n, C, 1] in x's dtype, the transpose of a contiguous [n, 1, C].
     """
     count, channels, steps = x.shape
     assert steps == 1
@@ -168,9 +176,16 @@ def conv_chunk(
     x: torch.Tensor, states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
     position: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
 ) -> torch.Tensor:  # fmt: skip
-    """The outputs [n, C, T] of T tokens of each of n sequences; their states go on by them.
+    """Convolve T tokens of each of n sequences with those before; their states go on by them.
 
-    x: [n, C, T], of any strides; all else as `conv_step` has it. No slot that is written is read.
+    No slot that is written is read.
+
+    Args:
+        x: [n, C, T], of any strides.
+        states, read, write, position, weight, bias, activation: as `conv_step` takes them.
+
+    Returns:
+        [n, C, T] in x's dtype, the transpose of a contiguous [n, T, C].
     """
     count, channels, tokens = x.shape
     parts = _checked(x, states, read, write, position, weight, bias, activation)
@@ -188,7 +203,7 @@ def _checked(
     x: torch.Tensor, states: torch.Tensor, read: torch.Tensor, write: torch.Tensor,
     position: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """What both kernels are given first."""
+    """Check the arguments, and return what both kernels are given first."""
     count, channels, _ = x.shape
     length, size = states.shape[1], weight.shape[-1]
     assert weight.shape == (channels, size) and 1 <= size <= length + 1

@@ -93,9 +93,17 @@ def _rotate_kernel(
 def rotate(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q: [T, Hq, D], k: [T, Hkv, D], cos, sin: [T, D], an even D -> x cos + (-x2, x1) sin of both.
+    """Rotate queries and keys by their positions: x cos + (-x2, x1) sin, where x = (x1, x2).
 
-    The last dimensions are dense, and the results are as a whole. Rounded once, at the end.
+    Results are rounded once, at the end.
+
+    Args:
+        q: [T, num_heads, D] with an even D; its last dimension is dense.
+        k: [T, num_kv_heads, D], likewise.
+        cos, sin: [T, D].
+
+    Returns:
+        The rotated q and k, which are contiguous.
     """
     _check(q, k, cos, sin)
     out = q.new_empty(q.shape), k.new_empty(k.shape)

@@ -261,10 +261,12 @@ def keep_likely(
 ) -> None:  # fmt: skip
     """Find each row's threshold, and leave in `mass` what lies above it.
 
-    logits, temperature, top_k, top_p, min_p: as for `sampling.draw`; logit_rows: int64 [n], read
-    only with has_logit_rows. low, high, mass: float32 [n, pieces], of `piece` logits each the least
-    finite one, the largest, and the sum of exponentials. threshold: float32 [n], written; -inf for
-    a row that keeps all.
+    Args:
+        logits, temperature, top_k, top_p, min_p: as `draw` takes them.
+        logit_rows: [n] int64, read only with has_logit_rows.
+        low, high, mass: [n, pieces] float32, of `piece` logits each the least finite one, the
+            largest, and the sum of exponentials.
+        threshold: [n] float32, which is written; -inf for a row that keeps all.
     """
     num_rows, num_pieces = mass.shape
     vocab_size = logits.shape[1]
