@@ -348,7 +348,7 @@ def work_list(
 
 
 def _in_runs(items: Int32, segments: Int32, cost: npt.NDArray[Any]) -> Int32:
-    """The items, the longest first and run after run, with their runs written down.
+    """Put the items in order, the longest first and run after run, and write down their runs.
 
     cost: [num_items] tokens of each.
     """
@@ -366,7 +366,9 @@ def _in_runs(items: Int32, segments: Int32, cost: npt.NDArray[Any]) -> Int32:
 def _unshared_nodes(
     layout: SharedLayout, max_rows: int, unshared: npt.NDArray[np.bool_]
 ) -> tuple[Int32, Int32]:
-    """What each row reads for itself alone: (unshared_nodes, unshared_start) of the work list."""
+    """List what each row reads for itself alone: (unshared_nodes, unshared_start) of the work
+    list.
+    """
     node, within = _expand(np.where(unshared, layout.row_end - layout.row_start, 0))
     row = layout.order[layout.row_start[node] + within]
     by_row = np.argsort(row, kind="stable")
@@ -388,13 +390,13 @@ def _first_block(layout: SharedLayout) -> Int32:
 
 
 def _expand(counts: npt.NDArray[np.integer]) -> tuple[_Int, _Int]:
-    """For [2, 0, 3]: [0, 0, 2, 2, 2] and [0, 1, 0, 1, 2]."""
+    """Number every item of every count: [2, 0, 3] gives [0, 0, 2, 2, 2] and [0, 1, 0, 1, 2]."""
     index = np.repeat(np.arange(len(counts)), counts)
     return index, np.arange(len(index)) - (np.cumsum(counts) - counts)[index]
 
 
 def split_bands(tiles: _Int, shape: AttentionShape, tile: Tile, slots: int) -> tuple[_Int, _Int]:
-    """Into how many items to cut each band's context of `tiles`, and the tiles of an item.
+    """Return into how many items each band's context of `tiles` is cut, and the tiles of an item.
 
     All numbers of cuts of the longest context are tried against the time that the items would
     take: the average load of a slot or the waves that the longest items need, and the merging of

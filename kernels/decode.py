@@ -37,7 +37,7 @@ def decode_attention(
     out: torch.Tensor | None = None,
     rows: FP8Rows | None = None,
 ) -> torch.Tensor:
-    """One decoding step: each row against the nodes above it and its own suffix.
+    """Compute a decoding step: each row attends to the nodes above it and to its own suffix.
 
     Reads nothing back to the host, and may be captured.
 
@@ -93,4 +93,4 @@ def decode_attention(
 
 
 def _nothing() -> None:
-    """The keys and values are where they belong."""
+    """Do nothing: the keys and values are where they belong."""

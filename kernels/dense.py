@@ -1,4 +1,4 @@
-"""Attention of rows to keys in plain torch, with its maximum and its sum.
+"""Attention of rows to keys in plain torch, which also gives its maximum and its sum.
 
 Products are padded, for a BLAS takes other paths for few or odd rows: so the arithmetic of a row
 depends neither on the other rows nor on how many there are.
@@ -18,7 +18,14 @@ _LEAST = 16  # rows come in multiples of this, keys at least so many
 def dense_one(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, softcap: float | None
 ) -> Partial:
-    """Rows q against common keys k [L, num_kv_heads, D], v; visible: [T, L]."""
+    """Attend from rows to keys that all of them have in common.
+
+    Args:
+        q: [T, num_heads, D], scaled.
+        k, v: [L, num_kv_heads, *].
+        visible: [T, L] which keys a row sees; None for all.
+        softcap: limit of the scores, where the model has one.
+    """
     num_rows, num_heads, _ = q.shape
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
@@ -46,7 +53,7 @@ def dense_one(
 
 
 def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float | None) -> Partial:
-    """Rows q [T, num_heads, D], scaled, against their own keys k [T, L, num_kv_heads, D], v.
+    """Attend from rows q [T, num_heads, D], scaled, to their own keys k [T, L, num_kv_heads, D], v.
 
     visible: [T, L] which of the keys the row sees; it may be none.
     """
@@ -66,7 +73,11 @@ def dense_each(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, softcap: float 
 def _softmax(
     scores: Tensor, values: Tensor, visible: Tensor | None, softcap: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """scores [N, M, L] (overwritten), values [N, L, D] -> out [N, M, D], top, total [N, M, 1]."""
+    """Weigh values [N, L, D] by scores [N, M, L], which are overwritten.
+
+    Returns:
+        out [N, M, D], top [N, M, 1], total [N, M, 1].
+    """
     if softcap is not None:
         scores = torch.tanh(scores / softcap).mul_(softcap)
     if visible is not None:

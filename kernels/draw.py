@@ -46,7 +46,9 @@ def _pieces_kernel(
     stride_l, stride_r, stride_t, vocab_size, num_pieces,
     SAME: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
-    """Per piece: least finite and largest logit, sum of exponentials; of the raw logits too."""
+    """Write what each piece has: its least finite and largest logit and its sum of exponentials; of
+    the raw logits the last two.
+    """
     row, piece = tl.program_id(0), tl.program_id(1)
     i_token = piece * PIECE + tl.arange(0, PIECE)
     real = i_token < vocab_size
@@ -79,7 +81,9 @@ def _pick_kernel(
     FILTERED: tl.constexpr, HAS_LOGIT_ROWS: tl.constexpr, NUM_PIECES: tl.constexpr,
     PIECE: tl.constexpr,
 ):  # fmt: skip
-    """The row's token: first the piece, then the token in it; and its raw log-probability."""
+    """Pick the row's token, first its piece and then the token in it, and write its raw
+    log-probability.
+    """
     row = tl.program_id(0)
     greedy = tl.load(temperature_ptr + row * stride_t) < GREEDY_BELOW
     inverse_temperature = inverse_temperature_of(temperature_ptr, row, stride_t)

@@ -134,7 +134,7 @@ def _read(
     level: Level,
     masked: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The rows of a level's nodes against these.
+    """Attend from the rows of a level's nodes to these nodes.
 
     queries: [num_kv_heads, query rows and LEAST more, size]. masked: see _own. Returns the results,
     [num_kv_heads, query rows or more, size], and their log-sum-exps; of no node 0 and NOTHING.
@@ -263,7 +263,7 @@ def _own(
     suffix: FlashSuffixPlan,
     masked: bool,
 ) -> Partial:
-    """Each row's attention to its own keys. q: [rows, num_heads, size] in tree order, scaled.
+    """Attend from each row to its own keys. q: [rows, num_heads, size] in tree order, scaled.
 
     masked: whether what a block holds beyond its row's last key, which is what its memory held
     before, is made 0 first: it may not be finite, values of an FP8 block neither.
@@ -288,7 +288,8 @@ def _own(
 
 
 def _by_head(k: Tensor, v: Tensor, bias: Tensor, masked: bool) -> tuple[Tensor, Tensor]:
-    """Gathered keys and values as [parts, num_kv_heads, keys, size]; bias: [parts, 1, 1, keys].
+    """Shape gathered keys and values as [parts, num_kv_heads, keys, size]; bias: [parts, 1, 1,
+    keys].
 
     masked: whether what the bias hides is made 0.
     """
@@ -301,6 +302,6 @@ def _by_head(k: Tensor, v: Tensor, bias: Tensor, masked: bool) -> tuple[Tensor, 
 
 
 def _rounded(steps: int) -> int:
-    """Up to one of few numbers: all up to 16, then eight of each power of two."""
+    """Round up to one of few numbers: all up to 16, then eight of each power of two."""
     unit = 1 << max(0, (steps - 1).bit_length() - 4)
     return -(-steps // unit) * unit

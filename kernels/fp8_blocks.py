@@ -40,7 +40,7 @@ class FP8Blocks:
 
 
 def exponent_bytes(num_kv_heads: int) -> int:
-    """Bytes of the scales of a token in one layer."""
+    """Return the bytes of the scales of a token in one layer."""
     return 2 * num_kv_heads
 
 
@@ -55,7 +55,15 @@ def largest_value(dtype: torch.dtype) -> float:
 
 
 def to_fp8(x: Tensor, least: int) -> tuple[Tensor, Tensor]:
-    """(e4m3 [..., D], exponents [...]) of finite numbers x [..., D]; the exponents at least so."""
+    """Turn finite numbers into FP8 ones with a scale each.
+
+    Args:
+        x: [..., D].
+        least: the least exponent.
+
+    Returns:
+        [..., D] in e4m3, and [...] exponents.
+    """
     bits = x.float().abs().amax(-1).view(torch.int32)
     exponents = ((bits + ABOVE >> 23) - LESS).clamp(min=least)
     inverse = ((254 - exponents) << 23).view(torch.float32)
@@ -64,6 +72,6 @@ def to_fp8(x: Tensor, least: int) -> tuple[Tensor, Tensor]:
 
 
 def from_fp8(numbers: Tensor, exponents: Tensor) -> Tensor:
-    """float32 [..., D] of e4m3 [..., D] and exponents [...]."""
+    """Turn e4m3 numbers [..., D] with exponents [...] into float32 ones."""
     scale = (exponents.to(torch.int32) << 23).view(torch.float32)
     return numbers.float() * scale[..., None]

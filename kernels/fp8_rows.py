@@ -46,7 +46,7 @@ def warps_for(numbers: int, each: int = _NUMBERS) -> int:
 
 @triton.jit
 def in_e4m3(x, least, largest, dtype: tl.constexpr):
-    """All of x, a row in float32, as e4m3 numbers and their scale."""
+    """Turn x, a row in float32, into e4m3 numbers and their scale."""
     bits = tl.max(tl.abs(x).to(tl.int32, bitcast=True))  # of which NaN's are the largest
     top = bits.to(tl.float32, bitcast=True)
     scale = tl.maximum(top, least, propagate_nan=tl.PropagateNan.ALL) / largest
@@ -55,7 +55,7 @@ def in_e4m3(x, least, largest, dtype: tl.constexpr):
 
 @triton.jit
 def gate_by(gate, up):
-    """silu(gate) * up, in float32."""
+    """Return silu(gate) * up, in float32."""
     return gate / (1.0 + tl.exp(-gate)) * up
 
 
@@ -80,14 +80,14 @@ def _rows_kernel(
 
 
 def rows_of(x: torch.Tensor, least: float) -> FP8Rows:
-    """x: [T, K], of rows that are dense."""
+    """Turn x [T, K] into FP8 rows; its rows are dense."""
     rows = FP8Rows.empty(len(x), x.shape[1], x.device, least)
     _write(rows, x, None)
     return rows
 
 
 def gated_rows(gate: torch.Tensor, up: torch.Tensor, least: float) -> FP8Rows:
-    """gate, up: [T, K], of rows that are dense: those of silu(gate) * up."""
+    """Turn silu(gate) * up into FP8 rows; gate, up: [T, K], whose rows are dense."""
     assert up.shape == gate.shape and up.stride(1) == 1
     rows = FP8Rows.empty(len(gate), gate.shape[1], gate.device, least)
     _write(rows, gate, up)

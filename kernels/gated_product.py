@@ -105,7 +105,9 @@ def _multiply(
     out_desc, x_ring, weight_ring, out_buffers, full, empty, row_tiles, column_tiles, size,
     GROUP: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
-    """The first or second HALF of the rows of each tile; out_buffers: [2, LINES, COLUMNS]."""
+    """Multiply the first or second HALF of the rows of each tile; out_buffers: [2, LINES,
+    COLUMNS].
+    """
     STAGES: gl.constexpr = x_ring.shape[0]
     ROWS: gl.constexpr = x_ring.shape[1]
     DEPTH: gl.constexpr = x_ring.shape[2]
@@ -194,7 +196,7 @@ def suits(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 @triton.jit
 def _gate_kernel(both_ptr, out_ptr, width, BLOCK: tl.constexpr):
-    """A row's silu(gate) * up, of both_ptr's rows [gate, up]."""
+    """Write a row's silu(gate) * up; both_ptr has the rows [gate, up]."""
     row = tl.program_id(0).to(tl.int64)
     o = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     real = o < width
@@ -204,7 +206,7 @@ def _gate_kernel(both_ptr, out_ptr, width, BLOCK: tl.constexpr):
 
 
 def gated(both: torch.Tensor) -> torch.Tensor:
-    """both: [T, 2 * N], contiguous, the gate's columns first -> silu(gate) * up, [T, N]."""
+    """Return silu(gate) * up [T, N] of both [T, 2 * N], contiguous, the gate's columns first."""
     count, width = both.shape[0], both.shape[1] // 2
     out = both.new_empty(count, width)
     _gate_kernel[count, triton.cdiv(width, _BLOCK)](both, out, width, BLOCK=_BLOCK)
@@ -212,7 +214,7 @@ def gated(both: torch.Tensor) -> torch.Tensor:
 
 
 def gated_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x: [T, K], weight: [2 * N, K], the gate's rows first -> silu(gate) * up, [T, N].
+    """Return silu(gate) * up [T, N] of x [T, K] and weight [2 * N, K], the gate's rows first.
 
     The products are rounded before the activation, and their product after it, as in model code
     that is compiled.

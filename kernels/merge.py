@@ -1,4 +1,4 @@
-"""Merging partials: softmax over a row's whole context from the parts (Hydragen, equation 5)."""
+"""Partials are merged: softmax over a row's whole context from the parts (Hydragen, equation 5)."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations

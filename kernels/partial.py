@@ -44,7 +44,9 @@ class Partial:
 
 
 def merge(*parts: Partial) -> Partial:
-    """Partials of the same rows as one (Hydragen, equation 5), added one after the other."""
+    """Merge partials of the same rows into one (Hydragen, equation 5), added one after the
+    other.
+    """
     top = functools.reduce(torch.maximum, (part.top for part in parts))
     weights = [torch.exp(part.top - top) for part in parts]
     out, total = parts[0].out * weights[0][..., None], parts[0].total * weights[0]
@@ -55,7 +57,9 @@ def merge(*parts: Partial) -> Partial:
 
 
 def finish(partial: Partial, sinks: Tensor | None) -> Tensor:
-    """The output of all parts. sinks: [num_heads] one more logit a head, without a value."""
+    """Return the output of a row's keys. sinks: [num_heads] one more logit a head, without a
+    value.
+    """
     total = partial.total
     if sinks is not None:
         total = total + torch.exp(sinks.float() - partial.top)

@@ -34,7 +34,7 @@ def _add_kernel(
 def add_peers(
     own: torch.Tensor, other: torch.Tensor, base: torch.Tensor | None, out: torch.Tensor
 ) -> None:
-    """out = own + other, or base + (own + other); each sum is rounded to their dtype, as torch's.
+    """Write own + other, or base + (own + other), to out; each sum is rounded as torch rounds it.
 
     All [n], contiguous, of one floating dtype; `other` may be in the memory of another GPU that
     this one can read. Which of the two GPUs adds makes no difference to a bit.

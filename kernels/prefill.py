@@ -58,7 +58,9 @@ class PrefillPlan:
         self.has_shared = False
 
     def update(self, layout: SharedLayout, chunk_starts: Sequence[int]) -> None:
-        """Send the plan. chunk_starts: [num_chunks + 1] where each chunk begins in the batch."""
+        """Make the plan of a batch and send it. chunk_starts: [num_chunks + 1] where each chunk
+        begins in the batch.
+        """
         self.shared.update(layout)
         self.has_shared = layout.num_nodes > 0
         self.lengths = np.diff(chunk_starts)
@@ -91,7 +93,7 @@ class PrefillPlan:
 
 
 def _causal_tiles(chunk_starts: Sequence[int], lines: int) -> np.ndarray:
-    """[num_tiles, _TILE_FIELDS], those that see most first."""
+    """List the tiles [num_tiles, _TILE_FIELDS], those that see most first."""
     starts = np.asarray(chunk_starts, dtype=np.int32)
     count = -(-np.diff(starts) // lines)
     chunk = np.repeat(np.arange(len(count)), count)
@@ -109,7 +111,9 @@ def _attend_keys(
     DIAGONAL: tl.constexpr, TMA: tl.constexpr, LIMIT: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Tokens against keys [begin, end) of their chunk. DIAGONAL: some keys come after them."""
+    """Attend from tokens to the keys [begin, end) of their chunk. DIAGONAL: some keys come after
+    them.
+    """
     for n in range(begin, end, BLOCK_N):
         key = n + tl.arange(0, BLOCK_N)
         real = (key < chunk_end)[:, None] if DIAGONAL else True
@@ -220,7 +224,7 @@ def prefill_attention(
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One prefill step: packed chunks of prompts, each over the nodes above it and itself.
+    """Compute a prefill step of packed chunks of prompts, each over the nodes above it and itself.
 
     Args:
         q: [T, num_heads, key_size].
@@ -281,7 +285,7 @@ def _by_library(
     sinks: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The chunks by cuDNN, then the shared partials and the sinks."""
+    """Compute the chunks by cuDNN, then merge the shared partials and the sinks."""
     count, length = len(plan.lengths), int(plan.lengths[0])
     chunks = (x.unflatten(0, (count, length)).transpose(1, 2) for x in (q, k, v))
     own, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(

@@ -99,7 +99,7 @@ class ReferencePlan:
         lowest: Tensor | None,
         softcap: float | None,
     ) -> list[Partial]:
-        """All rows' attention to the shared nodes of each level.
+        """Attend from all rows to the shared nodes of each level.
 
         q: [rows, num_heads, key_size] in tree order, scaled. lowest: see lowest_visible.
         """
@@ -112,7 +112,8 @@ class ReferencePlan:
         return of_levels
 
     def causal(self, q: Tensor, k: Tensor, v: Tensor, softcap: float | None) -> Partial:
-        """Rows q [T, num_heads, D], scaled, against the keys k [T, num_kv_heads, D] to their own.
+        """Attend from rows q [T, num_heads, D], scaled, to the keys k [T, num_kv_heads, D] to their
+        own.
 
         v: [T, num_kv_heads, *].
         """
@@ -176,7 +177,8 @@ def lowest_visible(
 
 
 def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    """Put k, v [T, num_kv_heads, *] into slots [T] of the caches [blocks, block, heads, *].
+    """Put keys and values k, v [T, num_kv_heads, *] into slots [T] of the caches [blocks, block,
+    heads, *].
 
     A row with a negative slot is left out. Values in the cache are finite: one that is not becomes
     0 and its key NaN, which rows that see the token get as their result, while others mask it (a
@@ -191,7 +193,7 @@ def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor)
 
 
 def store_fp8(k: Tensor, v: Tensor, cache: FP8Blocks, slots: Tensor) -> None:
-    """`store` for slots of FP8 blocks; a key that is not finite is NaN there, too."""
+    """Do what `store` does for slots of FP8 blocks; a key that is not finite is NaN there, too."""
     k, v, slots = _stored(k, v, slots)
     finite = k.isfinite().all(-1, keepdim=True) & v.isfinite().all(-1, keepdim=True)
     least, largest = least_exponent(k.dtype), largest_value(v.dtype)
@@ -212,7 +214,7 @@ def _stored(k: Tensor, v: Tensor, slots: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def read_fp8(cache: FP8Blocks, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values [T, num_kv_heads, *] float32 of slots [T] of FP8 blocks."""
+    """Read keys and values [T, num_kv_heads, *] float32 of slots [T] of FP8 blocks."""
     size = cache.keys.shape[1]
     exponents = cache.exponents[slots // size, :, :, slots % size]
     keys, values = (
@@ -238,7 +240,7 @@ def decode_attention(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """One decoding step: each row against the nodes above it and its own suffix.
+    """Compute a decoding step: each row attends to the nodes above it and to its own suffix.
 
     Args:
         q: [rows, num_heads, key_size].
@@ -281,7 +283,7 @@ def prefill_attention(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Packed chunks of prompts: causal among themselves, dense over the nodes above.
+    """Compute a prefill step of packed chunks: causal among themselves, dense over the nodes above.
 
     Args:
         q: [T, num_heads, key_size].
@@ -329,7 +331,7 @@ def _shared(
     lowest: Tensor | None,
     softcap: float | None,
 ) -> Partial:
-    """All shared nodes, merged from the root down."""
+    """Attend to all shared nodes, which are merged from the root down."""
     of_levels = plan.by_level(q, k_cache, v_cache, fp8, lowest, softcap)
     none = Partial.empty(len(q), q.shape[1], v_cache.shape[-1], q.device)
     return functools.reduce(merge, of_levels) if of_levels else none
@@ -338,7 +340,7 @@ def _shared(
 def read_node(
     k_cache: Tensor, v_cache: Tensor, fp8: FP8Blocks | None, node: Node
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values [length, num_kv_heads, *] of a node."""
+    """Read keys and values [length, num_kv_heads, *] of a node."""
     if node.fp8:
         assert fp8 is not None and isinstance(node.slots, Tensor)
         return read_fp8(fp8, node.slots)
@@ -354,7 +356,7 @@ def one_node(
     lowest: Tensor | None,
     softcap: float | None,
 ) -> Partial:
-    """A node's rows against its keys; q, lowest: of all rows in tree order."""
+    """Attend from a node's rows to its keys; q, lowest: of all rows in tree order."""
     visible = None
     if lowest is not None:
         key_position = torch.arange(node.length, device=q.device) + node.position
@@ -373,7 +375,7 @@ def _suffix(
     softcap: float | None,
     partial: Partial,
 ) -> Partial:
-    """Each row's own blocks, in steps of fixed width, folded into `partial`."""
+    """Attend to each row's own blocks, in steps of fixed width, and add that to `partial`."""
     offsets = torch.arange(suffix.num_keys, device=q.device)
     for step in suffix.steps:
         visible = has = offsets[None, :] < step.seen[:, None]

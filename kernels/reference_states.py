@@ -13,7 +13,7 @@ def convolve(
     x: Tensor, states: Tensor, read: Tensor, write: Tensor, position: Tensor,
     weight: Tensor, bias: Tensor | None, activation: str | None,
 ) -> Tensor:  # fmt: skip
-    """Some tokens of a causal convolution on states in their slots: see `conv_step.py`."""
+    """Convolve some tokens of sequences with states in their slots: see `conv_step.py`."""
     assert activation in (None, "silu", "swish")
     columns, tokens, size = states.shape[1], x.shape[2], weight.shape[-1]
     order = position[:, None] + torch.arange(columns, device=x.device)
@@ -34,7 +34,7 @@ def delta_rule_step(
     q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor,
     states: Tensor, read: Tensor, write: Tensor, kept: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """One token of the gated delta rule on states in their slots: see `delta_rule.py`."""
+    """Apply the gated delta rule to one token, with states in their slots: see `delta_rule.py`."""
     group = v.shape[1] // k.shape[1]
     query, key = (_unit(x).repeat_interleave(group, 1)[..., None] for x in (q, k))
     query = query / k.shape[-1] ** 0.5

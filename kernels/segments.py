@@ -25,7 +25,8 @@ def _segments_kernel(
 
 
 def segment_maxima(values: torch.Tensor, size: int) -> torch.Tensor:
-    """[n, V // size] the largest of every `size` values; what does not fill a segment is left out.
+    """Return the largest of every `size` values, [n, V // size]; a last, shorter segment is left
+    out.
 
     values: [n, V], any float type; size: a power of two. The same as
     `sharegen.engine.sample.sampler.segment_maxima`.

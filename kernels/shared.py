@@ -262,7 +262,7 @@ def shared_attention(
 
 
 def limit_of(window: int | None, attention_chunk: int | None) -> tuple[int, int]:
-    """(value, kind) of what bounds a row's view of the past, for the kernels."""
+    """Return (value, kind) of what bounds a row's view of the past, for the kernels."""
     assert window is None or attention_chunk is None, "a layer has a window or chunks, not both"
     if window is not None:
         return window, 1

@@ -161,7 +161,7 @@ def _fetch(
     counts_ptr, items_ptr, segments_ptr, blocks_ptr,
     NUM_KV_HEADS: gl.constexpr, BLOCK_SIZE: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
-    """All items, and again where a sum grows beyond `_MOST`."""
+    """Fetch all items, and again where a sum grows beyond `_MOST`."""
     stage = 0
     phase = 1  # the rings are empty
     stage, phase = _fetch_items(
@@ -188,7 +188,7 @@ def _come_again(told, largest):
 
 @gluon.jit
 def _scores(q, k_ring, full, stage, phase, s_layout: gl.constexpr):
-    """The products of the queries and the tile, on their way."""
+    """Begin the products of the queries and the tile, which are on their way then."""
     LINES: gl.constexpr = q.shape[0]
     BLOCK_N: gl.constexpr = k_ring.shape[1]
     mbarrier.wait(full.index(stage), phase)
@@ -269,7 +269,7 @@ def _attend_items(
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
-    """The lines of a band's first or second HALF, item after item.
+    """Attend from the lines of a band's first or second HALF, item after item.
 
     q_buffers: [2, LINES, BLOCK_D], where queries change their layout, and later the result.
     FIXED: see `_attend_tiles`. Returns (stage, phase, the largest sums that were so).
@@ -368,7 +368,7 @@ def _attend(
     NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, SIZE: gl.constexpr,
     BLOCK_SIZE: gl.constexpr, HALF: gl.constexpr, FIXED: gl.constexpr,
 ):  # fmt: skip
-    """All items, and again where a sum grows beyond `_MOST`."""
+    """Attend to all items, and again where a sum grows beyond `_MOST`."""
     stage = 0
     phase = 0
     stage, phase, most = _attend_items(
@@ -443,7 +443,9 @@ def _hopper_shared_kernel(
 def launch_on_hopper(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, plan: AttentionPlan, scale: float
 ) -> None:
-    """The partials of all rows over all shared nodes, none of which is in FP8, without limits."""
+    """Write the partials of all rows over all shared nodes, none of which is in FP8, without
+    limits.
+    """
     shape, tile = plan.shape, plan.tile
     size = padded(shape.key_size)
     tiles = [descriptor(cache, tile.keys) for cache in (k_cache, v_cache)]
@@ -461,5 +463,5 @@ def launch_on_hopper(
 
 
 def _in_shared_memory(found: Descriptor, width: int) -> TensorDescriptor:
-    """The same for Gluon; `width` numbers of a row."""
+    """Describe the same tensor for Gluon, with tiles of `width` numbers of a row."""
     return tiles_of(found.base, found.shape, found.strides, [*found.block_shape[:-1], width])

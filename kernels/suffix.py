@@ -72,7 +72,7 @@ def _queries(
     q_ptr, stride_qh, GROUP: tl.constexpr, KEY_SIZE: tl.constexpr, LINES: tl.constexpr,
     BLOCK_DK: tl.constexpr,
 ):  # fmt: skip
-    """[LINES, BLOCK_DK]: the queries of a group, and zeros."""
+    """Load [LINES, BLOCK_DK]: the queries of a group, and zeros."""
     o_m = tl.arange(0, LINES)
     o_dk = tl.arange(0, BLOCK_DK)
     real = (o_m < GROUP)[:, None] & (o_dk < KEY_SIZE)[None, :]
@@ -358,7 +358,7 @@ def suffix_attention(
     num_splits: int | None = None,
     beside: torch.cuda.Stream | None = None,
 ) -> torch.Tensor:
-    """Each row's own tokens, and its unshared nodes and partials in the plan, merged.
+    """Attend from each row to its own tokens and its unshared nodes, and merge the shared partials.
 
     Args:
         q: [rows, num_heads, key_size].

@@ -41,7 +41,9 @@ def descriptors(
 def fp8_pointers(
     fp8: FP8Blocks | None, keys: int, tma: bool, within_blocks: bool = False
 ) -> tuple[object, ...]:
-    """Keys, values and exponents of FP8 blocks, and descriptors of the first two; else Nones."""
+    """Return keys, values and exponents of FP8 blocks, and descriptors of the first two; else
+    Nones.
+    """
     if fp8 is None:
         return (None,) * 5
     numbers = (fp8.keys, fp8.values)
@@ -49,7 +51,8 @@ def fp8_pointers(
 
 
 def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
-    """The cache as [num_kv_heads, slots, head_size], cut into tiles of `keys` slots of one head.
+    """Describe the cache as [num_kv_heads, slots, head_size], cut into tiles of `keys` slots of one
+    head.
 
     What lies beyond the head size, up to the tile's width, reads as 0.
     """
@@ -61,8 +64,8 @@ def descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
 
 
 def block_descriptor(cache: torch.Tensor, keys: int) -> TensorDescriptor:
-    """The cache as [num_kv_heads, num_blocks, block_size, head_size], cut into tiles of `keys`
-    slots of one head and one block.
+    """Describe the cache as [num_kv_heads, num_blocks, block_size, head_size], cut into tiles of
+    `keys` slots of one head and one block.
 
     What lies beyond the block, before or behind it, reads as 0, as what lies beyond the head size.
     """
@@ -78,7 +81,7 @@ def copy_tile(
     k_desc, v_desc, kv_head, slot,
     BLOCK_N: tl.constexpr, BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of the slots from `slot` on, by the copy engine."""
+    """Copy the keys and values of the slots from `slot` on, by the copy engine."""
     k = k_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DK)
     v = v_desc.load([kv_head, slot, 0]).reshape(BLOCK_N, BLOCK_DV)
     return k, v
@@ -90,7 +93,7 @@ def gather_tile(
     KEY_SIZE: tl.constexpr, VALUE_SIZE: tl.constexpr,
     BLOCK_DK: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of tokens wherever they lie, zero where not `real`.
+    """Gather the keys and values of tokens wherever they lie, zero where not `real`.
 
     block, offset, real: [N, 1], or one for all tokens.
     """
@@ -114,7 +117,9 @@ def gather_scales(
     scales_ptr, kv_head, block, offset, real,
     NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
-    """Scales of the keys and of the values of FP8 tokens wherever they lie, [N]; of others 1."""
+    """Gather the scales of the keys and of the values of FP8 tokens wherever they lie, [N]; of
+    others 1.
+    """
     if FP8:
         row = (tl.cast(block, tl.int64) * NUM_KV_HEADS + kv_head) * 2
         p_scales = scales_ptr + row * BLOCK_SIZE + offset

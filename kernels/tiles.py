@@ -124,7 +124,7 @@ def _weight(shape: AttentionShape) -> int:
 
 
 def shared_tile(shape: AttentionShape, limit: int) -> Tile:
-    """For many rows against the same keys: compute-bound.
+    """Return the tile for many rows that read the same keys: it is compute-bound.
 
     Tiles of 64 lines keep one warp group; wide heads leave room for one program, which has two.
     limit: of shared memory, here and below.
@@ -143,7 +143,7 @@ def shared_tile(shape: AttentionShape, limit: int) -> Tile:
 
 
 def beside_tile(shape: AttentionShape, limit: int) -> Tile:
-    """For few shared keys: leaves the suffix phase room to run on the same processors."""
+    """Return the tile for few shared keys: it leaves room for suffix programs beside it."""
     tile = shared_tile(shape, limit)
     if shape.dtype == torch.float32 or padded(shape.group) > 64 or _weight(shape) > 2:
         return tile
@@ -152,8 +152,7 @@ def beside_tile(shape: AttentionShape, limit: int) -> Tile:
 
 
 def many_tile(shape: AttentionShape, limit: int, *, long: bool, fp8: bool = False) -> Tile:
-    """For many rows, `are_many`: two warp groups read the same keys, and leave the suffix phase
-    room.
+    """Return the tile for many rows: two warp groups read the same keys, and leave suffixes room.
 
     long: many keys. fp8: suffixes of 8 bits. Where each row has KV heads of its own, of 16 bits,
     its suffix takes longer than few keys, and is left more room. Of other cards than Hopper, and
@@ -174,7 +173,7 @@ def are_many(rows: int, shape: AttentionShape) -> bool:
 def suffix_tile(
     shape: AttentionShape, limit: int, *, fp8: bool = False, beside: bool = False
 ) -> Tile:
-    """For one row against its own keys: memory-bound, small tiles, many programs at a time.
+    """Return the tile for a row and its own keys: memory-bound, small, many programs at a time.
 
     fp8: keys of 8 bits, whose programs would take half as many registers again. They are kept
     to fewer `beside` the shared phase, and where each row has KV heads of its own.
@@ -189,7 +188,7 @@ def suffix_tile(
 
 
 def causal_tile(shape: AttentionShape, tokens: int, limit: int) -> Tile:
-    """For prompts of up to `tokens` among themselves; here lines are tokens of one query head."""
+    """Return the tile for prompts of up to `tokens`; its lines are tokens of one query head."""
     weight = _weight(shape)
     if shape.dtype == torch.float32:
         tile = Tile(32, 32 if weight <= 2 else 16, 4, 2)

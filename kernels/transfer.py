@@ -16,7 +16,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 def send(device: torch.device, *arrays: Array) -> Tensors:
-    """The arrays as tensors on the device, on the way while the host goes on.
+    """Send arrays to the device as tensors, which are on their way while the host goes on.
 
     A GPU gets them packed into one pinned buffer, of which the tensors are views. The buffer comes
     from torch's own pool of pinned memory, which gives none out again before its copy is done: no
@@ -29,7 +29,7 @@ def send(device: torch.device, *arrays: Array) -> Tensors:
 
 
 def pack(arrays: Sequence[Array], pinned: bool = False) -> tuple[torch.Tensor, list[int]]:
-    """The arrays' bytes one after the other, and where each begins."""
+    """Pack the arrays' bytes one after the other, and say where each begins."""
     starts = [0]
     for array in arrays:
         starts.append(starts[-1] + -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT)
@@ -42,7 +42,7 @@ def pack(arrays: Sequence[Array], pinned: bool = False) -> tuple[torch.Tensor, l
 
 
 def unpack(buffer: torch.Tensor, starts: Sequence[int], arrays: Sequence[Array]) -> Tensors:
-    """Views of the packed bytes with the arrays' dtypes and shapes."""
+    """Return views of the packed bytes with the arrays' dtypes and shapes."""
     views = []
     for start, array in zip(starts, arrays, strict=True):
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype

@@ -17,7 +17,7 @@ MAX_SEQUENCES = {"cpu": 256, "cuda": 1024}
 @described()
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(EngineParameters):
-    """How an engine decodes.
+    """The sizes and options of an engine.
 
     kv_cache_memory: By default a share of a CPU's memory, and on a GPU what the largest steps
         leave.

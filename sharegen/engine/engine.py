@@ -259,7 +259,7 @@ class Engine:
 
     @property
     def slots(self) -> int:
-        """Samples that decode together."""
+        """The number of samples that decode together."""
         return self.scheduler.max_sequences
 
     @property

@@ -37,7 +37,11 @@ _TOKENS = 2**16  # of one forward, padding included
 def distance_from_checkpoint(
     stored: PreTrainedModel, model: LoadedModel, steps: Sequence[Step]
 ) -> Distance:
-    """stored: with the checkpoint's weights, on the CPU; model: the job's, released.
+    """Compare a job's numbers with those of its checkpoint.
+
+    Args:
+        stored: the model with the checkpoint's own weights, on the CPU.
+        model: the job's model, which is released.
 
     Steps for which there is no memory are left out.
     """

@@ -280,7 +280,7 @@ def _of_sample(model: LoadedModel, back_end: str, steps: list[Step]) -> _Numbers
 
 
 def found_in(logits: torch.Tensor, steps: Sequence[Step]) -> Iterator[Found]:
-    """logits: [steps, vocabulary]"""
+    """Look the tokens up in logits [steps, vocabulary]."""
     for step, row in zip(steps, logits.float().log_softmax(-1), strict=True):
         numbers = row[list(step.numbers)].tolist()
         yield Found(dict(zip(step.numbers, numbers, strict=True)), int(row.argmax()))
@@ -288,7 +288,14 @@ def found_in(logits: torch.Tensor, steps: Sequence[Step]) -> Iterator[Found]:
 
 @torch.inference_mode()
 def _logits(model: LoadedModel, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """ids: [T] a whole sequence -> logits [rows, vocab_size] of some of its rows."""
+    """Run the model on a whole sequence.
+
+    Args:
+        ids: [T].
+
+    Returns:
+        The logits [rows, vocab_size] of some of its rows.
+    """
     module = model.model
     if "logits_to_keep" in inspect.signature(module.forward).parameters:
         return module(input_ids=ids[None], use_cache=False, logits_to_keep=rows).logits[0]

@@ -111,7 +111,7 @@ class Paths:
         return good
 
     def _below(self, tokens: Tokens, own: list[int], place: _Place, is_alone: bool) -> list[int]:
-        """The splits up to a place, and a prompt's own ones from there.
+        """Return the splits up to a place, and a prompt's own ones from there.
 
         is_alone: whether none that was read with it goes on from it. Then it parts where one
         parted from it that came before and was alone, too.

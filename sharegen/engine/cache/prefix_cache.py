@@ -84,7 +84,7 @@ class PrefixCache(Generic[Kept]):
         )
 
     def plant(self, prompt: Prompt) -> Node:
-        """A node of its own for a whole prompt, shared with no other."""
+        """Add a node of its own for a whole prompt, shared with no other."""
         return self.tree.hang(None, prompt)
 
     def prune(self) -> None:

@@ -106,7 +106,7 @@ class PrefixTree:
         splits: Sequence[Sequence[int]] | None = None,
         alone: Sequence[bool] | None = None,
     ) -> PrefixTree:
-        """The tree of `prompts`, all of them looked at together; `node.requests` index them."""
+        """Build the tree of all prompts together; `node.requests` are indices of prompts."""
         tree = cls(block_size)
         if len(prompts):
             tree.insert(prompts, splits=splits, alone=alone)
@@ -276,7 +276,7 @@ class PrefixTree:
 
 
 def walk(nodes: Sequence[Node]) -> Iterator[Node]:
-    """The nodes and all below them, depth first, parents before children."""
+    """Yield the nodes and all below them, depth first, parents before children."""
     stack = list(nodes[::-1])
     while stack:
         node = stack.pop()

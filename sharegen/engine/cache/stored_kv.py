@@ -46,7 +46,7 @@ class NodeKV:
 
     @property
     def places(self) -> Blocks:
-        """Its own blocks, numbered among those of its kind."""
+        """Return the node's own blocks, numbered among those of its kind."""
         each = self.pool_blocks
         return self.blocks if each == 1 else self.blocks[::each] // each
 

@@ -87,7 +87,7 @@ class Swaps:
 
 @dataclass(frozen=True)
 class PrefillBatch:
-    """Packed chunks of prompt nodes, parents before children.
+    """Chunks of prompt nodes that are packed into one batch, parents before children.
 
     token_ids, positions, slots: [T] the tokens, their positions and where their KV goes; fp8:
     [T] whether that is a slot of FP8 blocks.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Lengths:
-    """Samples by their output tokens.
+    """Counts samples by their output tokens.
 
     ended: those that came to an end by themselves. cut: those that would have gone on, had they
     not met their limit or been cancelled.

@@ -40,10 +40,10 @@ class RequestKey:
         self._key = _with(_with(0, seed), request_key)
 
     def of_sample(self, sample: int) -> int:
-        """The 63-bit key of one sample's random stream."""
+        """Return the 63-bit key of one sample's random stream."""
         return _with(self._key, sample) >> 1
 
 
 def row_key(seed: int, request_key: int, sample: int) -> int:
-    """The 63-bit key of one sample's random stream."""
+    """Return the 63-bit key of one sample's random stream."""
     return RequestKey(seed, request_key).of_sample(sample)

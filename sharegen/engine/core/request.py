@@ -155,7 +155,7 @@ _NO_DRAWS = "0: beam search draws nothing at random, it follows the likeliest te
 @described(SamplingParameters)
 @dataclass(frozen=True)
 class BeamSearchParams(BeamParameters):
-    """How to search for the likeliest texts of one request, in vLLM's terms.
+    """The rules by which the likeliest texts of one request are searched for, in vLLM's terms.
 
     beam_width: So many texts come out, the best first.
     temperature: It is vLLM's, and 0 alone.
@@ -289,7 +289,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Completion:
-    """One finished sample.
+    """A sample that has ended, with its text.
 
     token_ids: all tokens drawn, the one that completed a stop (or EOS) included.
     text: decoded and cut at the stop string, without special tokens; None without a tokenizer, and

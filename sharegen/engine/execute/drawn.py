@@ -46,17 +46,17 @@ class Drawn:
         return self._on_host[3] is not None
 
     def get(self) -> tuple[list[int], list[float]]:
-        """The tokens and their log-probabilities."""
+        """Wait for the tokens and their log-probabilities."""
         tokens, logprobs = self._wait(0), self._wait(1)
         return tokens.tolist(), logprobs.tolist()
 
     def get_ended(self) -> list[bool]:
-        """Which of the tokens end their sample."""
+        """Wait for which of the tokens end their sample."""
         ended: list[bool] = self._wait(2).tolist()
         return ended
 
     def get_top(self) -> list[tuple[int, list[int], list[float]]]:
-        """(token rank, likeliest tokens, their log-probabilities) of each place."""
+        """Wait for (token rank, likeliest tokens, their log-probabilities) of each place."""
         columns = (self._wait(index).tolist() for index in (3, 4, 5))
         return list(zip(*columns, strict=True))
 

@@ -47,7 +47,7 @@ def rank_out_of_memory(rank: int) -> CapacityError:
 def left_beside(
     steps: int, free: int, total: int, held: int = 0, share: float | None = None
 ) -> int:
-    """Bytes for the KV cache on a GPU of `total` bytes, `free` of them free.
+    """Return the bytes for the KV cache on a GPU of `total` bytes, `free` of them free.
 
     steps: what the largest steps take at their peak. share: of the GPU, that these, the cache and
     what this process holds there already may take together.
@@ -68,7 +68,7 @@ def check_fits(memory: int, room: int, where: str) -> None:
 
 
 def memory_of_cpu() -> int:
-    """Bytes of this machine."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -39,7 +39,7 @@ def best_threads(model: LoadedModel, rows: int) -> int:
 
 @contextmanager
 def using(threads: int) -> Iterator[None]:
-    """So many threads inside, as many as before after."""
+    """Use so many threads inside, and as many as before after that."""
     before = torch.get_num_threads()
     if threads == before:
         yield

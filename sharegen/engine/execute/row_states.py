@@ -37,7 +37,7 @@ class StatesOfRows:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """rows: [n * length] of n chunks, one after the other."""
+    """Chunks of equal length; rows: [n * length] of n chunks, one after the other."""
 
     rows: torch.Tensor
     count: int
@@ -45,7 +45,9 @@ class _Chunks:
 
 
 class StatesOfChunks:
-    """A prefill batch's: its chunks, in their order, of equal length together."""
+    """The states of a prefill batch; its chunks of equal length are computed together, in their
+    order.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,11 @@ class StatesOfChunks:
         positions: Int64,
         send: Send,
     ) -> None:
-        """positions: of all rows."""
+        """Make the batch's chunks.
+
+        Args:
+            positions: of all tokens of the batch.
+        """
         self._pool = pool
         self._chunks = []
         for chunks in mixed:
@@ -106,7 +112,7 @@ class RowStates:
     def of_step(
         self, position: torch.Tensor, output: torch.Tensor, in_place: bool = False
     ) -> StatesOfRows:
-        """The states of the first rows for one step.
+        """Return the states of the first rows for one step.
 
         A row that has ended has position -1 and changes no state.
 

@@ -180,7 +180,7 @@ class Runner:
             torch.cuda.empty_cache()
 
     def _step(self, count: int, features: Features) -> tuple[torch.Tensor, ...]:
-        """The whole decoding step on the device: no host visit, fixed addresses.
+        """Run the whole decoding step on the device: no host visit, fixed addresses.
 
         A row whose token ends it (EOS, stop token, limit), or whose logits are no distribution, has
         position -1 from then on: the steps launched before the host knows write to the scratch

@@ -59,7 +59,7 @@ def open_swap_space(
 
 
 class SwapSpace:
-    """`num_slots` slots of host memory, pinned beside a GPU, for the blocks of one KV cache.
+    """Host memory of `num_slots` slots, pinned beside a GPU, for the blocks of one KV cache.
 
     Raises RuntimeError where so much memory cannot be had.
     """

@@ -80,7 +80,7 @@ class Grammar:
 
 
 class Matcher:
-    """The text of one sample in its grammar.
+    """Follows the text of one sample in its grammar.
 
     text: what stands of it when the sample begins. min_tokens: before so many of the sample's own
     the ends are drawn only where nothing else may be. error: why no token may follow any more, from

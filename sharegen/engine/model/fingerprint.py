@@ -79,7 +79,7 @@ def _hash_files(files: Iterable[Path], named: bool = True) -> str:
 
 
 def _hash_file(file: Path, update: Callable[[bytes], None]) -> None:
-    """All of a small file; of a large one its head, its tail and samples in between."""
+    """Hash all of a small file; of a large one its head, its tail and samples in between."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         if size <= _FULLY_HASHED:

@@ -29,7 +29,17 @@ class AttentionContext(Protocol):
         v: torch.Tensor,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
+        """Compute a layer's attention.
+
+        Args:
+            q: [T, Hq, Dk].
+            k: [T, Hkv, Dk].
+            v: [T, Hkv, Dv].
+            sinks: [Hq], or None.
+
+        Returns:
+            [T, Hq, Dv].
+        """
         ...
 
 
@@ -70,7 +80,7 @@ class StateContext(Protocol):
     """What one forward's mixers need to know: which tokens are a sequence, and from which state."""
 
     def mix(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        """hidden: [T, size] of all tokens -> [T, width], by the model's mixer of that number."""
+        """Run the model's mixer of that number: hidden [T, size] of all tokens gives [T, width]."""
         ...
 
 
@@ -140,7 +150,9 @@ def attend(
     v: torch.Tensor,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """A layer's attention, by the current context; None: of the next layer. Shapes as there."""
+    """Compute a layer's attention by the current context, whose shapes it has; None: the next
+    layer's.
+    """
     return current().attend(_call(layer_idx), q, k, v, sinks)
 
 
@@ -168,7 +180,7 @@ def attend_in_order(
     cos: torch.Tensor | None = None,
     sin: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The next layer's attention, for compiled models: opaque to the compiler.
+    """Compute the next layer's attention, for compiled models: opaque to the compiler.
 
     Layers are told apart by the order of the calls, so that one compiled layer serves them all.
     cos, sin: angles by which queries and keys are rotated first.
@@ -201,7 +213,7 @@ def attend_rows_in_order(
     cos: torch.Tensor | None = None,
     sin: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, and its rows in FP8: e4m3 [T, Hq * Dv], scales [T, 1]."""
+    """Compute the same, and return its rows in FP8: e4m3 [T, Hq * Dv], scales [T, 1]."""
     context, layer_idx = current(), _call(None)
     if isinstance(context, Fusing):
         return context.attend_rows(layer_idx, q, k, v, sinks, _both(cos, sin))
@@ -233,7 +245,7 @@ def _turned(
 
 
 def rotate(q: torch.Tensor, k: torch.Tensor, angles: Angles) -> tuple[torch.Tensor, torch.Tensor]:
-    """q: [T, Hq, D], k: [T, Hkv, D] -> both rotated by the angles."""
+    """Rotate q [T, Hq, D] and k [T, Hkv, D] by the angles."""
     if q.is_cuda:
         from sharegen.kernels import rotate as kernels  # which needs Triton
 

@@ -54,7 +54,14 @@ def sharegen_attention(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query: [1, Hq, T, Dk], key, value: [1, Hkv, T, *] -> [1, T, Hq, Dv].
+    """Compute attention as transformers asks for it.
+
+    Args:
+        query: [1, Hq, T, Dk].
+        key, value: [1, Hkv, T, *].
+
+    Returns:
+        [1, T, Hq, Dv], and no weights.
 
     The per-layer constants (scaling, window, softcap) were read by the probe; only the sinks are
     tensors and are read from the call.
@@ -312,7 +319,7 @@ def _configs(module: PreTrainedModel) -> list[Any]:
 
 
 def _eos_token_ids(module: PreTrainedModel) -> tuple[int, ...]:
-    """From the generation config, else the config; a number or a list of them.
+    """Read the end tokens from the generation config, else the config; a number or a list of them.
 
     Raises ModelError for what is no token's id.
     """

@@ -99,7 +99,7 @@ class LoadedModel:
 
     @property
     def weights_bytes(self) -> int:
-        """Bytes of all weights, or of those of a rank's shard."""
+        """The bytes of all weights, or of those of a rank's shard."""
         return sum(weight.nbytes for weight in self.model.parameters())
 
     @property
@@ -158,7 +158,14 @@ class LoadedModel:
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, logit_rows: torch.Tensor
     ) -> torch.Tensor:
-        """input_ids, position_ids: [T], logit_rows: [R] rows of T -> logits [R, vocab_size].
+        """Run the model on the tokens of a batch.
+
+        Args:
+            input_ids, position_ids: [T].
+            logit_rows: [R], the rows of T whose logits are wanted.
+
+        Returns:
+            [R, vocab_size].
 
         Attention and mixers go to the contexts made current with `interface.active`.
         """

@@ -114,7 +114,15 @@ class Recording:
         attention_mask: torch.Tensor | None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """q: [1, Hq, T, Dk], k, v: [1, Hkv, T, *] -> [1, T, Hq, Dv]."""
+        """Note a call of attention, and compute it.
+
+        Args:
+            q: [1, Hq, T, Dk].
+            k, v: [1, Hkv, T, *].
+
+        Returns:
+            [1, T, Hq, Dv].
+        """
         q, k, v = own_heads(module, q, k, v)
         scaling = kwargs.pop("scaling", None)
         window = kwargs.pop("sliding_window", None)

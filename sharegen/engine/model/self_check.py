@@ -64,7 +64,17 @@ class DenseContext:
         v: torch.Tensor,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """q: [T, Hq, Dk], k: [T, Hkv, Dk], v: [T, Hkv, Dv] -> [T, Hq, Dv]; sinks: [Hq]."""
+        """Compute a layer's attention.
+
+        Args:
+            q: [T, Hq, Dk].
+            k: [T, Hkv, Dk].
+            v: [T, Hkv, Dv].
+            sinks: [Hq], or None.
+
+        Returns:
+            [T, Hq, Dv].
+        """
         layer = self._layers[layer_idx]
         visible = self._visible
         if layer.window is not None:

@@ -64,7 +64,7 @@ def _is_plain(weight: torch.Tensor) -> bool:
 
 
 def _some(weight: torch.Tensor) -> torch.Tensor:
-    """Numbers from all over the weight."""
+    """Return some numbers from all over the weight."""
     if weight.element_size() == 1:  # FP8, which torch does not put together
         weight = weight.view(torch.uint8)
     return weight.view(-1)[:: max(1, weight.numel() // _SAMPLES)]
@@ -72,7 +72,7 @@ def _some(weight: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def _copied(some: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Their bits, one tensor for each device and kind of number."""
+    """Copy their bits, one tensor for each device and kind of number."""
     found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for numbers in some:
         found.setdefault((numbers.device, numbers.dtype), []).append(numbers)

@@ -88,7 +88,7 @@ class Actor:
 
 
 def _own(setting: Setting) -> Setting:
-    """The setting with this worker's part of its node."""
+    """Return the setting with this worker's part of its node."""
     node_id = ray.get_runtime_context().get_node_id()
     [node] = [node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id]
     if setting.device == "cpu":

@@ -280,7 +280,7 @@ def _bits(samples: Sequence[int]) -> int:
 
 
 def _samples(bits: int) -> list[int]:
-    """The indices again, in order."""
+    """Return the indices again, in order."""
     data = bits.to_bytes(bits.bit_length() // 8 + 1, "little")
     marks = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     return np.flatnonzero(marks).tolist()

@@ -19,7 +19,7 @@ _STEP = 15  # times as long: a step may compile kernels
 
 @dataclass(frozen=True)
 class Bounds:
-    """Seconds without a sign of life, to the first sign, and of one step."""
+    """The seconds that are allowed without a sign of life, to the first sign, and of one step."""
 
     silence: float
     start: float

@@ -45,7 +45,7 @@ from sharegen.errors import SharegenError, UsageError
 
 
 class Driver:
-    """Workers under one roof, with an engine's `check`, `generate`, `stats` and `close`.
+    """Several workers that act as one engine: `check`, `generate`, `stats` and `close` are alike.
 
     settings: one for each worker. It stands when the first of them is ready; the others join the
     job as they become so. workplace: where they run; by default in processes of this machine.
@@ -92,7 +92,7 @@ class Driver:
 
     @property
     def slots(self) -> int:
-        """Samples that all workers decode together."""
+        """The number of samples that all workers decode together."""
         return sum(ready.slots for ready in self._ready.values())
 
     def gather(self) -> None:
@@ -156,7 +156,7 @@ class Driver:
         seed: int | None = None,
         lengths: Lengths | None = None,
     ) -> Generator[Completion, None, None]:
-        """As Engine.generate: completions in any order; closing it early drops the rest."""
+        """Draw samples as Engine.generate does; closing the iterator early drops the rest."""
         if self._busy:
             raise UsageError("an engine does one job at a time: finish or close the first one")
         source = iter(requests)
@@ -215,7 +215,7 @@ class Driver:
             self.stats.idle = [n for worker, n in self._workers.items() if worker not in busy]
 
     def reset_prefix_cache(self) -> None:
-        """As Engine.reset_prefix_cache."""
+        """Forget what prompts shared, as Engine.reset_prefix_cache does."""
         if self._busy:
             raise UsageError("a job runs: finish or close it first")
         self._paths = Paths(self._config.block_size)

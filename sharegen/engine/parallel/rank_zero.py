@@ -98,7 +98,7 @@ def engine_of_ranks(
 
 
 def devices_of(setting: Setting) -> list[str]:
-    """The device of each rank: its own GPU from the setting's on, or the CPU for all."""
+    """Return the device of each rank: its own GPU from the setting's on, or the CPU for all."""
     device = resolve_device(setting.device)
     if device.type == "cpu":
         return ["cpu"] * setting.ranks

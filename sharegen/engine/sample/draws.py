@@ -16,7 +16,7 @@ from sharegen.engine.core.random_key import GAMMA, MIX_1, MIX_2
 
 
 def uniform(row_keys: Tensor, positions: Tensor) -> Tensor:
-    """The uniform number of each row's token.
+    """Draw the uniform number of each row's token.
 
     row_keys: int64 [n] from `row_key`; positions: int64 [n], the token's index in its sample.
     Returns float32 [n] in [0, 1), multiples of 2**-24.
@@ -29,5 +29,5 @@ def uniform(row_keys: Tensor, positions: Tensor) -> Tensor:
 
 
 def _shift_right(bits: Tensor, count: int) -> Tensor:
-    """Logical shift: torch's own repeats the sign bit."""
+    """Shift without the sign bit, which torch's own shift repeats."""
     return (bits >> count) & ((1 << (64 - count)) - 1)

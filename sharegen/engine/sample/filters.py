@@ -79,7 +79,7 @@ def _threshold_among(
 
 
 def _descending(values: Tensor) -> Tensor:
-    """Each row's values, largest first."""
+    """Sort each row's values, largest first."""
     if values.is_cuda:
         return values.sort(-1, descending=True).values
     ascending = torch.from_numpy(np.sort(values.numpy(), axis=-1))  # torch's takes 20 times as long

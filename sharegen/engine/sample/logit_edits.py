@@ -115,7 +115,7 @@ class LogitEdits:
     def apply(
         self, logits: Tensor, rows: slice | Tensor, positions: Tensor, history: Tensor | None
     ) -> Tensor:
-        """The edited logits, a new float32 tensor [n, V].
+        """Apply the edits, and return a new float32 tensor [n, V].
 
         positions: int64 [n]; history: integers [max_rows, L], each row's output so far (only read
         below the row's position), or None while all outputs are empty.

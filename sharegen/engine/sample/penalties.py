@@ -58,7 +58,7 @@ def penalise(
     frequency: Tensor,
     presence: Tensor,
 ) -> Tensor:
-    """The penalised logits, a new float32 tensor [n, V].
+    """Penalise logits, and return a new float32 tensor [n, V].
 
     logits: any float type [n, V]; in_prompt: bool [n, V], None where no row has a repetition
     penalty; history: integers [n, L], each row's output so far, -1 beyond it, or None while all

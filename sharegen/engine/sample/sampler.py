@@ -142,7 +142,7 @@ def top_logprobs(
 
 
 def ranks(logits: Tensor, tokens: Tensor, logit_rows: Tensor | None = None) -> Tensor:
-    """The place of each token among all, 1 for the likeliest: int64 [n].
+    """Return the place of each token among all, 1 for the likeliest: int64 [n].
 
     logits: [m, V]; tokens: int64 [n]; logit_rows: as for `sample`. Equal ones share a place.
     """
@@ -190,7 +190,7 @@ def adjusted(
     history: Tensor | None,
     features: Features,
 ) -> Tensor:
-    """Logits [n, V] of any float type after what the rows bar, add and penalise.
+    """Return the logits [n, V], of any float type, after what the rows bar, add and penalise.
 
     A new tensor in float32 where they do.
     """
@@ -285,7 +285,7 @@ def token_weights(
 
 
 def inverse_cdf(weights: Tensor, numbers: Tensor) -> Tensor:
-    """The first token at which the weights' running sum exceeds `numbers` of the whole.
+    """Return the first token at which the weights' running sum exceeds `numbers` of the whole.
 
     weights: float32 [n, V], at least 0, in any scale; numbers: float32 [n] in [0, 1).
     Returns int64 [n]; never a token of weight 0.

@@ -227,7 +227,7 @@ class BatchRows:
         return self._at((offset % self.block_size == 0) & (position >= 0))
 
     def ages(self) -> Int64:
-        """Output tokens of each running sequence, by the steps launched."""
+        """Return the output tokens of each running sequence, by the steps launched."""
         fed, replay, _ = self._progress()
         return np.maximum(fed + 1, replay)
 

@@ -53,7 +53,7 @@ class Forecast:
 
 
 def _moments(longest: int) -> Int64:
-    """0 to `longest`, every one at first and then four an octave."""
+    """List numbers from 0 to `longest`, every one at first and then four an octave."""
     steps = [0]
     while steps[-1] < longest:
         steps.append(steps[-1] + max(1, steps[-1] // 5))

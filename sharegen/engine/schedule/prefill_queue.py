@@ -76,7 +76,7 @@ class PrefillQueue:
         assert self.num_waiting == sum(group.unfinished for group in self.waiting)
 
     def plan(self, most: int) -> ChosenPrefill:
-        """Chunks to prefill next, and the groups whose first tokens they yield.
+        """Choose the chunks to prefill next, and the groups whose first tokens they yield.
 
         most: rows that there may be.
         """

@@ -57,7 +57,7 @@ class CacheUsage:
 
 @dataclass
 class Meter:
-    """Usage over the steps of a job.
+    """Sums up the usage of the KV cache over the steps of a job.
 
     peak: of the step with most in use. in_steps: summed over all decoding steps.
     """

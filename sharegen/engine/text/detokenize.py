@@ -74,7 +74,7 @@ def completion_text(
     output_token_ids: Sequence[int],
     special: bool = False,
 ) -> str:
-    """What the output adds to the prompt's text; special: as for `decode`.
+    """Return what the output adds to the prompt's text; special: as for `decode`.
 
     Bytes that stay no character (an output cut inside one) become U+FFFD.
     """
@@ -95,7 +95,7 @@ def prompt_tail(tokenizer: Any, token_ids: Sequence[int]) -> list[int]:
 def text_after(
     tokenizer: Any, context: Sequence[int], token_ids: Sequence[int], special: bool = False
 ) -> str:
-    """decode(context + token_ids) less decode(context)."""
+    """Return decode(context + token_ids) less decode(context)."""
     before = decode(tokenizer, context, special)
     whole = decode(tokenizer, [*context, *token_ids], special)
     if not whole.startswith(before):

@@ -67,7 +67,7 @@ class Unread(torch.Tensor):
         return func(*args, **kwargs)
 
     def read(self, device: torch.device | None = None) -> torch.Tensor:
-        """The numbers, in memory of their own on the device, by default the CPU."""
+        """Read the numbers, in memory of their own on the device, by default the CPU."""
         out = torch.empty(self.shape, dtype=self.dtype, device=device)
         self.source.fill(out, [0] * self.dim())
         return out
@@ -163,7 +163,7 @@ class _Transposed:
 
 @dataclass(frozen=True)
 class _Stacked:
-    """Tensors of one shape, along a dimension of their own."""
+    """Several tensors of one shape that are stacked, along a dimension of their own."""
 
     parts: tuple[_Source, ...]
     dim: int
@@ -186,7 +186,7 @@ class _Stacked:
 
 @dataclass(frozen=True)
 class _Joined:
-    """Tensors one after the other along one of their dimensions."""
+    """Several tensors that are joined, one after the other, along one of their dimensions."""
 
     parts: tuple[_Source, ...]
     dim: int

@@ -37,7 +37,7 @@ class SumsOntoResiduals(CustomGraphPass):  # type: ignore[misc]
 
 
 def _put(graph: fx.Graph, onto: Any, node: fx.Node, add: fx.Node, base: fx.Node) -> None:
-    """`onto` in the place of a sum and of its addition to base."""
+    """Put `onto` in the place of a sum and of its addition to base."""
     *product, group = node.args
     with graph.inserting_before(add):
         both = graph.call_function(onto, (*product, base, group))

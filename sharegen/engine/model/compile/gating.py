@@ -49,7 +49,7 @@ def _(gate: torch.Tensor, up: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 @torch.library.custom_op("sharegen::gated_product", mutates_args=())
 def gated_product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x: [..., K], weight: [2 * N, K], the gate's rows first -> silu(gate) * up, [..., N]."""
+    """Return silu(gate) * up [..., N]; x: [..., K], weight: [2 * N, K], the gate's rows first."""
     if not x.is_cuda:
         gate, up = torch.nn.functional.linear(x, weight).chunk(2, dim=-1)
         return torch.nn.functional.silu(gate) * up

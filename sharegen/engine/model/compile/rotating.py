@@ -52,12 +52,12 @@ def rotations_into_attention(graph: fx.Graph) -> None:
 
 
 def _by_token(graph: fx.Graph, x: fx.Node) -> fx.Node:
-    """[1, H, T, D] -> [T, H, D]"""
+    """Turn [1, H, T, D] into [T, H, D]."""
     return graph.call_method("transpose", (_row(graph, x), 0, 1))
 
 
 def _row(graph: fx.Graph, x: fx.Node) -> fx.Node:
-    """Without the first dimension, of 1."""
+    """Drop the first dimension, which is 1."""
     return graph.call_function(operator.getitem, (x, 0))
 
 

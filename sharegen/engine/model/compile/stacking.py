@@ -91,7 +91,7 @@ def _hand_on(hidden: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def decoder_layers(model: LoadedModel) -> list[nn.Module]:
-    """The model's layers of transformers' own kind."""
+    """Find the model's layers of transformers' own kind."""
     return [m for m in model.model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
 

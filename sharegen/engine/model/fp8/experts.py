@@ -37,7 +37,12 @@ def projections(module: Any) -> tuple[str, str]:
 def fp8_experts(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
-    """hidden_states: [T, hidden]; top_k_index, top_k_weights: [T, k] experts and their weights."""
+    """Compute experts whose weights are in FP8.
+
+    Args:
+        hidden_states: [T, hidden].
+        top_k_index, top_k_weights: [T, k] the experts of each token and their weights.
+    """
     count, k = top_k_index.shape
     expert, order = top_k_index.reshape(-1).sort(stable=True)
     groups = torch.arange(module.num_experts, device=expert.device)

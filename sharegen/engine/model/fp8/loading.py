@@ -157,7 +157,9 @@ def quantise_on_meta(model: PreTrainedModel, name: str, stored: StoredFP8 | None
 
 
 def install_on_meta(model: PreTrainedModel, found: list[Place]) -> None:
-    """The same for these weights of a model, or of a rank's shard of it."""
+    """Put empty FP8 weights in the place of these weights of a model, or of a rank's shard of
+    it.
+    """
     for place in found:
         weight = model.get_parameter(place.name)
         shape = weight.transpose(-2, -1).shape if place.is_transposed else weight.shape
@@ -191,7 +193,7 @@ def as_stored(weight: torch.Tensor) -> torch.Tensor:
 
 
 def usable_scale(scale: torch.Tensor, rows: int) -> torch.Tensor:
-    """scale: [rows, 1] or [1] -> [rows, 1] in float32."""
+    """Return a scale [rows, 1] or [1] as [rows, 1] in float32."""
     if not (scale.isfinite() & (scale > 0)).all():
         raise ModelError("holds a scale that is zero, negative or no number")
     return scale.float().expand(rows, 1).contiguous()

@@ -68,7 +68,7 @@ def quantise_rows(
 
 
 def rows_of(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x: [T, K] -> `quantise_rows` of it, on a GPU by one kernel."""
+    """Quantise the rows of x [T, K] as `quantise_rows` does, on a GPU by one kernel."""
     if not x.is_cuda:
         return quantise_rows(x)
     from sharegen.kernels import fp8_rows as kernels  # which needs Triton
@@ -86,14 +86,24 @@ QUANTISE = (torch.ops.sharegen.quantise_rows, torch.ops.sharegen.quantise_rows.d
 
 
 def largest_of_rows(x: torch.Tensor) -> torch.Tensor:
-    """x: [..., K] -> [..., 1]: the largest absolute number of each row."""
+    """Return the largest absolute number of each row: x [..., K] gives [..., 1]."""
     return x.abs().amax(dim=-1, keepdim=True)
 
 
 def multiply(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """x: [..., K], weight: [N, K] in e4m3, weight_scale: [N, 1], bias: [N] -> [..., N] as x."""
+    """Quantise x, and multiply it by a weight in FP8.
+
+    Args:
+        x: [..., K].
+        weight: [N, K] in e4m3.
+        weight_scale: [N, 1].
+        bias: [N], or None.
+
+    Returns:
+        [..., N] in x's dtype.
+    """
     rows, scales = torch.ops.sharegen.quantise_rows(x)
     rows, scales = rows.reshape(-1, x.shape[-1]), scales.reshape(-1, 1)
     out = multiply_rows(rows, scales, weight, weight_scale)

@@ -53,7 +53,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """As in the state dict."""
+        """The parameter's name in the state dict."""
         return f"{self.module}.{self.parameter}"
 
 
@@ -173,7 +173,7 @@ def naming(model: str, weight: str) -> Iterator[None]:
 
 
 def quantise_in_place(model: PreTrainedModel, name: str, device: torch.device) -> PreTrainedModel:
-    """The model with its large weights in FP8, all of it on the device.
+    """Turn a model's large weights into FP8, all of it on the device.
 
     name: of the model, for messages. Raises ModelError and UsageError where it has no such weights,
     where their numbers are not finite, and for a device without FP8.

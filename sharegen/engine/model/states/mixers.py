@@ -122,7 +122,7 @@ class Mixer:
         self.forward = self.module.forward
 
     def run(self, hidden: torch.Tensor, states: States, decoding: bool = False) -> torch.Tensor:
-        """hidden: [sequences, tokens, size] -> [sequences, tokens, width].
+        """Run the mixer: hidden [sequences, tokens, size] gives [sequences, tokens, width].
 
         The states go on by so many tokens. Several results lie one behind the other in `width`.
         decoding: whether the tokens, one of each sequence, are none of its prompt.
@@ -196,7 +196,9 @@ def as_they_were(mixers: Sequence[Mixer]) -> Iterator[None]:
 
 
 def _hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """hidden_states: [1, T, size] of all tokens of a batch -> likewise."""
+    """Stand in for the forward of a mixer: hidden_states [1, T, size] of all tokens give as
+    many.
+    """
     if torch.compiler.is_compiling():
         return interface.mix_in_order(hidden_states[0])[None]
     return interface.mix(hidden_states[0])[None]
@@ -210,7 +212,14 @@ def _handing_over(results: tuple[tuple[int, ...], ...]) -> Callable[..., Any]:
     sizes = [math.prod(shape) for shape in results]
 
     def hand_over(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        """hidden_states: [1, T, size] of all tokens of a batch -> [1, T, *shape] each."""
+        """Stand in for the forward of a mixer that hands over several tensors.
+
+        Args:
+            hidden_states: [1, T, size] of all tokens of a batch.
+
+        Returns:
+            [1, T, *shape] for each of them.
+        """
         if torch.compiler.is_compiling():
             mixed = interface.mix_in_order(hidden_states[0], sum(sizes))
         else:

@@ -84,7 +84,9 @@ class _Embedding(nn.Module):
         return self.inner.weight
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """input_ids: [..., T] -> [..., T, hidden]"""
+        """Look up the tokens' rows, of which each rank has some: [..., T] gives [..., T,
+        hidden].
+        """
         own = input_ids - self.first
         has = (own >= 0) & (own < self.count)
         out = self.inner(own.clamp(0, self.count - 1))

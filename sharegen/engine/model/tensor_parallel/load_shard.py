@@ -35,7 +35,8 @@ def load_shard(
     weights: bool,
     quantization: str | None,
 ) -> tuple[PreTrainedModel, TensorParallelPlan]:
-    """The rank's shard of a checkpoint, on its device; without weights, on torch's meta device.
+    """Load the rank's shard of a checkpoint, on its device; without weights, on torch's meta
+    device.
 
     Raises ModelError for a model that cannot be cut, before weights are read.
     """

@@ -58,7 +58,7 @@ class Ranks:
     host_group: dist.ProcessGroup | None = None
 
     def begin(self) -> None:
-        """Before a forward of the model's shard."""
+        """Prepare for a forward of the model's shard."""
         shared = None if _alone else _symmetric.get(self._name)
         if shared is not None:
             shared.begin()
@@ -70,7 +70,7 @@ class Ranks:
         return x
 
     def linear_sum(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The sum of all ranks' products. x: [..., in]; weight: [out, in] -> [..., out]"""
+        """Sum the ranks' products: x [..., in] with weight [out, in] gives [..., out]."""
         return torch.ops.sharegen.linear_sum(x, weight, self._name)
 
     def fp8_linear_sum(
@@ -83,12 +83,12 @@ class Ranks:
         )
 
     def largest(self, x: torch.Tensor) -> torch.Tensor:
-        """The largest of the ranks' numbers at each place, in x's own memory."""
+        """Put the largest of the ranks' numbers at each place, in x's own memory."""
         dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
         return x
 
     def gather_last(self, x: torch.Tensor, size: int) -> torch.Tensor:
-        """x: [..., shard] -> [..., size]: the shards of all ranks, in their order.
+        """Gather x [..., shard] into [..., size]: the shards of all ranks, in their order.
 
         A rank's shard is as long as its `share` of size.
         """

@@ -42,7 +42,7 @@ def read_own_shards(
     fp8: Sequence[Place] = (),
     stored: bool = False,
 ) -> PreTrainedModel:
-    """A model of that kind with the rank's shard of the weights, on the rank's device.
+    """Make a model of that kind with the rank's shard of the weights, on the rank's device.
 
     fp8: the weights that become FP8 as they are read, or are `stored` so. Raises ModelError when
     weights are missing, not in safetensors, or not finite where they must be.
@@ -150,7 +150,7 @@ def _keeping_own_shards(plan: TensorParallelPlan, ranks: Ranks, later: set[str])
 def own_shard(
     plan: TensorParallelPlan, path: str, whole: nn.Parameter, ranks: Ranks, read: bool = True
 ) -> nn.Parameter:
-    """The rank's shard of a parameter, in memory of its own on the rank's device.
+    """Return the rank's shard of a parameter, in memory of its own on the rank's device.
 
     read: whether what is not read yet will be.
     """

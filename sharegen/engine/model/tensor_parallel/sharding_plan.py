@@ -204,7 +204,7 @@ def _refusal(name: str, size: int, reason: str) -> ModelError:
 
 
 def _layer_of(path: str) -> str | None:
-    """model.layers.3.self_attn -> model.layers.3"""
+    """Return the layer of a module: "model.layers.3" of "model.layers.3.self_attn"."""
     found = re.match(r"(.*?\.\d+)(\.|$)", path)
     return found[1] if found else None
 
