@@ -16,20 +16,31 @@ from setuptools import setup
 HERE = Path(__file__).parent
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^][]*\]\([^)]*\))*)\]\((?!https?:|#)([^)\s]+)\)")
 
+PICTURE = re.compile(r"<picture>.*?</picture>", re.DOTALL)
+SOURCE = re.compile(r'(src|srcset)="(?!https?:)([^"]+)"')
+
 
 def page(readme: str, repository: str | None, version: str) -> str:
     """The README as it is shown where the files beside it are not."""
 
+    def address(kind: str, target: str) -> str:
+        return f"{(repository or '').rstrip('/')}/{kind}/v{version}/{target}"
+
     def link(found: re.Match[str]) -> str:
         is_image, text, target = found.groups()
         if repository is not None:
-            kind = "raw" if is_image else "blob"
-            return f"{is_image}[{text}]({repository.rstrip('/')}/{kind}/v{version}/{target})"
+            return f"{is_image}[{text}]({address('raw' if is_image else 'blob', target)})"
         if is_image:
             return f"*{text}*"
         return text if target in text else f"{text} ({target.partition('#')[0]})"
 
-    return LINK.sub(link, readme)
+    def picture(found: re.Match[str]) -> str:
+        source, text = found.group(), re.search(r'alt="([^"]*)"', found.group())
+        if repository is None:
+            return f"*{text[1] if text else ''}*"
+        return SOURCE.sub(lambda of: f'{of[1]}="{address("raw", of[2])}"', source)
+
+    return LINK.sub(link, PICTURE.sub(picture, readme))
 
 
 if __name__ == "__main__":

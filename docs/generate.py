@@ -116,10 +116,35 @@ with LLM("meta-llama/Llama-3.1-8B") as llm:
 ```
 """
 
+_NEXT = """## Where to go next
+
+"""
+_ENDS = {
+    "commands": _NEXT
+    + """- [First steps](../tutorial/first-steps.md): commands in use.
+- [Recipe keys](recipe-keys.md): what `--set` takes.
+- [Formats](formats.md): what commands write, and the keys of `--json`.
+""",
+    "recipe-keys": _NEXT
+    + """- [Recipes](../guides/recipes.md): every key by an example.
+- [Commands](commands.md): which flags set which keys.
+""",
+    "python": _NEXT
+    + """- [vLLM's names](vllm.md): what differs from vLLM under the same name.
+- [Beams and trees](../guides/beams-and-trees.md): `beam_search`, `fork` and `cancel`.
+- [Determinism](../explanation/determinism.md): when a script repeats its results.
+""",
+    "vllm": _NEXT
+    + """- [Python API](python.md): every argument of `LLM` and `SamplingParams`.
+- [Compared with others](../explanation/compared.md): when to use vLLM.
+""",
+}
+
 
 def commands() -> str:
     """The page of all commands."""
-    return "\n".join([_COMMANDS, *_help("sharegen", typer.main.get_command(app), None)])
+    pages = _help("sharegen", typer.main.get_command(app), None)
+    return "\n".join([_COMMANDS, *pages, _ENDS["commands"]])
 
 
 def _help(name: str, command: Any, above: Any) -> Iterator[str]:
@@ -136,7 +161,7 @@ def _help(name: str, command: Any, above: Any) -> Iterator[str]:
 
 def keys() -> str:
     """The page of all keys of a recipe."""
-    parts = [_KEYS, *_sections("", Job), *_sections("machine", Machine)]
+    parts = [_KEYS, *_sections("", Job), *_sections("machine", Machine), _ENDS["recipe-keys"]]
     return "\n".join(parts)
 
 
@@ -242,6 +267,7 @@ def python() -> str:
             elif inspect.isfunction(member):
                 shown = _signature(name, member)
                 parts.append(f"### {kind.__name__}.{name}\n\n{shown}\n\n{_prose(member.__doc__)}\n")
+    parts.append(_ENDS["python"])
     return "\n".join(parts)
 
 
@@ -315,6 +341,7 @@ def vllm() -> str:
         rows = [f"| `{name}` | {others[name]} |" for name in names[title] if name not in own]
         if rows:
             parts.append("\n".join(["| vLLM | sharegen |", "|---|---|", *rows]) + "\n")
+    parts.append(_ENDS["vllm"])
     return "\n".join(parts)
 
 

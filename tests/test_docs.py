@@ -45,6 +45,7 @@ def test_a_written_page_is_fresh(name: str) -> None:
 
 
 NOTES = DOCS / "notes"
+END = "## Where to go next"
 
 
 def test_every_page_but_the_notes_is_in_the_site_s_navigation() -> None:
@@ -54,11 +55,34 @@ def test_every_page_but_the_notes_is_in_the_site_s_navigation() -> None:
         assert named != page.is_relative_to(NOTES), page
 
 
+def linked(page: Path) -> list[str]:
+    """What a page links to, pictures in HTML included, without addresses of other sites."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) + re.findall(
+        r'src(?:set)?="([^"]*)"', text
+    )
+    return [link for link in found if not link.startswith("http")]
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in DOCS.rglob("*.md"):
-        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            there = link.startswith("http") or (page.parent / link).is_file()
-            assert there, f"{page.relative_to(DOCS)}: {link}"
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
+        for link in linked(page):
+            assert (page.parent / link).is_file(), f"{page.relative_to(DOCS.parent)}: {link}"
+
+
+def test_a_page_says_what_it_is_for_and_where_to_go_next() -> None:
+    for page in (page for kind in ("reference", "explanation") for page in (DOCS / kind).glob("*")):
+        lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line]
+        assert lines[0].startswith("# ") and len(lines[1]) > 20, page
+        assert [line for line in lines if line.startswith("## ")][-1] == END, page
+
+
+def test_the_readme_is_short_and_tells_no_history() -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 150
+    assert not re.search(
+        r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}\b", readme.replace("15915cd4", "")
+    )
 
 
 def test_the_schema_takes_the_recipes_and_no_other_keys() -> None:

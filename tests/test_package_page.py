@@ -33,6 +33,13 @@ def test_without_an_address_the_text_says_which_file_is_meant() -> None:
     assert said == "how (docs/install.md), LICENSE, *a tree*"
 
 
+def test_a_picture_in_two_themes_has_two_addresses_or_its_words() -> None:
+    source = '<picture>\n<source srcset="b.svg">\n<img alt="Speed" src="a.svg">\n</picture>'
+    said = page(source, ADDRESS, "1")
+    assert f'srcset="{ADDRESS}/raw/v1/b.svg"' in said and f'src="{ADDRESS}/raw/v1/a.svg"' in said
+    assert page(source, None, "1") == "*Speed*"
+
+
 def test_addresses_and_places_on_the_page_stay() -> None:
     same = "[Ray](https://www.ray.io), [below](#limits)"
     assert page(same, ADDRESS, "1") == same

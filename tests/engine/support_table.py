@@ -159,6 +159,12 @@ def page() -> str:
         "|---|---|---|---|---|---|",
         *map(exact_row, TINY),
         *map(refused_row, REFUSED),
+        "",
+        "## Where to go next",
+        "",
+        "- [Hybrid models](../explanation/hybrids.md): how states are shared.",
+        "- [Many GPUs](../guides/many-gpus.md): models that are cut among GPUs.",
+        "- [Compared with others](../explanation/compared.md): what to use for a refused model.",
     ]
     return "\n".join(lines) + "\n"
 
