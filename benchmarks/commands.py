@@ -12,6 +12,7 @@ from benchmarks.papers.command import HELP, paper
 from sharegen.cli.bench_options import CompileModel, Device, Dtype, Rows, Shape
 from sharegen.cli.command import Command
 from sharegen.cli.parameters import parse_path
+from sharegen.errors import UsageError
 
 app = typer.Typer(
     name="benchmarks",
@@ -317,6 +318,72 @@ def random_model(
 
     save_random_model(shape, folder, eos, resolve_device(device))
     typer.echo(f"written: {folder}", err=True)
+
+
+@app.command("card", cls=Command)
+def card(
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Measure this row (repeatable).  [default: all]"),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="Which rows: cuda, cpu, or auto, for what there is.")
+    ] = "auto",
+    budget: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="Begin no row that would end later."),
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the files.", parser=parse_path)] = Path(
+        "benchmarks/results"
+    ),
+    gsm8k: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with gsm8k_test.jsonl and gsm8k_train.jsonl.  [default: from the hub]",
+            parser=parse_path,
+        ),
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="The code's commit, where there is no git history.")
+    ] = None,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="Say in the files that others use the machine.")
+    ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse", help="Try all rows with a tiny model on the CPU; needs --results."
+        ),
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show the rows and their estimated seconds.")
+    ] = False,
+) -> None:
+    """Measure the rows of docs/benchmarks.md on this machine, the most important first.
+
+    Each row is written to a file as soon as it is measured, and the same call goes on where it
+    was cut off: a row is done where the folder has it from this commit and card. What needs more
+    cards or memory than there are is left out, with the reason. `tables` then makes the page.
+
+    Example: python -m benchmarks card --budget 1500
+
+    Example: python -m benchmarks card --rows llama3-8b-gsm8k-bf16 --rows tokasaurus
+    """
+    from benchmarks.card.machine import find_machine
+    from benchmarks.card.session import Asked, listed, run_rows
+    from benchmarks.measurement import RESULTS
+
+    if device not in ("auto", "cuda", "cpu"):
+        raise UsageError(f"--device {device}: it must be auto, cuda or cpu")
+    if rehearse and results.resolve() == RESULTS.resolve():
+        raise UsageError("--rehearse measures nothing that counts: give --results another folder")
+    asked = Asked(results, rows or (), device, budget, gsm8k, rehearse, busy)
+    machine = find_machine(commit)
+    if show:
+        for line in listed(asked, machine):
+            typer.echo(line)
+    elif not run_rows(asked, machine):
+        raise typer.Exit(1)
 
 
 @app.command("tables", cls=Command)

@@ -176,7 +176,7 @@ class Measurement(_Part):
 
     @model_validator(mode="after")
     def _what_is_missing_has_a_reason(self) -> Measurement:
-        missing = set(self._missing())
+        missing = set(self.missing())
         for field in sorted(missing - set(self.unknown)):
             raise ValueError(f"{field} is null: say why in `unknown`")
         for field in sorted(set(self.unknown) - missing):
@@ -185,7 +185,8 @@ class Measurement(_Part):
             raise ValueError("command is null: `published` must say where the figure comes from")
         return self
 
-    def _missing(self) -> Iterator[str]:
+    def missing(self) -> Iterator[str]:
+        """The fields that are null, and need a reason."""
         on_gpu = {"versions.triton", "versions.driver", "versions.cuda", "card.power_limit_watts"}
         values = {"command": self.command, "commit": self.commit}
         values |= {f"versions.{name}": value for name, value in self.versions}
@@ -230,14 +231,27 @@ def _first(error: ValidationError) -> str:
 
 
 def read_all(folder: Path = RESULTS) -> list[Measurement]:
-    """By row; of each row and card the newest alone. Raises DataError."""
+    """By row; of each row and card the newest alone. Raises DataError.
+
+    Where no other program ran beside the newest, those that ran beside an older one stand in, as
+    measured in another sitting.
+    """
     newest: dict[tuple[str, str], Measurement] = {}
-    for path in sorted(folder.glob("*.json")):
-        found = read(path)
+    for found in sorted(map(read, folder.glob("*.json")), key=lambda each: (each.date, each.name)):
         key = (found.row, found.card.label)
-        if key not in newest or newest[key].date <= found.date:
-            newest[key] = found
+        newest[key] = _with_peers_of(found, newest.get(key))
     return [newest[key] for key in sorted(newest)]
+
+
+def _with_peers_of(row: Measurement, older: Measurement | None) -> Measurement:
+    if older is None or any(peer.sitting for peer in row.peers):
+        return row
+    stand_in = [
+        peer.model_copy(update={"sitting": "another", "note": peer.note or f"On {older.date}"})
+        for peer in older.peers
+        if peer.sitting
+    ]
+    return row.model_copy(update={"peers": (*row.peers, *stand_in)})
 
 
 def write(measurement: Measurement, folder: Path) -> Path:

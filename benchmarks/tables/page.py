@@ -15,6 +15,16 @@ know what to expect of your card, and to see what a figure is made of. All of it
 `python -m benchmarks tables` from the files in `benchmarks/results/`. Each file has the command,
 the versions and the numbers in full.
 
+Measure your own card, and add its rows, with
+
+```sh
+python -m benchmarks card
+```
+
+It runs the commands of these tables, the most important first, writes a file for each row, and goes
+on where it was cut off. `--list` shows the rows with their estimated seconds, `--budget` bounds the
+time. Then `python -m benchmarks tables` writes this page anew. It all needs a clone.
+
 - **Tokens per second** are those of a whole job after the start: prefill, decoding, sampling and
   scheduling. Weights and prompts are random, every sample has the same length, and a job was run
   once before it was timed.

@@ -89,6 +89,9 @@ WORKLOADS = {
     "apps": Workload(2400, 512, 8, 128, 128),
     "longdoc": Workload(8192, 64, 32, 32, 128),
     "noshare": Workload(0, 1024, 512, 1, 128),
+    "few": Workload(1024, 96, 4, 8, 256),
+    "reason": Workload(256, 128, 16, 32, 2048),
+    "plain": Workload(0, 1000, 512, 1, 1000),
 }
 
 

@@ -29,7 +29,7 @@ def decode(
     workload: Annotated[
         str,
         typer.Option(
-            help="What is asked: gsm8k, apps, longdoc, noshare, or "
+            help="What is asked: gsm8k, apps, longdoc, noshare, few, reason, plain, or "
             "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
         ),
     ] = "gsm8k",

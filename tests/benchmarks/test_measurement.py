@@ -104,3 +104,18 @@ def test_of_a_row_and_a_card_the_newest_stands(tmp_path: Path) -> None:
     card = {"kind": "gpu", "name": "NVIDIA H100", "power_limit_watts": 700}
     saved(tmp_path, name="d-card", date="2026-11-21", card=card)
     assert [row.name for row in read_all(tmp_path)] == ["d-card", "b-new"]
+
+
+def test_other_programs_of_an_older_sitting_stand_in(tmp_path: Path) -> None:
+    peer = {"name": "vLLM", "version": "0.24.0", "mode": "default", "tokens_per_second": 1}
+    published = peer | {"name": "another", "source": "https://a.b"}
+    saved(tmp_path, name="a", date="2026-11-20", peers=[peer | {"sitting": "same"}])
+    saved(tmp_path, name="b", date="2026-11-21", peers=[published])
+    saved(tmp_path, name="c", date="2026-11-22")
+    [found] = read_all(tmp_path)
+    assert found.name == "c"
+    assert [(p.name, p.sitting, p.note) for p in found.peers] == [
+        ("vLLM", "another", "On 2026-11-20")
+    ]
+    saved(tmp_path, name="d", date="2026-11-23", peers=[peer | {"sitting": "same"}])
+    assert [p.sitting for p in read_all(tmp_path)[0].peers] == ["same"]

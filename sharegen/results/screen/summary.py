@@ -163,11 +163,9 @@ def _decoding(stats: Mapping[str, Any]) -> str:
     """How full the batch was, and in how many steps shared text was read once for all."""
     steps = stats["decode_steps"]
     text = f"{steps:,} steps"
-    if stats.get("slots"):
-        # The first token of a sample is drawn from its prompt's logits.
-        first = stats["completions"] - stats.get("copies", 0) + stats.get("cancelled", 0)
-        drawn = stats["generated_tokens"] - first
-        text += f", {drawn / steps / stats['slots']:.0%} of {stats['slots']:,} slots taken"
+    share = slots_taken(stats)
+    if share is not None:
+        text += f", {share:.0%} of {stats['slots']:,} slots taken"
     by_levels = stats.get("steps_by_levels", {})
     if not by_levels:
         return text
@@ -177,6 +175,15 @@ def _decoding(stats: Mapping[str, Any]) -> str:
     if apart == steps:
         return f"{text}; each sample read all of its text"
     return f"{text}; shared text read once in {steps - apart:,} of them"
+
+
+def slots_taken(stats: Mapping[str, Any]) -> float | None:
+    """The share of the batch's places that had a sample, over all decoding steps."""
+    if not stats.get("slots") or not stats["decode_steps"]:
+        return None
+    # The first token of a sample is drawn from its prompt's logits.
+    first = stats["completions"] - stats.get("copies", 0) + stats.get("cancelled", 0)
+    return (stats["generated_tokens"] - first) / stats["decode_steps"] / stats["slots"]
 
 
 def _by_several_engines(stats: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,215 @@
+"""Running a row: the command that a user would give, in a process of its own, and its numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.card.machine import ROOT
+from benchmarks.card.rows import SHAPES, CardRow
+from benchmarks.measurement import Engines, Layer, Numbers, Peer, Workload
+from sharegen.errors import SharegenError
+from sharegen.results.journal.run_file import RunFile, run_file_path
+from sharegen.results.screen.summary import slots_taken
+
+GSM8K_FILES = ("gsm8k_test.jsonl", "gsm8k_train.jsonl")
+
+
+_ONE = Engines()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a row came to. command: as a user would type it."""
+
+    command: str
+    numbers: Numbers
+    workload: Workload | None = None
+    engines: Engines = _ONE
+    peers: tuple[Peer, ...] = ()
+    printed: Any = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """gsm8k: the folder of its two files, None to have it from the hub. deadline: by the clock
+    `time.monotonic`, when a row is stopped."""
+
+    gsm8k: Path | None = None
+    is_rehearsal: bool = False
+    deadline: float | None = None
+
+
+def run_row(row: CardRow, setting: Setting) -> Ran:
+    """Run it, with its output on stderr. Raises SharegenError where it fails or takes too long."""
+    return _WAYS[row.kind](row, setting)
+
+
+def _job(row: CardRow, setting: Setting) -> Ran:
+    printed = _printed(row, setting)
+    workload = Workload(
+        name=printed["workload"],
+        **{name: printed[name] for name in ("prefix", "problem", "problems", "samples", "output")},
+    )
+    engines = Engines(
+        workers=printed.get("workers", 1),
+        ranks=printed.get("ranks", 1),
+        sequences=printed.get("max_sequences", printed.get("rows")),
+    )
+    named = {
+        "ceiling_tokens_per_second": "ceiling_tokens_per_second",
+        "step_ms": "step_ms",
+        "start_seconds": "start_seconds",
+        "one_engine_tokens_per_second": "one_tokens_per_second",
+        "weights_bytes": "weights_bytes",
+        "peak_kv_bytes": "peak_kv_reserved_bytes",
+    }
+    numbers = Numbers(
+        **{name: printed[name] for name in ("tokens_per_second", "tokens", "seconds")},
+        **{name: printed.get(key) for name, key in named.items()},
+    )
+    return Ran(_typed(row), numbers, workload, engines, row.peers, printed)
+
+
+def _generate(row: CardRow, setting: Setting) -> Ran:
+    printed = _printed(row, setting)
+    peers = tuple(
+        Peer(name="transformers", version=None, mode=f"generate(), {batch} sequences a call",
+             tokens_per_second=pace, sitting="same")
+        for batch, pace in printed["generate_tokens_per_second"].items() if pace
+    )  # fmt: skip
+    workload = Workload(name="bundled problems", problems=printed["problems"],
+                        samples=printed["samples"], output=printed["max_tokens"])  # fmt: skip
+    numbers = Numbers(tokens_per_second=printed["sharegen_tokens_per_second"])
+    return Ran(_typed(row), numbers, workload, Engines(workers=printed["workers"]), peers, printed)
+
+
+def _attention(row: CardRow, setting: Setting) -> Ran:
+    printed = _printed(row, setting)
+    layers = tuple(
+        Layer(
+            heads=f"{each['num_heads']}/{each['num_kv_heads']}",
+            lengths=f"{each['few']:,} / {each['problem'] or '-'}, "
+            f"{each['problems']} x {each['samples']:,}, {each['suffix']}",
+            floor=each["floor"],
+            **{name: each["microseconds"][name] for name in ("sharegen", "flashinfer", "torch")},
+        )
+        for each in printed["table"]
+    )
+    return Ran(_typed(row), Numbers(layers=layers), printed=printed)
+
+
+def _command(row: CardRow, setting: Setting) -> Ran:
+    """A whole `sharegen run` on a model of random weights, from its start to its end."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shape, device = f"{SHAPES}/{row.shape}", "cpu" if setting.is_rehearsal else "cuda"
+        made = ("random-model", shape, "{}", "--eos", "100" if setting.is_rehearsal else "1001")
+        model = str(folder / "model")
+        making = [model if word == "{}" else word for word in made]
+        _run([sys.executable, "-m", "benchmarks", *making, "--device", device], setting)
+        data = _data(setting)
+        journal = folder / "journal.jsonl"
+        flags = [*row.command, *data, "--model", model, "--device", device]
+        begun = time.time()
+        _run([sys.executable, "-m", "sharegen", *flags, "--output", str(journal)], setting)
+        ended = time.time()
+        found = RunFile.read(run_file_path(journal))
+        assert found is not None
+        stats, sampling = found.stats, found.timings["sampling_seconds"]
+        after = ended - journal.stat().st_mtime  # the last sample was written then
+        numbers = Numbers(
+            tokens_per_second=stats["generated_tokens"] / sampling,
+            tokens=stats["generated_tokens"],
+            seconds=sampling,
+            command_seconds=ended - begun,
+            start_seconds=max(ended - begun - sampling - after, 0.001),
+            end_seconds=after,
+            slots_taken=slots_taken(stats),
+        )
+        typed = [
+            shlex.join(
+                ["python", "-m", "benchmarks", *(w if w != "{}" else "model" for w in made)]
+            ),
+            shlex.join(["sharegen", *row.command, *map(_bare, data), "--model", "model"]),
+        ]
+        asked, length = found.counts["samples_asked"], found.configuration["sampling"]["max_tokens"]
+    problems = found.counts["problems"]
+    workload = Workload(name="Large Language Monkeys, GSM8K", problems=problems,
+                        samples=asked // problems, output=length)  # fmt: skip
+    engines = Engines(sequences=stats.get("slots"))
+    printed = {"timings": {**found.timings, "progress": None}, "stats": stats}
+    return Ran("\n".join(typed), numbers, workload, engines, row.peers, printed)
+
+
+_WAYS: dict[str, Callable[[CardRow, Setting], Ran]] = {
+    "job": _job, "cpu": _generate, "attention": _attention, "command": _command,
+}  # fmt: skip
+
+
+def _data(setting: Setting) -> list[str]:
+    """The flags that say where the problems and the examples are."""
+    if setting.is_rehearsal:
+        return ["--dataset", "tinymath"]
+    if setting.gsm8k is None:
+        return ["--dataset", "gsm8k"]
+    test, train = (str(setting.gsm8k / name) for name in GSM8K_FILES)
+    return ["--dataset", test, "--few-shot-file", train]
+
+
+def _bare(word: str) -> str:
+    """A file by its name alone, for the command that is kept."""
+    return Path(word).name if Path(word).name in GSM8K_FILES else word
+
+
+def _typed(row: CardRow) -> str:
+    return shlex.join(["sharegen", *row.command])
+
+
+def _printed(row: CardRow, setting: Setting) -> dict[str, Any]:
+    """The last line of its output, which is JSON."""
+    said = _run([sys.executable, "-m", "sharegen", *row.command], setting).strip()
+    try:
+        found = json.loads(said.rpartition("\n")[2])
+    except ValueError:
+        raise SharegenError(f"row {row.name}: its command printed no JSON line") from None
+    assert isinstance(found, dict)
+    return found
+
+
+def _run(command: Sequence[str], setting: Setting) -> str:
+    """What it prints on stdout. Raises SharegenError for a failure, and at the deadline."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    left = None if setting.deadline is None else max(setting.deadline - time.monotonic(), 1.0)
+    try:
+        said, _ = process.communicate(timeout=left)
+    except subprocess.TimeoutExpired:
+        raise SharegenError(
+            "the budget is spent: it was stopped, and begins anew next time"
+        ) from None
+    finally:
+        _end(process)
+    if process.returncode:
+        raise SharegenError(f"{shlex.join(command[1:])}: ended with exit code {process.returncode}")
+    return said
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Its engines and ranks, too, where it has not ended: they are in its session."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,149 @@
+"""One call: rows that are not measured yet, one after the other, each written when it is done."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from benchmarks.card.machine import Machine
+from benchmarks.card.rows import ROWS, CardRow, rehearsed
+from benchmarks.card.running import GSM8K_FILES, Ran, Setting, run_row
+from benchmarks.measurement import Card, Measurement, read, write
+from sharegen.errors import SharegenError, UsageError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """names: of rows, all where there are none. device: auto, cuda or cpu: which rows. budget:
+    seconds. results: the folder that files go to. busy: others use the machine."""
+
+    results: Path
+    names: Sequence[str] = ()
+    device: str = "auto"
+    budget: float | None = None
+    gsm8k: Path | None = None
+    rehearse: bool = False
+    busy: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """A row, and why it is not run now, if it is not."""
+
+    row: CardRow
+    why_not: str | None
+
+
+def chosen(names: Sequence[str]) -> list[CardRow]:
+    """Rows by name, in the order of their importance. Raises UsageError."""
+    known = [row.name for row in ROWS]
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise UsageError(f"--rows {wrong[0]}: there is no such row: --list shows them")
+    return [row for row in ROWS if not names or row.name in names]
+
+
+def states(asked: Asked, machine: Machine) -> Iterator[State]:
+    """Each row that was asked for."""
+    _check_data(asked.gsm8k)
+    done = {
+        (each.row, each.commit, each.card.label)
+        for path in sorted(asked.results.glob("*.json"))
+        if (each := read(path)) is not None
+    }
+    for row in chosen(asked.names):
+        name, found = row.name, rehearsed(row) if asked.rehearse else row
+        if found is None:
+            yield State(row, "it cannot be rehearsed on a CPU")
+        elif (why := _lacks(found, asked, machine)) is not None:
+            yield State(found, why)
+        elif (name, machine.commit, machine.card(found.gpus).label) in done:
+            yield State(found, "it is measured")
+        else:
+            yield State(found, None)
+
+
+def _check_data(folder: Path | None) -> None:
+    for name in GSM8K_FILES if folder is not None else ():
+        assert folder is not None
+        if not (folder / name).is_file():
+            raise UsageError(f"--gsm8k {folder}: there is no file {name} in it")
+
+
+def _lacks(row: CardRow, asked: Asked, machine: Machine) -> str | None:
+    """Why this machine cannot run it."""
+    kind = "cuda" if row.gpus else "cpu"
+    if asked.device not in ("auto", kind):
+        return f"it is for a {'GPU' if row.gpus else 'CPU'}"
+    chosen_by_name = asked.names or asked.rehearse
+    if asked.device == "auto" and not row.gpus and machine.gpus and not chosen_by_name:
+        return "it is for a CPU: --device cpu, or --rows with its name"
+    if len(machine.gpus) < row.gpus:
+        return f"it needs {row.gpus} GPU{'s' if row.gpus > 1 else ''}, of {len(machine.gpus)} here"
+    least = min((gpu.gib for gpu in machine.gpus[: row.gpus]), default=0.0)
+    if row.gpus and least < row.gib:
+        return f"it needs {row.gib} GiB on each GPU, of {least:.0f} here"
+    return None
+
+
+def run_rows(asked: Asked, machine: Machine) -> bool:
+    """Measure what is left; a line of JSON on stdout for each. Whether all of these succeeded."""
+    begun, failed = time.monotonic(), False
+    deadline = None if asked.budget is None else begun + asked.budget
+    setting = Setting(asked.gsm8k, asked.rehearse, deadline)
+    for state in states(asked, machine):
+        row, why = state.row, state.why_not
+        if why is None and deadline is not None and time.monotonic() + row.seconds > deadline:
+            why = f"it takes about {row.seconds} s, more than is left of the budget"
+        if why is not None:
+            typer.echo(f"{row.name}: left out: {why}", err=True)
+            continue
+        typer.echo(f"{row.name}: about {row.seconds} s", err=True)
+        try:
+            ran = run_row(row, setting)
+        except SharegenError as error:
+            failed = True
+            typer.echo(f"{row.name}: failed: {error}", err=True)
+            continue
+        measured = measurement(row, ran, machine, asked)
+        path = write(measured, asked.results)
+        said = {"row": row.name, "tokens_per_second": ran.numbers.tokens_per_second}
+        typer.echo(json.dumps(said | {"file": str(path)}))
+    return not failed
+
+
+def measurement(row: CardRow, ran: Ran, machine: Machine, asked: Asked) -> Measurement:
+    """What a row came to, with all that makes it count."""
+    today, card = datetime.now(UTC).date(), machine.card(row.gpus)
+    found = Measurement.model_construct(
+        name=f"{today}-{_short(card)}-{row.name}", row=row.name, kind=row.kind,
+        command=ran.command, date=today, commit=machine.commit,
+        versions=machine.versions(row.gpus), card=card, shape=row.shape, workload=ran.workload,
+        precision=row.precision, engines=ran.engines, numbers=ran.numbers, peers=ran.peers,
+        busy=asked.busy, printed=ran.printed,
+    )  # fmt: skip
+    unknown = dict.fromkeys(found.missing(), "this machine does not tell it")
+    return Measurement.model_validate(found.model_copy(update={"unknown": unknown}).model_dump())
+
+
+def _short(card: Card) -> str:
+    """A card's name in a file's: h200, h200x2, xeon-r-processor-2-cores."""
+    name = re.sub(r"[^a-z0-9]+", "-", card.name.lower()).strip("-").removeprefix("nvidia-")
+    return name if card.count == 1 else f"{name}x{card.count}"
+
+
+def listed(asked: Asked, machine: Machine) -> Iterator[str]:
+    """A line for each row: its estimated seconds, and whether it would run here."""
+    unlimited = replace(asked, budget=None)
+    total = 0
+    for state in states(unlimited, machine):
+        total += 0 if state.why_not else state.row.seconds
+        yield f"{state.row.name:<36} {state.row.seconds:>5} s  {state.why_not or 'to measure'}"
+    yield f"{'to measure here':<36} {total:>5} s"

@@ -1,0 +1,157 @@
+"""Which rows a machine runs, what is left out and why, and that a call goes on where one ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.card import session
+from benchmarks.card.machine import ROOT, Gpu, Machine, visible
+from benchmarks.card.rows import ROWS, rehearsed
+from benchmarks.card.running import Ran, Setting
+from benchmarks.card.session import Asked, chosen, listed, run_rows, states
+from benchmarks.commands import app
+from benchmarks.measurement import Numbers, read_all
+from benchmarks.tables.headline import ROWS as README_ROWS
+from sharegen.cli import main
+from sharegen.errors import SharegenError, UsageError
+
+H200 = Gpu("NVIDIA H200", "GPU-a", 140.4, 700.0, "580.1")
+ONE = Machine((H200,), "a CPU, 2 cores", "1234567", "13.0")
+NONE = Machine((), "a CPU, 2 cores", "1234567", None)
+
+
+def left_out(asked: Asked, machine: Machine) -> dict[str, str]:
+    return {each.row.name: each.why_not for each in states(asked, machine) if each.why_not}
+
+
+def test_rows_have_names_of_their_own_and_the_readme_s_are_among_them() -> None:
+    names = [row.name for row in ROWS]
+    assert len(set(names)) == len(names) and set(README_ROWS) <= set(names)
+
+
+def test_every_shape_and_workload_is_there() -> None:
+    words = {word for row in ROWS for word in row.command}
+    workloads = {"gsm8k", "longdoc", "apps", "noshare", "few", "reason", "plain"}
+    assert workloads | {"llama3-8b", "llama3-70b"} <= words
+    own = [word for word in words if word.startswith("benchmarks/shapes/")]
+    assert len(own) == 5 and all((ROOT / word / "config.json").is_file() for word in own)
+
+
+def test_an_unknown_row_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="--rows x: there is no such row"):
+        chosen(["llama3-8b-gsm8k-bf16", "x"])
+
+
+def test_what_a_machine_lacks_is_said(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    found = left_out(asked, ONE)
+    assert found["llama3-8b-gsm8k-bf16-ranks-2"] == "it needs 2 GPUs, of 1 here"
+    assert "llama3-70b-gsm8k-fp8" not in found
+    small = replace(ONE, gpus=(replace(H200, gib=79.6),))
+    assert (
+        left_out(asked, small)["llama3-70b-gsm8k-fp8"] == "it needs 130 GiB on each GPU, of 80 here"
+    )
+    assert left_out(asked, NONE)["tokasaurus"] == "it needs 1 GPU, of 0 here"
+    assert "cpu-generate" in found and "cpu-generate" not in left_out(asked, NONE)
+    assert "cpu-generate" not in left_out(replace(asked, names=["cpu-generate"]), ONE)
+    assert left_out(replace(asked, device="cpu"), ONE)["tokasaurus"] == "it is for a GPU"
+
+
+def test_a_folder_without_the_problems_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no file gsm8k_test\.jsonl"):
+        list(states(Asked(tmp_path, gsm8k=tmp_path), ONE))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Rows that take no time, of which those that share nothing fail; the names that were run."""
+    names: list[str] = []
+
+    def run_row(row: Any, setting: Setting) -> Ran:
+        names.append(row.name)
+        if "noshare" in row.name:
+            raise SharegenError("out of memory")
+        return Ran("sharegen bench decode", Numbers(tokens_per_second=10))
+
+    monkeypatch.setattr(session, "run_row", run_row)
+    return names
+
+
+def test_a_call_goes_on_where_one_ended(tmp_path: Path, quick: list[str], capsys: Any) -> None:
+    asked = Asked(tmp_path, busy=True)
+    assert not run_rows(asked, ONE)  # for one failed
+    first, said = list(quick), capsys.readouterr()
+    assert first[0] == "llama3-8b-gsm8k-bf16" and len(first) > 20
+    assert "llama3-8b-noshare-bf16: failed: out of memory" in said.err
+    lines = [json.loads(line) for line in said.out.splitlines()]
+    assert len(lines) == len(read_all(tmp_path)) and Path(lines[0]["file"]).is_file()
+    quick.clear()
+    run_rows(asked, ONE)
+    assert quick == ["llama3-8b-noshare-bf16", "llama3-8b-noshare-fp8"]
+    quick.clear()
+    run_rows(asked, replace(ONE, commit="7654321"))
+    assert quick == first
+    measured = read_all(tmp_path)[0]
+    assert measured.busy and measured.card.uuids == ("GPU-a",) and measured.versions.cuda == "13.0"
+
+
+def test_no_row_begins_that_would_end_after_the_budget(
+    tmp_path: Path, quick: list[str], capsys: Any
+) -> None:
+    run_rows(Asked(tmp_path, budget=100.0), ONE)
+    assert "llama3-8b-few-bf16" in quick and "tokasaurus" not in quick
+    assert "tokasaurus: left out: it takes about 240 s" in capsys.readouterr().err
+
+
+def test_the_list_says_how_long_it_takes(tmp_path: Path) -> None:
+    lines = list(listed(Asked(tmp_path), NONE))
+    assert len(lines) == len(ROWS) + 1
+    assert lines[-1].split()[-2:] == ["330", "s"]
+
+
+def test_visible_cards_are_those_that_cuda_would_see() -> None:
+    gpus = [H200, replace(H200, uuid="GPU-b"), replace(H200, uuid="GPU-c")]
+    ids = [
+        [gpu.uuid for gpu in visible(gpus, named)]
+        for named in (None, "2,0", "GPU-b", "1,7,0", "", "-1")
+    ]
+    assert ids == [["GPU-a", "GPU-b", "GPU-c"], ["GPU-c", "GPU-a"], ["GPU-b"], ["GPU-b"], [], []]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rehearse"], "--rehearse measures nothing that counts"),
+        (["--device", "tpu"], "it must be auto, cuda or cpu"),
+        (["--rows", "x", "--list", "--commit", "1234567"], "there is no such row"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: list[str], said: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["card", *words], commands=app, name="python -m benchmarks")
+    error = capsys.readouterr().err
+    assert caught.value.code == 2 and said in error and error.count("\n") == 1
+
+
+def test_rehearsals_are_of_the_cpu() -> None:
+    found = [rehearsal for row in ROWS if (rehearsal := rehearsed(row)) is not None]
+    assert len(found) > 25 and not any(row.gpus or row.gib for row in found)
+    assert not any("fp8" in row.command for row in found)
+
+
+@pytest.mark.slow
+def test_a_row_is_measured_by_the_command_of_a_user(tmp_path: Path, capsys: Any) -> None:
+    asked = Asked(tmp_path, names=["llama3-8b-longdoc-bf16", "tokasaurus"], rehearse=True)
+    assert run_rows(asked, NONE)
+    command, job = read_all(tmp_path)
+    assert job.command is not None and job.command.startswith("sharegen bench decode --shape")
+    assert job.numbers.tokens == 4 * 2 * 8 and job.workload is not None
+    assert command.numbers.command_seconds is not None and command.numbers.start_seconds is not None
+    assert 0 < command.numbers.start_seconds < command.numbers.command_seconds
+    assert command.command is not None and str(tmp_path.parent) not in command.command
+    assert command.workload is not None and command.workload.samples == 4
