@@ -67,17 +67,16 @@ def _job(row: CardRow, setting: Setting) -> Ran:
         ranks=printed.get("ranks", 1),
         sequences=printed.get("max_sequences", printed.get("rows")),
     )
-    named = {
-        "ceiling_tokens_per_second": "ceiling_tokens_per_second",
-        "step_ms": "step_ms",
-        "start_seconds": "start_seconds",
-        "one_engine_tokens_per_second": "one_tokens_per_second",
-        "weights_bytes": "weights_bytes",
-        "peak_kv_bytes": "peak_kv_reserved_bytes",
-    }
     numbers = Numbers(
-        **{name: printed[name] for name in ("tokens_per_second", "tokens", "seconds")},
-        **{name: printed.get(key) for name, key in named.items()},
+        tokens_per_second=printed["tokens_per_second"],
+        tokens=printed["tokens"],
+        seconds=printed["seconds"],
+        start_seconds=printed.get("start_seconds"),
+        ceiling_tokens_per_second=printed.get("ceiling_tokens_per_second"),
+        step_ms=printed.get("step_ms"),
+        one_engine_tokens_per_second=printed.get("one_tokens_per_second"),
+        weights_bytes=printed.get("weights_bytes"),
+        peak_kv_bytes=printed["peak_kv_reserved_bytes"],
     )
     return Ran(_typed(row), numbers, workload, engines, row.peers, printed)
 
