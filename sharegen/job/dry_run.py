@@ -48,11 +48,11 @@ def plan_job(configuration: Configuration, shard: Shard | None = None) -> Sharin
 
     shard: of this part of it.
     """
+    workload = load_asked(configuration)
+    model, tokenizer = load(configuration, weights=False)
     from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.job.reading import readings_on
 
-    workload = load_asked(configuration)
-    model, tokenizer = load(configuration, weights=False)
     tokens: Sequence[Sequence[int]]
     splits: Sequence[Sequence[int]] | None = None
     alone: Sequence[bool] | None

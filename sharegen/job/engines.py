@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +13,7 @@ from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.parallel.copies import ForkServer
 from sharegen.errors import UsageError
+from sharegen.job.imports import import_engine, on_cpu
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.sampling_section import Sampling
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 _LONG = (
     500_000  # tokens that a job may draw, from which a second engine on a CPU is worth its start
 )
-_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
 _UNBOUNDED = 256  # tokens of a sample that only the context bounds, about
 
 
@@ -56,6 +54,7 @@ class EngineSpec:
 
         samplings: how each problem that the job asks, at most, is sampled.
         """
+        import_engine(configuration)
         import torch
 
         from sharegen.engine.model.checkpoint.source import resolve_device
@@ -110,15 +109,10 @@ def fork_server(configuration: Configuration, samplings: Sequence[Sampling]) -> 
     """
     server = ForkServer()
     machine = configuration.machine
-    on_cpu = machine.device == "cpu" or (machine.device == "auto" and not _may_have_gpu())
-    if on_cpu and machine.ray is None and _pays(machine.workers, samplings):
+    alone = machine.ray is None and machine.tensor_parallel_size == 1
+    if on_cpu(configuration) and alone and _pays(machine.workers, samplings):
         server.begin()
     return server
-
-
-def _may_have_gpu() -> bool:
-    """Whether a GPU is likely: torch says it for certain, but takes a second to import."""
-    return sys.platform != "linux" or any(map(os.path.exists, _GPUS))
 
 
 def start(

@@ -14,6 +14,7 @@ from sharegen.common.parameters.data import CheckpointParameters
 from sharegen.common.parameters.machine import LoadParameters
 from sharegen.common.parameters.parameter import values_of
 from sharegen.engine.cache.prefix_tree import PrefixTree
+from sharegen.job.imports import import_engine
 from sharegen.job.sharing_plan import most_blocks
 from sharegen.workload.configuration import Configuration
 from sharegen.workload.files.content import read_text
@@ -36,6 +37,7 @@ def load(
     model that is cut among ranks it is the first one's part, of which only the shapes are ever
     asked for here.
     """
+    import_engine(configuration)
     from sharegen.engine.model.checkpoint.source import resolve_device
     from sharegen.engine.model.load import load_model
     from sharegen.engine.model.tensor_parallel.ranks import Ranks
@@ -60,6 +62,7 @@ def load(
 
 def tokenizer_of(configuration: Configuration) -> Any:
     """The model's tokenizer, with the job's chat template where it has one of its own."""
+    import_engine(configuration)
     from sharegen.engine.model.checkpoint.tokenizer import load_tokenizer
 
     assert configuration.model is not None

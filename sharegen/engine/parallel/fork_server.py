@@ -7,6 +7,7 @@ import os
 import socket
 from multiprocessing.connection import Connection
 
+from sharegen.engine.model.lean_imports import import_transformers
 from sharegen.engine.parallel.copies import COPY, NUMBER, RUNS
 
 
@@ -33,7 +34,7 @@ def _copy(line: socket.socket) -> int | None:
 def main(descriptor: int) -> None:
     """The process: its driver is at the other end of its descriptor."""
     gc.disable()  # an import makes a million objects that stay: looking at them takes a second
-    import transformers.modeling_utils  # noqa: F401 - what loading any model begins with
+    import_transformers()
 
     from sharegen.engine.parallel.line import Line
     from sharegen.engine.parallel.worker import serve

@@ -124,6 +124,9 @@ class Processes:
         self._server.close()
 
     def _begin(self, setting: Setting) -> EngineProcess:
-        """A GPU is lost to a copy of who has used it; macOS has libraries that bear no copying."""
-        may_copy = setting.device == "cpu" and sys.platform == "linux"
+        """A GPU is lost to a copy of who has used it; macOS has libraries that bear no copying.
+
+        Ranks need more of transformers than what is copied has.
+        """
+        may_copy = setting.device == "cpu" and setting.ranks == 1 and sys.platform == "linux"
         return EngineProcess(setting, server=self._server if may_copy else None)

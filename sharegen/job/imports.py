@@ -1,0 +1,32 @@
+"""What a job imports before it computes: less of it where it will compute on a CPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from sharegen.engine.model.lean_imports import import_transformers
+from sharegen.workload.configuration import Configuration
+
+_GPUS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, of AMD, of either under Windows
+
+
+def import_engine(configuration: Configuration) -> None:
+    """Import torch and transformers, as much of them as the job needs.
+
+    Nothing that a user can get wrong is found by it: call it when all of that was looked at.
+    """
+    machine = configuration.machine
+    if on_cpu(configuration) and machine.ray is None and machine.tensor_parallel_size == 1:
+        import_transformers()
+
+
+def on_cpu(configuration: Configuration) -> bool:
+    """Whether this machine computes the job on its CPU, for all that is known before torch is."""
+    device = configuration.machine.device
+    return device == "cpu" or (device == "auto" and not _may_have_gpu())
+
+
+def _may_have_gpu() -> bool:
+    """Whether a GPU is likely: torch says it for certain, but takes a second to import."""
+    return sys.platform != "linux" or any(map(os.path.exists, _GPUS))

@@ -1,0 +1,73 @@
+"""What is left out of transformers on a CPU, seen in processes of their own."""
+
+import subprocess
+import sys
+
+import pytest
+
+_LEFT_OUT = ("torch._dynamo", "torch.distributed.tensor", "sympy", "scipy.optimize")
+
+_LEAN = f"""
+import sys
+from sharegen.engine.model.lean_imports import import_transformers
+
+import_transformers()
+found = [name for name in {_LEFT_OUT!r} if name in sys.modules]
+assert not found, found
+import torch
+import transformers
+from torch.distributed import is_available
+
+assert is_available() and "lambda" not in repr(is_available)
+config = transformers.LlamaConfig(
+    vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+    num_attention_heads=2,
+)
+tokens = torch.arange(12).reshape(2, 6)
+mask = torch.ones(2, 6, dtype=torch.long)
+mask[0, :2] = 0
+logits = {{}}
+for own in ("eager", "sdpa"):  # masks of SDPA are made with what was left out
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=own).eval()
+    logits[own] = model(tokens, attention_mask=mask).logits[:, 2:]
+torch.testing.assert_close(logits["eager"], logits["sdpa"])
+assert torch.compile(lambda x: x + 1, backend="eager")(tokens).sum() == tokens.sum() + 12
+import torch._dynamo.eval_frame
+
+assert torch.compiler.disable(lambda: 1)() == 1
+"""
+
+_NEEDS_MORE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+from sharegen.engine.model.lean_imports import import_transformers
+
+
+class NeedsMore(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "transformers.safetensors_conversion" and "torch._dynamo" in sys.modules:
+            sys.modules["torch._dynamo"].config  # the stand-in has none
+
+
+sys.meta_path.insert(0, NeedsMore())
+import_transformers()
+import torch.distributed
+import transformers
+
+assert "torch._dynamo" in sys.modules and "torch.distributed.tensor" in sys.modules
+assert torch.distributed.is_available()
+assert transformers.utils.is_torch_distributed_available()
+assert sys.modules["transformers"].modeling_utils is sys.modules["transformers.modeling_utils"]
+"""
+
+
+@pytest.mark.slow
+def test_a_model_computes_without_what_is_left_out_which_comes_when_it_is_used():
+    subprocess.run([sys.executable, "-c", _LEAN], check=True, timeout=250)
+
+
+@pytest.mark.slow
+def test_a_transformers_that_needs_more_is_imported_whole():
+    subprocess.run([sys.executable, "-c", _NEEDS_MORE], check=True, timeout=250)
