@@ -46,8 +46,8 @@ def import_transformers() -> None:
 @contextmanager
 def _left_out(torch: Any, transformers: Any) -> Iterator[None]:
     """The compiler marks nothing and torch says that it has no processes, while this is open."""
-    compiler = ModuleType(_COMPILER)
-    indexing = ModuleType(_INDEXING)
+    compiler: Any = ModuleType(_COMPILER)
+    indexing: Any = ModuleType(_INDEXING)
     indexing.TransformGetItemToIndex = _TransformGetItemToIndex
     for name in ("allow_in_graph", "assume_constant_result", "disable"):
         setattr(compiler, name, _unmarked)
