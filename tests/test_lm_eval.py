@@ -180,6 +180,27 @@ def test_what_cannot_be_asked(client: Any, tmp_path: Path) -> None:
         SharegenLM("model", nope=1)
 
 
+@needs_lm_eval
+def test_arguments_of_llm_are_taken_and_those_that_change_samples_are_recorded(
+    tmp_path: Path,
+) -> None:
+    from lm_eval.api.instance import Instance
+
+    from sharegen.errors import UsageError
+    from sharegen.lm_eval import SharegenLM
+    from sharegen.results.journal.found_journal import FoundJournal
+
+    folder, path = save_tiny_model(tmp_path / "model"), tmp_path / "a.jsonl"
+    own = SharegenLM(str(folder), journal=str(path), kv_cache_dtype="fp8", swap_space=0.5)
+    asked = Instance("loglikelihood", {}, ("Tom", " has 3"), 0)
+    own.loglikelihood([asked], disable_tqdm=True)
+    run = FoundJournal(path).run
+    assert run is not None
+    assert run.configuration["kv_cache_dtype"] == "fp8" and "swap_space" not in run.configuration
+    with pytest.raises(UsageError, match="swap_space is -1"):
+        SharegenLM(str(folder), swap_space=-1)
+
+
 TEXT = "Question: Tom has 3 apples and buys 4 more. How many apples does he have? 日本 é ü"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
@@ -25,7 +25,7 @@ from transformers import GenerationConfig
 
 from sharegen.common.log import log
 from sharegen.common.panics import panics_as_errors
-from sharegen.common.parameters.parameter import described
+from sharegen.common.parameters.parameter import declared, described
 from sharegen.engine.core.request import SamplingParams
 from sharegen.engine.model.checkpoint.source import Source, load_config, locate
 from sharegen.errors import RequestError, UsageError
@@ -44,9 +44,29 @@ if TYPE_CHECKING:
 _UNSAID = "cuda:0"
 _BLOCK_SIZE = 16
 
+_OWN = {"model", "tokenizer", "vllm", "revision", "adapter", "device", "trust_remote_code", "seed",
+        "max_model_len",  # which the harness calls by another name, or this class reads itself
+        "block_size", "lookahead"}  # where prompts are split depends on these  # fmt: skip
+_OF_LLM = {name: each for name, each in signature(LLM).parameters.items() if name not in _OWN}
+_CHANGING = [
+    name
+    for group in DECLARED_IN
+    for name, each in declared(group).items()
+    if each.parameter.changes_samples and name in _OF_LLM
+]
+
+
+def _with_arguments_of_llm(made: type[SharegenLM]) -> type[SharegenLM]:
+    """A decorator that puts what goes to LLM unseen into the signature, for help and messages."""
+    *own, _ = signature(made).parameters.values()
+    found = signature(made).replace(parameters=[*own, *_OF_LLM.values()])
+    made.__signature__ = found  # type: ignore[attr-defined]
+    return made
+
 
 @register_model("sharegen")
 @described(*DECLARED_IN)
+@_with_arguments_of_llm
 class SharegenLM(TemplateLM):
     """lm-eval's `--model sharegen`; its model_args are this class's arguments.
 
@@ -74,8 +94,6 @@ class SharegenLM(TemplateLM):
         tokenizer: str | None = None,
         revision: str | None = None,
         peft: str | None = None,
-        dtype: str = "auto",
-        quantization: Literal["fp8"] | None = None,
         device: str | None = None,
         trust_remote_code: bool = False,
         max_length: int | None = None,
@@ -87,30 +105,29 @@ class SharegenLM(TemplateLM):
         think_end_token: str | int | None = None,
         ignore_generation_config: bool = False,
         journal: str | None = None,
-        max_sequences: int | None = None,
-        kv_cache_memory: int | None = None,
-        gpu_memory_utilization: float | None = None,
-        workers: int | Literal["auto"] | None = None,
-        tensor_parallel_size: int = 1,
         seed: int = 0,
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
-        **others: Any,
+        **of_llm: Any,
     ) -> None:
-        said = dict(locals())  # the arguments by name
         super().__init__()
+        others = of_llm.keys() - _OF_LLM.keys()
         if others:
-            taken = [name for name in signature(type(self)).parameters if name != "others"]
             raise UsageError(
-                f"model_args: {', '.join(others)}: not known here: there are {', '.join(taken)}"
+                f"model_args: {', '.join(sorted(others))}: not known here: there are "
+                f"{', '.join(signature(type(self)).parameters)}"
             )
-        shared = {name: said[name] for name in signature(LLM).parameters if name in said}
-        shared |= {
-            "device": "auto" if device in (None, _UNSAID) else device,
-            "adapter": peft,
-            "trust_remote_code": bool(trust_remote_code),
-        }
-        self._llm = LLM(str(pretrained), **shared, block_size=_BLOCK_SIZE)
+        self._llm = LLM(
+            str(pretrained),
+            tokenizer,
+            revision=revision,
+            adapter=peft,
+            device="auto" if device is None or device == _UNSAID else device,
+            trust_remote_code=bool(trust_remote_code),
+            block_size=_BLOCK_SIZE,
+            seed=seed,
+            **of_llm,
+        )
         self.tokenizer = self._llm.tokenizer
         if self.tokenizer is None:
             raise UsageError(f"{pretrained}: has no tokenizer: give tokenizer=... in model_args")
@@ -135,9 +152,12 @@ class SharegenLM(TemplateLM):
         self._think_end = think_end_token
         self._seed = seed
         self._identity = {
-            "program": "lm-eval by tokens", "dtype": self._llm.dtype, "quantization": quantization,
+            "program": "lm-eval by tokens",
+            "quantization": None,
+            **{name: of_llm[name] for name in _CHANGING if of_llm.get(name, "auto") != "auto"},
+            "dtype": self._llm.dtype,
             "sampling": {"seed": seed},
-        }  # fmt: skip
+        }
         self._fingerprints = {
             "model": self._llm.fingerprint, "tokenizer": tokenizer_fingerprint(self.tokenizer)
         }  # fmt: skip
