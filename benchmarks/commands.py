@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
-Vocabulary = Annotated[int, typer.Option(min=1, help="Tokens that the model knows.")]
+Vocabulary = Annotated[int, typer.Option(min=1, help="Tokens of the vocabulary.")]
 
 
 @app.command("mixed", cls=Command)
@@ -37,7 +37,7 @@ def mixed(
     device: Device = "cuda",
     compile_model: CompileModel = True,
 ) -> None:
-    """A decoding step whose rows have filters, penalties and biases of their own, beside plain.
+    """Time decoding steps whose rows have filters, penalties and biases, and plain ones.
 
     Example: python -m benchmarks mixed --shape llama3-8b
     """
@@ -75,18 +75,18 @@ def preempt(
         bool,
         typer.Option(
             "--groups",
-            help="A job whose blocks run out: single samples make room, or whole requests.",
+            help="Run a job whose blocks run out; single samples make room, or whole requests.",
         ),
     ] = False,
     rows: Rows = 64,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Of each copy and pass (the median), or jobs (their mean).")
+        int, typer.Option(min=1, help="Runs of each kind: the median counts; --groups: the mean.")
     ] = 5,
     dtype: Dtype = "bfloat16",
     device: Device = "cuda",
     compile_model: CompileModel = True,
 ) -> None:
-    """Preemption by swapping to host memory beside computing again, by block size and length.
+    """Compare preemption by swapping to host memory with computing again.
 
     Example: python -m benchmarks preempt --block-size 16 --length 256
 
@@ -131,9 +131,9 @@ def deal(
     spread: Annotated[
         float, typer.Option(min=0.0, max=0.99, help="Speeds differ by up to this share.")
     ] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of prompts, lengths, speeds and deaths.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the simulated job.")] = 0,
 ) -> None:
-    """Dealing a job to many workers, where clocks stand for engines and all else is real.
+    """Deal a job to many workers, where clocks stand for engines and all else is real.
 
     Nothing is decoded and nothing waits: what is measured is how even the workers' ends are, what
     they prefill twice, and what the driver and its journal cost. The journal goes to a temporary
@@ -159,7 +159,7 @@ def fp8_needles(
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Decode attention over an FP8 KV cache: what of a needle in a long context is found.
+    """Measure how much of a needle in a long context attention finds in an FP8 KV cache.
 
     Example: python -m benchmarks fp8-needles --lengths 16384
     """
@@ -174,13 +174,13 @@ def fp8_needles(
 def fp8_layers(
     shape: Shape = "llama3-8b",
     layers: Annotated[
-        int | None, typer.Option(min=1, help="How many.  [default: those of the shape]")
+        int | None, typer.Option(min=1, help="Layers.  [default: those of the shape]")
     ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens of the sequence.")] = 128,
     device: Device = "auto",
     seed: Seed = 0,
 ) -> None:
-    """FP8 weights and KV, layer by layer, beside full precision.
+    """Compare FP8 weights and KV with full precision, layer by layer.
 
     Example: python -m benchmarks fp8-layers --tokens 256
     """
@@ -193,9 +193,9 @@ def fp8_layers(
 @app.command("harness", cls=Command)
 def harness(
     rows: Annotated[int, typer.Option(min=6, max=200, help="Rows of each task.")] = 50,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences of hf together.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences that hf decodes together.")] = 16,
 ) -> None:
-    """lm-evaluation-harness over this engine and over its own `hf` model.
+    """Run lm-evaluation-harness with this engine and with its own `hf` model.
 
     Example: python -m benchmarks harness --rows 50
     """
@@ -206,7 +206,7 @@ def harness(
 
 @app.command("host", cls=Command)
 def host() -> None:
-    """What the host does in a decoding step, without a model and without a GPU.
+    """Time what the host does in a decoding step, without a model and without a GPU.
 
     Example: python -m benchmarks host
     """
@@ -217,7 +217,7 @@ def host() -> None:
 
 @app.command("sampling", cls=Command)
 def sampling(rows: Rows = 1024, vocab: Vocabulary = 128_256, dtype: Dtype = "bfloat16") -> None:
-    """Sampling alone, by what the rows ask for, on a GPU.
+    """Time sampling alone, by what the rows ask for, on a GPU.
 
     Example: python -m benchmarks sampling --rows 256
     """
@@ -230,7 +230,7 @@ def sampling(rows: Rows = 1024, vocab: Vocabulary = 128_256, dtype: Dtype = "bfl
 def sums(
     ranks: Annotated[int, typer.Option(min=2, help="GPUs that add up.")] = 2,
 ) -> None:
-    """Adding up over the GPUs of one machine, as ranks do twice a layer, by size and way.
+    """Time sums over the GPUs of one machine, as ranks make twice a layer, by size and way.
 
     Example: python -m benchmarks sums --ranks 4
     """
@@ -245,7 +245,7 @@ def structured(
     vocab: Vocabulary = 128_256,
     steps: Annotated[int, typer.Option(min=1, help="Steps that are timed.")] = 200,
 ) -> None:
-    """What structured outputs cost a step, with none, one and all of its rows bound.
+    """Time what structured outputs cost a step, with none, one and all of its rows bound.
 
     Example: python -m benchmarks structured --rows 64
     """
@@ -260,9 +260,13 @@ def stopping(
     recipe: Annotated[str, typer.Option(help="Recipe of the job.")] = "self-consistency",
     dataset: Annotated[str | None, typer.Option(help="Its preset, file or hub id.")] = None,
     model: Annotated[str | None, typer.Option(help="Model folder or hub id.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Problems at most.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The most problems that are asked.")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Jobs of each kind, by seed.")] = 5,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Samples each.")] = 40,
+    samples: Annotated[
+        int, typer.Option("--samples", "-n", min=1, help="Samples of each problem.")
+    ] = 40,
     rules: Annotated[
         list[str] | None,
         typer.Option(help="Stopping rule (repeatable). decided, confident, window and right=4."),
@@ -272,11 +276,11 @@ def stopping(
         int | None, typer.Option(min=1, help="Sequences decoded together.")
     ] = None,
     replay: Annotated[
-        bool, typer.Option("--replay", help="Run the full jobs alone, and reckon from them.")
+        bool, typer.Option("--replay", help="Run the full jobs alone, and calculate the rest.")
     ] = False,
-    clock: Annotated[str, typer.Option(help="wall or cpu: which seconds count.")] = "wall",
+    clock: Annotated[str, typer.Option(help="Which seconds count: wall or cpu.")] = "wall",
 ) -> None:
-    """What stopping early saves: the same job in full and by rules, for several seeds.
+    """Measure what stopping early saves: a job in full and by rules, for several seeds.
 
     Example: python -m benchmarks stopping --folder runs/stopping --seeds 5 -n 40
     """

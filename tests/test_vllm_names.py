@@ -290,7 +290,7 @@ def test_no_seed_is_the_first(folder: Path) -> None:
         ({"seed": 1.5}, "seed is 1.5: it must be a whole number"),
         ({"seed": "x"}, "seed is 'x': it must be a whole number"),
         ({"max_model_len": 0}, "max_model_len is 0: it must be a whole number of at least 1"),
-        ({"gpu_memory_utilization": 0.9}, "is of a GPU, and the model is on a CPU: give kv_cache_"),
+        ({"gpu_memory_utilization": 0.9}, "is for a GPU, and the model is on a CPU: leave it out"),
         ({"gpu_memory_utilization": 1.1}, "gpu_memory_utilization is 1.1: it must be a number"),
         ({"gpu_memory_utilization": 0.5, "kv_cache_memory_bytes": 9}, "both say how large the KV"),
         ({"revision": "main"}, "revision 'main' is of a model on the hub, and .* is a folder"),

@@ -32,7 +32,7 @@ def paper(
     device: Device = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     quick: Annotated[
-        bool, typer.Option("--quick", help="The same at a tiny shape: two minutes of two cores.")
+        bool, typer.Option("--quick", help="Run it at a tiny shape: two minutes of two cores.")
     ] = False,
     repeats: Annotated[
         int | None,
@@ -47,7 +47,7 @@ def paper(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Of the experiment's shapes only these (repeatable), or a folder's.",
+            help="Run only this one of its shapes (repeatable), or a folder's config.",
         ),
     ] = None,
     tensor_parallel_size: Annotated[
@@ -56,7 +56,7 @@ def paper(
     ] = None,
     tables: Annotated[
         bool,
-        typer.Option("--tables", help="Every cell of the paper's tables, not its figures alone."),
+        typer.Option("--tables", help="Measure the paper's tables too, not its figures alone."),
     ] = False,
     problems: Annotated[
         int | None,

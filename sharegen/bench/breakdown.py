@@ -124,7 +124,7 @@ class StepProfile:
 
 def _nothing(why: str) -> dict[str, float]:
     """No times, and the reason."""
-    print(f"no times of the parts of a full step: {why}", file=sys.stderr)
+    print(f"the parts of a full step were not timed: {why}", file=sys.stderr)
     return {}
 
 

@@ -61,7 +61,7 @@ def decode_on_workers(
         assert isinstance(driver, Driver)
         driver.gather()
         start_seconds = time.perf_counter() - started
-        _say(f"they stand after {start_seconds:.1f} s")
+        _say(f"they are ready after {start_seconds:.1f} s")
         many = _measure(driver, requests, workers)
         peak = {f"peak_kv_{name}_bytes": count for name, count in driver.stats.peak_kv.items()}
         wasted = wasted_share(driver.stats.kv_in_steps)

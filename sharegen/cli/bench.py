@@ -29,7 +29,7 @@ def decode(
     workload: Annotated[
         str,
         typer.Option(
-            help="What is asked: gsm8k, apps, longdoc, noshare, few, reason, plain, or "
+            help="The workload: gsm8k, apps, longdoc, noshare, few, reason, plain, or "
             "PREFIX,PROBLEM,PROBLEMS,SAMPLES,OUTPUT."
         ),
     ] = "gsm8k",
@@ -66,7 +66,7 @@ def decode(
         int, typer.Option(min=1, help="GPUs that the model is cut among.")
     ] = 1,
 ) -> None:
-    """Whole jobs on a model of a known shape with random weights.
+    """Time whole jobs on a model of a known shape with random weights.
 
     Example: sharegen bench decode --shape llama3-8b --workload gsm8k
     """
@@ -137,12 +137,12 @@ def attention(
         typer.Option(
             "--case",
             metavar="CASE",
-            help="Only this one, on a CPU where there is no GPU (repeatable): "
+            help="Measure only this case, on a CPU where there is no GPU (repeatable): "
             "Q/KV,PREFIX,PROBLEM,PROBLEMSxSAMPLES,SUFFIX.",
         ),
     ] = None,
 ) -> None:
-    """One layer of decode attention beside torch and, where installed, FlashInfer.
+    """Time one layer of decode attention, and torch's and FlashInfer's where installed.
 
     Example: sharegen bench attention --plot attention.svg
 
@@ -173,7 +173,7 @@ def score(
         typer.Option(min=1, help="Programs at a time [one a core].", show_default=False),
     ] = None,
 ) -> None:
-    """How many programs a second are scored on each core, isolation included.
+    """Time how many programs a second are scored on each core, isolation included.
 
     Measures every sandbox that works here, with scripts, calls of a function and assertions.
 

@@ -43,7 +43,7 @@ def generate(
         typer.Option(min=1, help="Engines of sharegen.  [as many as pay on a CPU, 1 on a GPU]"),
     ] = None,
 ) -> None:
-    """One job through sharegen and through transformers' generate(), at its best batch size.
+    """Time a job by sharegen and by transformers' generate(), at its best batch size.
 
     Example: sharegen bench generate --problems 16 --limit-batches 2
     """
@@ -90,7 +90,7 @@ def llama_cpp(
         ),
     ] = "float32",
 ) -> None:
-    """One shared prompt through llama.cpp's llama-batched-bench and through sharegen, on the CPU.
+    """Time one shared prompt by llama.cpp's llama-batched-bench and by sharegen, on the CPU.
 
     Example: sharegen bench llama.cpp
 

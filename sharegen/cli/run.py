@@ -102,7 +102,7 @@ def run_recipe(
     if options.verify and outcome.drawn == 0:
         say("Nothing was drawn, so there is nothing to verify.")
     if (options.keep_prompt or options.keep) and outcome.drawn == 0:
-        say("Nothing was drawn, so no line holds more than it did.")
+        say("Nothing was drawn, so nothing was added to the journal's lines.")
     path = outcome.path
     if options.quiet:
         print(path if answers is None else answers.path)

@@ -228,13 +228,13 @@ class Engine:
             return
         if look == "moved" and self.model.device.type == "cuda" and not self.config.enforce_eager:
             raise UsageError(
-                "the model's weights lie elsewhere than when it was opened, and what runs on the "
-                "GPU was made for their place: close this one and make a new one"
+                "the model's weights were moved in memory, and the engine's CUDA graphs and "
+                "compiled layers read them where they were: close this engine and make a new one"
             )
         self.reset_prefix_cache()
         warnings.warn(
-            "the model's weights have changed since the last call: what was kept of prompts is "
-            "computed anew",
+            "the model's weights have changed since the last call: cached prompts are computed "
+            "again",
             stacklevel=2,
         )
 

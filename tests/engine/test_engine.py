@@ -326,7 +326,7 @@ def test_sizes_must_be_above_zero(field: str, value: int) -> None:
 
 def test_memory_for_less_than_two_blocks() -> None:
     memory = 2 * 16 * loaded("llama").kv_bytes_per_token - 1
-    with pytest.raises(CapacityError, match="hold not even two blocks"):
+    with pytest.raises(CapacityError, match="does not even hold two blocks"):
         Engine(loaded("llama"), None, EngineConfig(kv_cache_memory=memory))
 
 

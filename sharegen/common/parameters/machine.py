@@ -154,7 +154,7 @@ class WorkerParameters:
             flag=Flag(
                 "--ray",
                 "ADDRESS|auto",
-                "Have the workers in this Ray cluster: its address, or auto for the one that "
+                "Run the workers in this Ray cluster: its address, or auto for the one that "
                 "runs here. Without --workers, one a GPU, or as many as fit.",
                 default="none",
                 run_only=True,

@@ -66,8 +66,8 @@ def kv_cache_memory(
     on_gpu = model.device.type == "cuda"
     if share is not None and not on_gpu:
         raise UsageError(
-            "gpu_memory_utilization is of a GPU, and the model is on a CPU: give kv_cache_memory, "
-            "in bytes, or leave it out"
+            "gpu_memory_utilization is for a GPU, and the model is on a CPU: leave it out, or give "
+            "kv_cache_memory, in bytes"
         )
     if asked is not None:
         if on_gpu:

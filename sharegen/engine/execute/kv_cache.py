@@ -39,8 +39,8 @@ def check_kv_cache_dtype(kv_cache_dtype: str, device: torch.device) -> None:
         major, minor = torch.cuda.get_device_capability(device)
         if (major, minor) < _FP8_CAPABILITY:
             raise UsageError(
-                f"--kv-cache-dtype {kv_cache_dtype}: this GPU (sm_{major}{minor}) has no FP8: it "
-                "takes one of sm_89 or later, or auto"
+                f"--kv-cache-dtype {kv_cache_dtype}: this GPU (sm_{major}{minor}) has no FP8: "
+                "leave it out, or use a GPU of sm_89 or later"
             )
 
 

@@ -37,9 +37,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def rank_out_of_memory(rank: int) -> CapacityError:
-    """What becomes of a step that finds no memory in its midst: the other ranks wait in it."""
+    """Return the error of a step that finds no memory half-way: the other ranks wait in it."""
     return CapacityError(
-        f"rank {rank} is out of memory in the midst of a step of several ranks: let fewer "
+        f"rank {rank} ran out of memory during a step, which all ranks do together: let fewer "
         "sequences decode together (--max-sequences)"
     )
 
@@ -94,8 +94,8 @@ def blocks_in(memory: int, block_bytes: int) -> int:
     """How many blocks of KV so much memory holds. Raises CapacityError for fewer than two."""
     if memory < 2 * block_bytes:
         raise CapacityError(
-            f"{memory:,} bytes of KV cache hold not even two blocks of {block_bytes:,} bytes: "
-            "give it more memory"
+            f"a KV cache of {memory:,} bytes does not even hold two blocks of {block_bytes:,} "
+            "bytes: give it more memory"
         )
     return memory // block_bytes
 
@@ -110,8 +110,9 @@ def slots_in(memory: int, state_bytes: int, rows: int, has_attention: bool) -> i
     theirs = memory // 2 if has_attention else memory - memory // _TOKENS_ALONE
     if theirs < _LEAST_SLOTS * state_bytes:
         raise CapacityError(
-            f"{memory:,} bytes of KV cache leave {theirs:,} for the states of the model's mixers, "
-            f"and one sample takes {_LEAST_SLOTS} of {state_bytes:,} bytes: give it more memory"
+            f"a KV cache of {memory:,} bytes leaves {theirs:,} for the states of the model's "
+            f"mixers, and one sample needs {_LEAST_SLOTS} states of {state_bytes:,} bytes: give it "
+            "more memory"
         )
     return min(most_slots(rows), theirs // state_bytes)
 

@@ -76,7 +76,7 @@ class Forks:
             raise UsageError(f"tokens is {count}: the sample has {len(outputs)}, give 1 to that")
         if params is None and origin.beam is not None:
             raise UsageError(
-                "a text that a beam search found is forked with SamplingParams: give some"
+                "a fork of a text that a beam search found needs SamplingParams: give some"
             )
         params = params or origin.params
         key = row_key(count, origin.key, parent.sample)

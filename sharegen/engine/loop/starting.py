@@ -78,8 +78,8 @@ def warn_of_slow_parts(stats: EngineStats, on_gpu: bool) -> None:
     """Warn whoever makes the engine of what runs without kernels."""
     if stats.slow_attention is not None:
         warnings.warn(
-            "plain torch does all attention, slowly and without CUDA graphs, for want of a "
-            f"kernel: {stats.slow_attention}",
+            "plain torch computes all attention, slowly and without CUDA graphs, since no kernel "
+            f"serves this model: {stats.slow_attention}",
             stacklevel=4,
         )
     if stats.mixers == TORCH_CODE and on_gpu:

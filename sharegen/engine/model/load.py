@@ -136,7 +136,8 @@ def load_model(
         devices = sorted({str(parameter.device) for parameter in model.parameters()})
         if len(devices) > 1:
             raise ModelError(
-                f"model {name} lies on several devices ({', '.join(devices)}): load it on one"
+                f"model {name} is spread over several devices ({', '.join(devices)}): load it on "
+                "one"
             )
         _refuse_encoder_decoder(name, model.config)
         return _borrow(model, name)

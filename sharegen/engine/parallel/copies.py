@@ -62,11 +62,11 @@ class ForkServer:
         except TimeoutError:
             self.close()  # what it says later would be taken for other answers
             raise SharegenError(
-                "no worker can be started: the process that they are copies of does not answer"
+                "no worker can be started: the process that workers are copied from does not answer"
             ) from None
         except OSError:
             raise SharegenError(
-                "no worker can be started: the process that they are copies of is gone"
+                "no worker can be started: the process that workers are copied from is gone"
             ) from None
 
     def exit_code(self, pid: int) -> int | None:

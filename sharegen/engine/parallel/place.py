@@ -69,8 +69,8 @@ def places(setting: Setting, count: int) -> list[Setting]:
         who = f"{count} workers of {each} ranks"
     if device.index is not None:
         raise UsageError(
-            f"{setting.device} is one GPU, and {who} take one each: give the device as cuda, and "
-            "which there are by CUDA_VISIBLE_DEVICES"
+            f"{setting.device} is one GPU, and {who} take one each: give the device cuda, and "
+            "choose the GPUs with CUDA_VISIBLE_DEVICES"
         )
     found = torch.cuda.device_count()
     if count * each > found:

@@ -69,7 +69,7 @@ def is_same(answer: str, gold: str) -> bool:
         failure = str(error)
     if isinstance(failure, str):
         shown = f"{answer[:60]!r} and {gold[:60]!r}"
-        log(f"comparing {shown} by math-verify {failure}: they are taken for different")
+        log(f"comparing {shown} by math-verify {failure}: they count as different")
         return False
     return failure
 

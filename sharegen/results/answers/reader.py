@@ -83,5 +83,5 @@ class AnswerReader:
         try:
             return confined.call(find, text, self.patterns, self.match)
         except confined.Exceeded as error:
-            log(f"a pattern of the recipe's answer {error} with some samples: they have none")
+            log(f"a pattern of the recipe's answer {error} on some samples: these have no answer")
             return None

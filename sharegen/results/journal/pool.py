@@ -139,11 +139,12 @@ class Pool:
             self.duplicates[path] = reader.duplicates
             if repeated:
                 samples = "1 sample" if repeated == 1 else f"{repeated:,} samples"
-                log(f"{path}: {samples} of an earlier journal again: counted once")
+                said = "is" if repeated == 1 else "are"
+                log(f"{path}: {samples} {said} in an earlier journal, too: counted once")
             if renamed:
                 log(
                     f"{path}: {len(renamed):,} problems have the ids of other rows in an earlier "
-                    f"journal: they are called {min(renamed)!r} and so on"
+                    f"journal: here they are {min(renamed)!r} and so on"
                 )
         if others.are_any:
             log(f"{self.name}: {others.in_words()}")

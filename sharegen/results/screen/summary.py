@@ -103,7 +103,7 @@ def _numbers(
         table.add_row("[dim]greedy[/]", f"{copies}: greedy samples are the same, and computed once")
     if stats.get("slow_steps"):
         why = visible(str(stats.get("slow_attention") or "see the warning of that run"))
-        slow = f"{stats['slow_steps']:,} steps in plain torch, for want of a kernel: {why}"
+        slow = f"{stats['slow_steps']:,} steps in plain torch, as no kernel serves: {why}"
         table.add_row("[dim]slow attention[/]", slow)
     asked, computed = stats.get("prompt_tokens_asked"), stats.get("prompt_tokens_computed")
     if asked and computed:
@@ -113,7 +113,7 @@ def _numbers(
         if found := stats.get("prompt_tokens_found"):
             times += f"; {found:,} found from earlier requests"
         if again := stats.get("prompt_tokens_recomputed"):
-            times += f"; {again:,} of them again, for want of KV cache"
+            times += f"; {again:,} of them again, as the KV cache was too small"
         if again := stats.get("prompt_tokens_resumed"):
             times += f"; {again:,} once more, as the job was continued"
         table.add_row("[dim]prompt tokens[/]",

@@ -43,7 +43,7 @@ def test_blocks_steps_and_margin_fit_what_is_free(free: int, steps: int, block: 
     if left >= 2 * block:
         assert blocks_in(left, block) * block <= left < (blocks_in(left, block) + 1) * block
     else:
-        with pytest.raises(CapacityError, match="hold not even two blocks"):
+        with pytest.raises(CapacityError, match="does not even hold two blocks"):
             blocks_in(left, block)
 
 

@@ -19,7 +19,7 @@ def test_attention_without_kernels_is_told_and_counted(monkeypatch: pytest.Monke
         prepared_module, "attention_for",
         lambda layers, cache, *_: ReferenceAttention(layers, cache, reason),
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="plain torch does all attention.*a head size of 512"):
+    with pytest.warns(UserWarning, match="plain torch computes all attention.*a head size of 512"):
         engine = make_engine(loaded("llama"))
     stats = run(engine, requests_of(forest(), GREEDY)).stats
     assert stats.slow_attention == reason

@@ -207,5 +207,5 @@ def test_a_model_on_several_devices_is_refused() -> None:
     with pytest.raises(ModelError) as error:
         load_model(model)
     assert str(error.value) == (
-        "model LlamaForCausalLM lies on several devices (cpu, meta): load it on one"
+        "model LlamaForCausalLM is spread over several devices (cpu, meta): load it on one"
     )

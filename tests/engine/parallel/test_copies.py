@@ -104,7 +104,7 @@ def test_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         assert server._process is not None
         pid = server._process.pid
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(SharegenError, match="that they are copies of does not answer"):
+        with pytest.raises(SharegenError, match="that workers are copied from does not answer"):
             server.copy(Pipe()[1])
         assert not psutil.pid_exists(pid)
 

@@ -71,7 +71,7 @@ def test_a_sample_that_two_journals_have_counts_once_and_is_told(
     shard = journal(tmp_path / "a.shard-1-of-2.jsonl", 0, ("a", 1, "9"), ("b", 0, "4"))
     (part,) = pool([whole])
     assert together(part) == [("a", 0, "1"), ("a", 1, "2"), ("b", 0, "4")]
-    assert f"{shard}: 1 sample of an earlier journal again: counted once" in caplog.messages
+    assert f"{shard}: 1 sample is in an earlier journal, too: counted once" in caplog.messages
 
 
 @pytest.mark.parametrize(

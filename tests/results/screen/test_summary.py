@@ -120,11 +120,11 @@ def test_how_far_an_fp8_kv_cache_is(summarise) -> None:  # type: ignore[no-untyp
         ({"steps_by_levels": {"": 100}}, "90% of 5 slots taken; each sample read all of its text"),
         ({"steps_by_levels": {"": 2, "0": 98}}, "taken; shared text read once in 98 of them"),
         ({"slow_steps": 104, "slow_attention": "a head size of 512 (at most 256)"},
-         "slow attention 104 steps in plain torch, for want of a kernel: a head size of 512 (at "
+         "slow attention 104 steps in plain torch, as no kernel serves: a head size of 512 (at "
          "most 256)"),
         ({"completions": 70, "copies": 60}, "90% of 5 slots taken"),
         ({"copies": 60}, "60 completions repeat another of their problem"),
-        ({"slow_steps": 4, "slow_attention": None}, "4 steps in plain torch, for want of a kernel"),
+        ({"slow_steps": 4, "slow_attention": None}, "4 steps in plain torch, as no kernel serves"),
     ],
 )  # fmt: skip
 def test_how_the_steps_went(summarise, stats: dict[str, object], said: str) -> None:  # type: ignore[no-untyped-def]
@@ -170,7 +170,7 @@ def test_what_a_killed_run_did_not_count_is_said(summarise) -> None:  # type: ig
     out = summarise(records, replace(RUN, stats=stats, counts={"samples": 5}), p="?")
     out = " ".join(out.split())  # the terminal is narrow
     assert "of 3 of 5 completions on record, a run that was killed left no counts" in out
-    assert "300 computed (30.0x fewer; 40 of them again, for want of KV cache)" in out
+    assert "300 computed (30.0x fewer; 40 of them again, as the KV cache was too small)" in out
     told = replace(RUN, stats=stats | {"samples_recorded": 5}, counts={"samples": 5})
     assert "left no counts" not in " ".join(summarise(records, told, p="?").split())
 

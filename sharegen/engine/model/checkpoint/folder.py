@@ -51,7 +51,7 @@ def check_folder(folder: Path) -> None:
 
 def _check_size(file: Path, limit: int) -> None:
     if file.is_file() and file.stat().st_size > limit:
-        raise ModelError(f"{file}: is no {file.name}: more than {limit >> 20:,} MiB")
+        raise ModelError(f"{file}: is larger than {limit >> 20:,} MiB, which no {file.name} is")
 
 
 def _read(file: Path) -> Any:

@@ -163,7 +163,7 @@ def connect(
         # Else torch would count this group, and its next one here have another name than elsewhere.
         dist.distributed_c10d._world.group_count = 0
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"rank {rank} of {size} does not meet the others: {reason:.200}") from None
+        raise ModelError(f"rank {rank} of {size} cannot reach the others: {reason:.200}") from None
     _groups[group.group_name] = group
     if on_gpu:
         _share_memory(ranks)

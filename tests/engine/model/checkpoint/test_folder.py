@@ -51,7 +51,7 @@ def test_a_good_folder_passes(good: Path) -> None:
         ("config.json", "num_hidden_layers", "1000000000", "'num_hidden_layers' is 1000000000: "),
         ("config.json", "num_labels", "100000000", "'num_labels' is 100000000: more than"),
         ("config.json", None, "[1]", "is not a JSON object"),
-        ("config.json", None, " " * (2**24 + 1), "is no config.json: more than 16 MiB"),
+        ("config.json", None, " " * (2**24 + 1), "is larger than 16 MiB, which no config.json is"),
         ("generation_config.json", "max_length", DIGITS, r"generation_config\.json: .*digits"),
         ("tokenizer_config.json", "model_max_length", '"a"', "'model_max_length' is no number"),
         ("tokenizer_config.json", "x", DEEP, r"tokenizer_config\.json: is nested too deeply"),
