@@ -406,3 +406,50 @@ def tables() -> None:
 
 
 app.command("paper", cls=Command, help=HELP)(paper)
+
+
+@app.command("soak", cls=Command)
+def soak(
+    seconds: Annotated[float, typer.Option(min=1, help="How long clients come and go.")] = 600,
+    clients: Annotated[int, typer.Option(min=1, help="Clients at a time.")] = 24,
+    model: Annotated[str, typer.Option(help="A folder or hub id.")] = "tinymath",
+    seed: Seed = 0,
+) -> None:
+    """Random clients at `sharegen serve`: good, bad, slow and gone; what the server has lost then.
+
+    Fails where blocks, requests, descriptors or threads are left, or a good client was answered
+    wrongly.
+
+    Example: python -m benchmarks soak --seconds 120
+    """
+    from benchmarks.soak import soak as run
+
+    result = run(seconds, clients, model, seed)
+    typer.echo(json.dumps(result))
+    if result["leaks"]:
+        raise typer.Exit(1)
+
+
+@app.command("serve-load", cls=Command)
+def serve_load(
+    model: Annotated[str, typer.Option(help="A folder or hub id.")] = "tinymath",
+    requests: Annotated[int, typer.Option(min=2, help="Requests at once.")] = 1000,
+    samples: Annotated[int, typer.Option(min=1, help="Requests of each prompt.")] = 8,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 128,
+    clients: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Clients of the table of latencies (repeatable). 1, 8 and 64."),
+    ] = None,
+    flag: Annotated[
+        list[str] | None,
+        typer.Option(help="A flag of `sharegen serve`, as --flag=--device=cpu (repeatable)."),
+    ] = None,
+) -> None:
+    """`sharegen serve` under a harness's load, beside one call of LLM, and its latencies.
+
+    Example: python -m benchmarks serve-load --requests 256 --max-tokens 64
+    """
+    from benchmarks.serve_load import serve_load as run
+
+    result = run(model, requests, samples, max_tokens, clients or [], flag or [])
+    typer.echo(json.dumps(result))

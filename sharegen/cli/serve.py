@@ -12,6 +12,7 @@ from sharegen.cli.flags import assigned, given
 from sharegen.cli.key_options import KEYS, RUN_KEYS, options_of, said_by
 from sharegen.cli.parameters import option, parse_size, with_options
 from sharegen.cli.telling import complain
+from sharegen.common.extras import install
 from sharegen.errors import UsageError
 
 _SECTIONS = ("", "machine")  # the model, and where it runs
@@ -162,7 +163,7 @@ def serve(options: ServeOptions) -> None:
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        raise UsageError(f"`serve` needs {' and '.join(missing)}: pip install 'sharegen[serve]'")
+        raise UsageError(f"serve needs {' and '.join(missing)}: {install('serve')}")
     from sharegen.common.mappings import merge
     from sharegen.serve.limits import Limits
     from sharegen.serve.server import Address

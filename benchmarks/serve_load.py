@@ -1,0 +1,127 @@
+"""`python -m benchmarks serve-load`: a server under a harness's load, beside `LLM.generate`.
+
+The rate: all requests at once through the openai client, n = 1 each, as trainers and harnesses send
+them, over prompts that share examples and of which each is asked several times. The yardstick is
+one call of `LLM.generate` with the same prompts and samples, on the same machine, after the server
+has ended. The latencies: so many clients that ask one after the other, by streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from benchmarks.serving import Spawned, spawned
+from sharegen import LLM, SamplingParams
+from sharegen.workload.recipe import RECIPES
+
+_DATA = RECIPES / "tinymath"
+_SHOTS = 8
+_CLIENTS = (1, 8, 64)
+_EACH = 4  # requests of a client, of which the first is not counted
+
+
+def serve_load(
+    model: str, requests: int, samples: int, max_tokens: int, clients: list[int], flags: list[str]
+) -> dict[str, Any]:
+    """Both rates in tokens a second, their ratio, and a row of latencies by clients."""
+    prompts = [prompt for prompt in _prompts(-(-requests // samples)) for _ in range(samples)]
+    prompts = prompts[:requests]
+    with spawned(model, *flags) as server:
+        asyncio.run(_all_at_once(server, model, prompts[:2], max_tokens))  # what is first is slow
+        before = server.metrics()
+        seconds, tokens = asyncio.run(_all_at_once(server, model, prompts, max_tokens))
+        after = server.metrics()
+        table = [
+            asyncio.run(_latencies(server, model, prompts, count, max_tokens))
+            for count in clients or _CLIENTS
+        ]
+    own_seconds, own_tokens = _by_llm(model, prompts, samples, max_tokens)
+    rate, own = tokens / seconds, own_tokens / own_seconds
+    names = ("prompt_tokens_total", "prompt_tokens_computed_total")
+    asked, computed = (after[f"sharegen_{n}"] - before[f"sharegen_{n}"] for n in names)
+    return {
+        "requests": requests, "samples_of_a_prompt": samples, "max_tokens": max_tokens,
+        "serve": {"seconds": seconds, "tokens": tokens, "tokens_per_second": rate,
+                  "prompt_tokens": asked, "prompt_tokens_computed": computed},
+        "llm": {"seconds": own_seconds, "tokens": own_tokens, "tokens_per_second": own},
+        "ratio": rate / own, "latency": table,
+    }  # fmt: skip
+
+
+def _prompts(count: int) -> list[str]:
+    """Questions of the bundled data behind examples that all of them share."""
+    shots = _rows("train.jsonl")[:_SHOTS]
+    head = "".join(f"Question: {q}\nAnswer: {a}\n\n" for q, a in shots)
+    questions = [question for question, _ in _rows("test.jsonl")]
+    return [f"{head}Question: {questions[i % len(questions)]}\nAnswer:" for i in range(count)]
+
+
+def _rows(name: str) -> list[tuple[str, str]]:
+    lines = (_DATA / name).read_text(encoding="utf-8").splitlines()
+    return [(row["question"], row["answer"]) for row in map(json.loads, lines)]
+
+
+async def _all_at_once(
+    server: Spawned, model: str, prompts: list[str], max_tokens: int
+) -> tuple[float, int]:
+    """Seconds and tokens of requests that are sent together."""
+    async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
+        start = time.perf_counter()
+        answers = await asyncio.gather(*(
+            client.completions.create(
+                model=model, prompt=prompt, max_tokens=max_tokens, extra_body={"ignore_eos": True}
+            )
+            for prompt in prompts
+        ))  # fmt: skip
+        seconds = time.perf_counter() - start
+    return seconds, sum(answer.usage.completion_tokens for answer in answers if answer.usage)
+
+
+async def _latencies(
+    server: Spawned, model: str, prompts: list[str], clients: int, max_tokens: int
+) -> dict[str, Any]:
+    """Milliseconds to the first token, and for each further one, of clients side by side."""
+    firsts: list[float] = []
+    each: list[float] = []
+
+    async def ask(client: AsyncOpenAI, number: int) -> None:
+        for turn in range(_EACH):
+            prompt = prompts[(number * _EACH + turn) % len(prompts)]
+            start, times = time.perf_counter(), []
+            stream = await client.completions.create(
+                model=model, prompt=prompt, max_tokens=max_tokens, stream=True,
+                extra_body={"ignore_eos": True, "return_token_ids": True},
+            )  # fmt: skip
+            async for _ in stream:
+                times.append(time.perf_counter())
+            if turn and len(times) > 1:
+                firsts.append(1e3 * (times[0] - start))
+                each.append(1e3 * (times[-1] - times[0]) / (max_tokens - 1))
+
+    async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=3600) as client:
+        await asyncio.gather(*(ask(client, number) for number in range(clients)))
+    return {"clients": clients, "first_token_ms": _points(firsts), "token_ms": _points(each)}
+
+
+def _points(values: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    return {"p50": round(cuts[49], 2), "p99": round(cuts[98], 2)}
+
+
+def _by_llm(model: str, prompts: list[str], samples: int, max_tokens: int) -> tuple[float, int]:
+    """Seconds and tokens of one call with the same prompts, each once with all its samples."""
+    params = SamplingParams(n=samples, max_tokens=max_tokens, ignore_eos=True)
+    folder = _DATA / "model" if model == "tinymath" else model
+    with LLM(folder) as llm:
+        llm.generate(prompts[:1], params)
+        llm.reset_prefix_cache()
+        start = time.perf_counter()
+        outputs = llm.generate(prompts[::samples], params)
+        seconds = time.perf_counter() - start
+    return seconds, sum(len(one.token_ids) for found in outputs for one in found.outputs)
