@@ -17,8 +17,8 @@ from typing import Any
 
 ASSETS = Path(__file__).parent / "assets"
 STYLE = """
-text { font-family: system-ui, sans-serif; font-size: 13px; fill: #1f2933; }
-.b { font-weight: 600; } .s { font-size: 12px; fill: #52606d; } .m { text-anchor: middle; }
+text { font-family: system-ui, sans-serif; font-size: 14px; fill: #1f2933; }
+.b { font-weight: 600; } .s { font-size: 13px; fill: #52606d; } .m { text-anchor: middle; }
 .card { fill: #ffffff; } .root { fill: #bcd9f5; stroke: #3b78b5; }
 .node { fill: #cdeccf; stroke: #3f8f4a; } .own { fill: #fbdcb4; stroke: #b9771f; }
 .line { stroke: #7b8794; stroke-width: 1.2; fill: none; }
@@ -53,18 +53,18 @@ def tree(plan: dict[str, Any]) -> str:
     (root,) = plan["branches"]
     per_problem = root["samples"] // root["problems"]
     shapes = [
-        box("root", 20, 20, 760, 56),
-        text("b m", 400, 44, f"worked examples, the same for all: {root['tokens']:,} tokens"),
+        box("root", 16, 16, 648, 58),
+        text("b m", 340, 40, f"worked examples, the same for all: {root['tokens']:,} tokens"),
         text(
-            "s m", 400, 64, f"computed once, stored once, read once a step for all "
+            "s m", 340, 61, f"computed once, stored once, read once a step for all "
             f"{root['samples']:,} samples",
         ),
     ]  # fmt: skip
-    gap, width = 12.0, (760 - 3 * 12) / 4
+    gap, width = 8.0, (648 - 3 * 8) / 4
     for column, node in enumerate(root["children"]):
-        x = 20 + column * (width + gap)
+        x = 16 + column * (width + gap)
         several = node["problem"] is None
-        name = f"{node['repeat']} more problems" if several else f"problem {node['problem']}"
+        name = f"{node['repeat']} more" if several else f"problem {node['problem']}"
         shapes += [box("node", x, 90, width, 46)]
         shapes += [text("b m", x + width / 2, 109, name)]
         shapes += [text("s m", x + width / 2, 127, f"{node['tokens']:,} tokens")]
@@ -74,13 +74,13 @@ def tree(plan: dict[str, Any]) -> str:
     unshared, shared = plan["kv_unshared_bytes"] / 2**30, plan["kv_shared_bytes"] / 2**20
     asked = f"prompt tokens: {plan['asked']:,} asked, {plan['computed']:,} computed"
     shapes += [
-        text("b", 20, 250, f"{asked} ({ratio:.0f} times fewer)"),
+        text("b", 16, 250, f"{asked} ({ratio:.0f} times fewer)"),
         text(
             "b", 20, 272, f"their keys and values: {shared:.1f} MiB instead of {unshared:.1f} GiB"
         ),
     ]
     label = f"{asked}: examples that all share, problems below them, samples below each problem"
-    return svg(800, 290, label, shapes)
+    return svg(680, 290, label, shapes)
 
 
 def samples(x: float, width: float, count: int) -> Iterator[str]:
@@ -94,24 +94,24 @@ def samples(x: float, width: float, count: int) -> Iterator[str]:
 def step() -> str:
     """A decoding step: shared nodes once for all queries, own tokens each, and the merge."""
     shapes = [
-        text("b m", 400, 32, "one decoding step of one layer"),
-        box("root", 20, 50, 370, 96),
-        text("b m", 205, 74, "shared phase"),
-        text("s m", 205, 96, "queries of all samples under a node, as one matrix,"),
-        text("s m", 205, 114, "times the node's keys and values, read once"),
-        text("s m", 205, 134, "result and log-sum-exp per sample and node"),
-        box("own", 410, 50, 370, 96),
-        text("b m", 595, 74, "suffix phase"),
-        text("s m", 595, 96, "the query of each sample"),
-        text("s m", 595, 114, "times its own tokens' keys and values"),
-        text("s m", 595, 134, "result and log-sum-exp per sample"),
-        '<path class="line" d="M205 146 V176 H400 V188 M595 146 V176 H400"/>',
-        box("node", 150, 188, 500, 62),
-        text("b m", 400, 212, "merge"),
-        text("s m", 400, 236, "sum of the results, each weighted by exp(its log-sum-exp − total)"),
+        text("b m", 340, 30, "one decoding step of one layer"),
+        box("root", 16, 46, 320, 104),
+        text("b m", 176, 70, "shared phase"),
+        text("s m", 176, 94, "all queries under a node, as one matrix,"),
+        text("s m", 176, 114, "times its keys and values, read once"),
+        text("s m", 176, 138, "result and log-sum-exp per node, sample"),
+        box("own", 344, 46, 320, 104),
+        text("b m", 504, 70, "suffix phase"),
+        text("s m", 504, 94, "the query of each sample"),
+        text("s m", 504, 114, "times its own tokens' keys and values"),
+        text("s m", 504, 138, "result and log-sum-exp per sample"),
+        '<path class="line" d="M176 150 V176 H340 V188 M504 150 V176 H340"/>',
+        box("node", 90, 188, 500, 62),
+        text("b m", 340, 212, "merge"),
+        text("s m", 340, 236, "sum of the results, each weighted by exp(its log-sum-exp − total)"),
     ]
     label = "A decoding step: shared phase and suffix phase side by side, then the merge"
-    return svg(800, 268, label, shapes)
+    return svg(680, 268, label, shapes)
 
 
 if __name__ == "__main__":
